@@ -1,0 +1,42 @@
+# `make` alone lists the tasks. Each does all of its own set-up; only Python ≥ 3.11, make and the package registries are needed.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test check fmt bench e2e testbed lock clean
+
+help:  ## List the tasks
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs: who holds what, live
+	@$(BIN)/carrel demo
+
+test: $(READY)  ## Run the tests (nothing skipped)
+	@$(BIN)/python -m pytest -n auto
+
+check: $(READY)  ## Check format, lint, types and layers
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
+
+fmt: $(READY)  ## Format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
+
+bench: $(READY)  ## Run the benchmarks; they print figures and ratios
+	@$(BIN)/python -m benchmarks
+
+lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --upgrade --group dev pyproject.toml --output-file requirements.lock
+
+clean:  ## Remove what the tasks made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+# Made anew when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Carrel needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
+	@echo "Setting up $(VENV) …"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Each adapter implements one port with a real library, service or device."""

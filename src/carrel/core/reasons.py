@@ -1,0 +1,14 @@
+"""How a decision says no: as a value, in words a person can act on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What, where, how much and what is missing, in one line; then one line per card, node or rule that was looked at."""
+
+    reason: str
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join((self.reason, *(f"  {line}" for line in self.details)))

@@ -1,0 +1,1 @@
+"""One folder per process: how the world comes in. None imports another."""

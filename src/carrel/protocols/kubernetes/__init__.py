@@ -1,0 +1,1 @@
+"""Kubernetes' own words: object shapes, resources, quantities, patches, admission reviews, extender calls."""

@@ -1,0 +1,1 @@
+"""The verbs, one module each: core decisions + ports. No library names."""
