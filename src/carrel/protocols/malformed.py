@@ -4,9 +4,9 @@
 class Malformed(ValueError):
     """Names the object, the field, the value and what would be right; all four, so that it is corrected once.
 
-    >>> raise Malformed("pod lab/train", "metadata.annotations['gpu-fraction']", "1.5", "a number between 0 and 1")
+    >>> raise Malformed("pod lab/train", "annotations['gpu-fraction']", "1.5", "a number between 0 and 1")
     Traceback (most recent call last):
-    carrel.protocols.malformed.Malformed: pod lab/train: metadata.annotations['gpu-fraction'] is '1.5'; expected a number between 0 and 1
+    Malformed: pod lab/train: annotations['gpu-fraction'] is '1.5'; expected a number between 0 and 1
     """
 
     def __init__(self, subject: str, field: str, value: object, expected: str) -> None:

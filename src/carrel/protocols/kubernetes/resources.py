@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from carrel.protocols.kubernetes import shapes
+
 V_co = TypeVar("V_co", covariant=True)
 
 
@@ -31,3 +33,44 @@ class Resource(Generic[V_co]):
         if subresource:
             parts.append(subresource)
         return "/".join(parts)
+
+
+PODS = Resource[shapes.Pod]("", "v1", "pods", "Pod")
+NODES = Resource[shapes.NodeObject]("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource[shapes.Namespace]("", "v1", "namespaces", "Namespace", namespaced=False)
+EVENTS = Resource[shapes.EventObject]("", "v1", "events", "Event")
+CONFIG_MAPS = Resource[shapes.ConfigMap]("", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource[shapes.Object]("", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = Resource[shapes.Object]("", "v1", "serviceaccounts", "ServiceAccount")
+SERVICES = Resource[shapes.Object]("", "v1", "services", "Service")
+LEASES = Resource[shapes.Lease]("coordination.k8s.io", "v1", "leases", "Lease")
+PRIORITY_CLASSES = Resource[shapes.PriorityClass](
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+MUTATING_WEBHOOKS = Resource[shapes.Object](
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS = Resource[shapes.Object](
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+CRDS = Resource[shapes.Object](
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+TOKEN_REVIEWS = Resource[shapes.Object]("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEWS = Resource[shapes.Object](
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+
+# The kinds of the GpuClaim scheduler; Carrel serves them unchanged.
+GPU_CLAIMS = Resource[shapes.GpuClaim]("gpu.scheduling", "v1", "gpuclaims", "GpuClaim")
+GPU_NODE_STATUSES = Resource[shapes.GpuNodeStatus](
+    "gpu.scheduling", "v1", "gpunodestatuses", "GpuNodeStatus", namespaced=False
+)
