@@ -8,7 +8,8 @@ from carrel.protocols.kubernetes import shapes
 V_co = TypeVar("V_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+# No slots: on Python 3.11 a frozen slotted generic cannot be made as `Resource[Shape](…)`.
+@dataclass(frozen=True)
 class Resource(Generic[V_co]):
     """One kind of object. The type parameter is the shape (see `shapes`) in which its objects are read in bulk."""
 
