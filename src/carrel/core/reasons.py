@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What, where, how much and what is missing, in one line; then one line per card, node or rule that was looked at."""
+    """What, where, how much and what is missing, in one line; then a line per card, node or rule that was looked at."""
 
     reason: str
     details: tuple[str, ...] = ()

@@ -79,7 +79,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class ContainerNeed:
-    """How much of the pod's request one container uses: cards if the request is for whole cards, else parts of every card."""
+    """How much of the pod's request one container uses: so many of its cards, that amount of each."""
 
     container: str
     cards: int

@@ -1,0 +1,138 @@
+"""Where a request goes: on which cards of a node, or why on none.
+
+Order of choice, the same for every dialect; ties go to the lowest index:
+1. cards that may be given at all: usable, not kept for another, of the model, with enough free memory and bandwidth;
+2. for several cards: one NVLink island, if it is required or preferred; of these the smallest that has room,
+   so that large islands stay whole;
+3. the policy: the fullest card that fits (pack), the emptiest (spread), neighbours (contiguous), named ids (preferIds).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carrel.core.choice import by_island, choose
+from carrel.core.gpus import Gpu, Node
+from carrel.core.ledger import Card, Ledger
+from carrel.core.reasons import Refusal
+from carrel.core.requests import WHOLE, Request, TopologyMode
+from carrel.core.room import fit_test, needs_one_island
+from carrel.core.shares import Holder, Share
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The cards of one node that serve a request, in the order in which the pod's containers get them."""
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    request: Request
+
+    def shares(self, holder: Holder) -> tuple[Share, ...]:
+        amount = self.request.amount
+        return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The answer to "on which of these nodes?". Who wants to know why not on the others asks `place`."""
+
+    fitting: list[str]
+    refused: list[str]
+
+
+def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Candidates:
+    """Which of the nodes have room for the request. `pod` is the uid of who asks: cards may be kept for it."""
+    fits, rooms = fit_test(request), ledger.rooms
+    fitting = [name for name in nodes if name in rooms and fits(rooms[name])]
+    if request.node_labels:
+        fitting = [name for name in fitting if _selected(ledger.node(name), request)]
+    kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}
+    if kept:  # summaries leave kept cards out: on these few nodes, look at the cards themselves
+        found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
+        fitting = [name for name in nodes if name in found]
+    if len(fitting) == len(nodes):
+        return Candidates(fitting, [])
+    found = set(fitting)
+    return Candidates(fitting, [name for name in nodes if name not in found])
+
+
+def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placement | Refusal:
+    """The cards of the node that the request gets, or why it gets none there."""
+    there = ledger.node(node)
+    if there is None:
+        return Refusal(f"{node} has no GPU that Carrel knows of")
+    if there.unusable:
+        return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
+    if not _selected(there, request):
+        missing = ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - there.labels.items()))
+        return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
+    cards = ledger.cards(node)
+    need = request.amount.on
+    able = [card for card in cards if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
+    chosen = choose(able, request) if len(able) >= request.cards else None
+    if chosen is None:
+        return _refusal(node, cards, able, request, pod)
+    return Placement(node, tuple(card.gpu for card in chosen), request)
+
+
+# --- which cards may be given ----------------------------------------------------------------------------------------
+
+
+def _selected(node: Node | None, request: Request) -> bool:
+    return node is not None and request.node_labels <= node.labels.items()
+
+
+def suits(card: Card, request: Request, pod: str) -> bool:
+    """Whether the pod might have the card if nobody held a part of it."""
+    gpu, topology = card.gpu, request.topology
+    return (
+        not gpu.unusable
+        and (card.kept_for is None or card.kept_for.uid == pod)
+        and (not request.model or gpu.model == request.model)
+        and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
+    )
+
+
+# --- why not ---------------------------------------------------------------------------------------------------------
+
+
+def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
+    details = tuple(f"{card.gpu}: {_obstacle(card, request, pod) or 'would do'}" for card in cards)
+    if len(able) >= request.cards and needs_one_island(request):
+        best = max((len(found) if island else 1 for island, found in by_island(able).items()), default=0)
+        return Refusal(
+            f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
+            f" {request.cards} in one island are asked",
+            details,
+        )
+    if not cards:
+        return Refusal(f"{node} has no GPU")
+    if len(cards) == 1 or len(set(details)) == 1:
+        return Refusal(f"{cards[0].gpu} {_obstacle(cards[0], request, pod)}", details)
+    found = (
+        f"only {len(able)} of its {len(cards)} cards would do" if able else f"none of its {len(cards)} cards would do"
+    )
+    return Refusal(f"{node} has no room for {request}: {found}", details)
+
+
+def _obstacle(card: Card, request: Request, pod: str) -> str:
+    """What keeps the pod from having this card, in words; empty if nothing does."""
+    gpu, topology, need = card.gpu, request.topology, request.amount.on(card.gpu.memory)
+    if gpu.unusable:
+        return f"is not in use: {gpu.unusable}"
+    if card.kept_for is not None and card.kept_for.uid != pod:
+        return f"is held for the booked pod {card.kept_for}"
+    if request.model and gpu.model != request.model:
+        return f"is a {gpu.model or 'card of unknown model'}, {request.model} asked"
+    if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
+        return f"has links of {gpu.bandwidth_gbps} GB/s, {topology.min_bandwidth_gbps} GB/s asked"
+    if need > gpu.memory:
+        return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
+    if card.free < need:
+        return f"has {max(card.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(card)}"
+    return ""
+
+
+def _held_by(card: Card, shown: int = 3) -> str:
+    holders = sorted(str(share.holder) for share in card.shares.values())
+    return ", ".join(holders[:shown]) + (f" and {len(holders) - shown} more" if len(holders) > shown else "")
