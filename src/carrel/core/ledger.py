@@ -195,9 +195,13 @@ class Ledger:
         """The pod was told to go; it holds its cards until it is gone."""
         self._advance(uid, ShareEvent.RELEASE)
 
-    def forget(self, uid: str) -> None:
-        """The pod is gone, or its bind failed: all that it held is free, and nothing is kept for it."""
+    def give_back(self, uid: str) -> None:
+        """The pod could not be bound: what it held is free again. What is kept for it stays kept."""
         self._advance(uid, ShareEvent.LEAVE)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone: what it held is free, and nothing is kept for it."""
+        self.give_back(uid)
         self.keep_no_more(uid)
 
     def _advance(self, uid: str, event: ShareEvent) -> None:

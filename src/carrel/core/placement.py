@@ -20,6 +20,15 @@ from carrel.core.shares import Holder, Share
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that wants cards, and where it may go by everything that is not about GPUs, best first."""
+
+    holder: Holder
+    request: Request
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The cards of one node that serve a request, in the order in which the pod's containers get them."""
 
@@ -30,6 +39,19 @@ class Placement:
     def shares(self, holder: Holder) -> tuple[Share, ...]:
         amount = self.request.amount
         return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
+
+    def by_container(self) -> dict[str, tuple[Gpu, ...]]:
+        """Which container sees which cards. Whole cards are dealt out in turn; parts of a card lie together.
+
+        An init container is done before the others start, so it sees the first of the cards that they will have.
+        """
+        seen: dict[str, tuple[Gpu, ...]] = {}
+        dealt = 0
+        for need in self.request.containers:
+            first = 0 if need.init or self.request.amount != WHOLE else dealt
+            seen[need.container] = self.gpus[first : first + need.cards]
+            dealt += 0 if need.init else need.cards
+        return seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +67,7 @@ def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str 
     fits, rooms = fit_test(request), ledger.rooms
     fitting = [name for name in nodes if name in rooms and fits(rooms[name])]
     if request.node_labels:
-        fitting = [name for name in fitting if _selected(ledger.node(name), request)]
+        fitting = [name for name in fitting if selected(ledger.node(name), request)]
     kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}
     if kept:  # summaries leave kept cards out: on these few nodes, look at the cards themselves
         found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
@@ -63,7 +85,7 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
         return Refusal(f"{node} has no GPU that Carrel knows of")
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
-    if not _selected(there, request):
+    if not selected(there, request):
         missing = ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - there.labels.items()))
         return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
     cards = ledger.cards(node)
@@ -78,7 +100,7 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
 # --- which cards may be given ----------------------------------------------------------------------------------------
 
 
-def _selected(node: Node | None, request: Request) -> bool:
+def selected(node: Node | None, request: Request) -> bool:
     return node is not None and request.node_labels <= node.labels.items()
 
 
