@@ -5,7 +5,7 @@ Two ways of reading, on purpose:
 - many objects (`list`, `watch`) are small read-only views that keep only what Carrel reads.
 
 Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
-without harm. A write whose answer was lost raises `Unknown`: it may have taken effect.
+without harm. A write whose answer was lost raises `Unknown`: it may have taken effect. Reads never raise it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -66,11 +66,11 @@ class Busy(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """5xx, or no connection was made: nothing was written. Try again later."""
+    """No connection, 503, or any 5xx to a read: nothing was written. Try again later."""
 
 
 class Unknown(ClusterError):
-    """The connection broke or timed out after the request was sent: a write may have taken effect."""
+    """The answer to a write was lost, or was a 500, 502 or 504: it may have taken effect."""
 
 
 @dataclass(frozen=True, slots=True)

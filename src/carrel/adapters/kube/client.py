@@ -1,0 +1,284 @@
+"""The thin Kubernetes client: each verb of the Cluster port is one call on a `Transport`.
+
+It decides nothing and repeats nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so
+a name that would make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an
+empty name would empty the namespace. Two verbs look at the server's version first, because old servers lack something:
+- `bind`: kube-apiserver honours the uid of a Binding since 1.23, lost it in 1.25 and has it for good since 1.27. On
+  servers before that the pod is read first and its uid compared. That leaves the few milliseconds between read and
+  write in which a pod of the same name may take the place; who holds a card is decided by its Lease, which names the
+  uid, so the stranger is found out and never counted as the holder.
+- `evict`: speaks policy/v1beta1 with servers before 1.22, which do not know policy/v1.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from carrel.adapters.kube import answers, views
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.ports.cluster import (
+    EVERYTHING,
+    PLAIN_DELETION,
+    Apply,
+    BindTarget,
+    Change,
+    Conflict,
+    Deletion,
+    Event,
+    Invalid,
+    Json,
+    JsonPatch,
+    MergePatch,
+    Page,
+    Patch,
+    Selection,
+    Unavailable,
+    Unknown,
+)
+from carrel.protocols.kubernetes.resources import PODS, Resource
+
+V = TypeVar("V")
+
+_JSON = "application/json"
+_BINDING_UID_SINCE = (1, 27)
+_POLICY_V1_SINCE = (1, 22)
+
+
+class _WatchLine(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_read_line = msgspec.json.Decoder(_WatchLine).decode
+_read_bookmark = msgspec.json.Decoder(views.Object).decode
+
+
+class Client:
+    """Implements `ports.cluster.Cluster`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._server_version: tuple[int, int] | None = None
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    # Reading
+
+    async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
+        return await self._object(ApiRequest("GET", _path(resource, namespace, name)))
+
+    async def list(
+        self,
+        resource: Resource[V],
+        selection: Selection = EVERYTHING,
+        *,
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Page[V]:
+        query = _selecting(selection) | _given(
+            limit=str(limit or ""), resourceVersion=resource_version, **{"continue": continue_token}
+        )
+        request = ApiRequest("GET", _path(resource, selection.namespace), query)
+        response = await self._send(request)
+        try:
+            metadata, items = views.read_list(resource, response.body)
+        except msgspec.MsgspecError as error:
+            raise answers.unreadable(request, response, str(error)) from error
+        return Page(items, metadata.resource_version, metadata.continue_token)
+
+    def watch(
+        self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+        query = _selecting(selection) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+        }
+        return self._watching(resource, ApiRequest("GET", _path(resource, selection.namespace), query))
+
+    @asynccontextmanager
+    async def _watching(self, resource: Resource[V], request: ApiRequest) -> AsyncIterator[AsyncIterator[Event[V]]]:
+        response = await self._send(request)
+        if response.stream is None:
+            raise answers.unreadable(request, response, "no stream")
+        async with aclosing(response.stream), aclosing(_events(resource, request, response.stream)) as events:
+            yield events
+
+    # Writing
+
+    async def create(self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False) -> Json:
+        return await self._write("POST", _path(resource, namespace), body, dry_run)
+
+    async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
+        metadata = body["metadata"]
+        path = _path(resource, metadata.get("namespace", ""), metadata["name"], subresource)
+        return await self._write("PUT", path, body, dry_run)
+
+    async def patch(
+        self,
+        resource: Resource[V],
+        name: str,
+        patch: Patch,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Json:
+        content_type, document = _written(patch)
+        query = _dry(dry_run)
+        if isinstance(patch, Apply):
+            query |= {"fieldManager": patch.manager} | _given(force="true" if patch.force else "")
+        path = _path(resource, namespace, name, subresource)
+        return await self._object(
+            ApiRequest("PATCH", path, query, {"content-type": content_type}, msgspec.json.encode(document))
+        )
+
+    async def delete(
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+    ) -> Json:
+        return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
+
+    async def bind(self, target: BindTarget) -> None:
+        if await self._version() < _BINDING_UID_SINCE:
+            await self._check_uid(target)
+        metadata: Json = {"name": target.pod, "namespace": target.namespace, "uid": target.uid}
+        if target.annotations:
+            metadata["annotations"] = dict(target.annotations)
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": target.node},
+        }
+        await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
+
+    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+        version = "v1" if await self._version() >= _POLICY_V1_SINCE else "v1beta1"
+        eviction = {
+            "apiVersion": f"policy/{version}",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": _delete_options(how),
+        }
+        await self._write("POST", _path(PODS, namespace, pod, "eviction"), eviction, dry_run=False)
+
+    # One call
+
+    async def _version(self) -> tuple[int, int]:
+        if self._server_version is None:
+            version = await self._object(ApiRequest("GET", "/version"))
+            self._server_version = (_number(version.get("major")), _number(version.get("minor")))
+        return self._server_version
+
+    async def _check_uid(self, target: BindTarget) -> None:
+        uid = (await self.get(PODS, target.pod, target.namespace))["metadata"]["uid"]
+        if uid != target.uid:
+            raise Conflict(409, "Conflict", f"pod {target.namespace}/{target.pod} has uid {uid}, not {target.uid}")
+
+    async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
+        return await self._object(
+            ApiRequest(method, path, _dry(dry_run), {"content-type": _JSON}, msgspec.json.encode(body))
+        )
+
+    async def _object(self, request: ApiRequest) -> Json:
+        return answers.object_of(request, await self._send(request))
+
+    async def _send(self, request: ApiRequest) -> ApiResponse:
+        try:
+            response = await self._transport.send(request)
+        except Unknown as lost:
+            if request.method != "GET":
+                raise
+            # A read that got lost has written nothing.
+            raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
+        if response.status < 300:
+            return response
+        raise answers.error_of(request, response)
+
+
+async def _events(
+    resource: Resource[V], request: ApiRequest, stream: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[Event[V], None]:
+    read = views.reader_of(resource)
+    async for line in _lines(stream):
+        try:
+            event = _read_line(line)
+            if event.type == "ERROR":
+                raise answers.error_in_stream(request, event.object)
+            if event.type == "BOOKMARK":
+                yield Event(Change.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
+                continue
+            change, item = Change(event.type), cast("Any", read(event.object))
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Unavailable(200, "UnreadableAnswer", f"{request.method} {request.path}: {error}") from error
+        yield Event(change, item, item.metadata.resource_version)
+
+
+async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Whole lines out of chunks that are cut anywhere. A last line without an end was cut off: it is dropped."""
+    rest: list[bytes] = []
+    async for chunk in stream:
+        *whole, last = chunk.split(b"\n")
+        if whole:
+            rest.append(whole[0])
+            whole[0] = b"".join(rest)
+            rest.clear()
+        rest.append(last)
+        for line in whole:
+            if line:
+                yield line
+
+
+def _written(patch: Patch) -> tuple[str, Any]:
+    match patch:
+        case JsonPatch(operations):
+            return "application/json-patch+json", operations
+        case MergePatch(document):
+            return "application/merge-patch+json", document
+        case Apply(document):
+            # JSON is YAML; `application/apply-patch+json` is unknown to servers before 1.33.
+            return "application/apply-patch+yaml", document
+        case _:
+            return "application/strategic-merge-patch+json", patch.document
+
+
+def _path(resource: Resource[V], namespace: str, name: str | None = None, subresource: str = "") -> str:
+    for field, part in (("namespace", namespace), ("name", name)):
+        if (part == "" and field == "name") or (part and (part in (".", "..") or "/" in part or "%" in part)):
+            raise Invalid(400, "BadRequest", f"{resource.plural}: {field} {part!r} is not one path segment")
+    return resource.path(namespace, name or "", subresource)
+
+
+def _number(digits: object) -> int:
+    # Hosted servers write the minor version as `27+`.
+    return int("".join(filter(str.isdecimal, str(digits))) or 0)
+
+
+def _selecting(selection: Selection) -> dict[str, str]:
+    return _given(labelSelector=selection.labels, fieldSelector=selection.fields)
+
+
+def _delete_options(how: Deletion) -> Json:
+    options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    preconditions = _given(uid=how.uid, resourceVersion=how.resource_version)
+    if preconditions:
+        options["preconditions"] = preconditions
+    if how.grace_seconds is not None:
+        options["gracePeriodSeconds"] = how.grace_seconds
+    if how.propagation:
+        options["propagationPolicy"] = how.propagation
+    if how.dry_run:
+        options["dryRun"] = ["All"]
+    return options
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value}

@@ -1,0 +1,42 @@
+"""Time and chance, passed in: the clock, the sleep and the dice of whatever waits and tries again."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+
+def _seconds_since_boot() -> float:
+    # Goes on while the machine is suspended, unlike `time.monotonic` on Linux: a leader that slept must know it.
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    now: Callable[[], float] = _seconds_since_boot
+    """Seconds on a clock that never goes back; only differences mean something."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chance: Callable[[], float] = random.random
+    """From 0 up to 1. Spreads the callers that failed together, so that they do not come back together."""
+
+    def spread(self, seconds: float) -> float:
+        """Somewhere between half of it and all of it."""
+        return seconds * (0.5 + self.chance() / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait after the n-th failure in a row: doubled each time, up to a limit."""
+
+    first_s: float = 0.5
+    limit_s: float = 30.0
+
+    def after(self, failures: int) -> float:
+        # The exponent is bounded so that a thousand failures do not overflow.
+        return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, 60))
+
+
+REAL_PACE = Pace()
