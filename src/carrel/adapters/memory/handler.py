@@ -1,0 +1,166 @@
+"""The embedded Kubernetes API: one call in, one answer out.
+
+It is a `Transport`, so the client calls it straight in process; `http` serves the same object on a socket. All state is
+in memory and belongs to one event loop. Time and chance are passed in, so a run can be repeated exactly.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from carrel.adapters.memory import discovery, status
+from carrel.adapters.memory.admission import Admission
+from carrel.adapters.memory.auth import Access, Ask, Doorkeeper, User, anything_goes
+from carrel.adapters.memory.calls import Call, call_of
+from carrel.adapters.memory.collector import Collector
+from carrel.adapters.memory.deletion import Deletion, options_of
+from carrel.adapters.memory.kinds import PODS, Kinds
+from carrel.adapters.memory.reads import Reads, in_version, selected_by
+from carrel.adapters.memory.store import Store, Stored, encode
+from carrel.adapters.memory.subresources import Subresources
+from carrel.adapters.memory.tables import row_renderer
+from carrel.adapters.memory.watch import Watcher
+from carrel.adapters.memory.writes import Writes
+from carrel.adapters.wire import ApiRequest, ApiResponse
+
+Json = dict[str, Any]
+
+JSON_HEADERS = {"content-type": "application/json"}
+FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+def _wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    clock: Callable[[], datetime] = _wall_clock
+    """What timestamps say."""
+    chance: random.Random = field(default_factory=random.Random)
+    """Where uids and generated names come from; seed it to repeat a run."""
+    tokens: Mapping[str, User] | None = None
+    """Bearer token → user. None: everybody is the administrator."""
+    may: Access = anything_goes
+    """Who may do what; administrators may do everything."""
+    remembered_changes: int = 10_000
+    """For each kind: how far back a watch or a continue token may reach before it is answered with 410."""
+    bookmark_every_s: float = 60.0
+    """How often an idle watch that asked for bookmarks gets one."""
+
+
+class EmbeddedApi:
+    def __init__(self, settings: Settings | None = None) -> None:
+        settings = settings or Settings()
+        self._settings = settings
+        self.store = Store(settings.remembered_changes)
+        self.kinds = Kinds()
+        self._doorkeeper = Doorkeeper(settings.tokens, settings.may)
+        self._admission = Admission()
+        self._deletion = Deletion(self.store, settings.clock)
+        self._collector = Collector(self.store, self.kinds, self._deletion)
+        self._reads = Reads(self.store)
+        self._writes = Writes(self.store, self._admission, self._deletion, settings.clock, settings.chance)
+        self._subresources = Subresources(self.store, self._reads, self._admission, self._deletion, settings.clock)
+        self._closing = asyncio.Event()
+        for name in FIRST_NAMESPACES:
+            self._writes.found_namespace(name)
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        try:
+            return await self._answer(request)
+        except status.ApiError as error:
+            return _failure(error)
+        finally:
+            self._collector.work()
+
+    async def aclose(self) -> None:
+        """Ends every open watch."""
+        self._closing.set()
+
+    def forget_history(self) -> None:
+        """As a compaction does: no older version can be watched or listed from any more."""
+        for _, collection in self.store.collections():
+            collection.forget_up_to(self.store.version)
+
+    async def _answer(self, request: ApiRequest) -> ApiResponse:
+        user = self._doorkeeper.who(request.headers)
+        document = discovery.answer(request, self.kinds)
+        if document is not None:
+            return document
+        call = call_of(request, self.kinds, user)
+        target = call.target
+        verb = call.verb
+        ask = Ask(user, verb, target.kind.group, target.kind.plural, target.subresource, target.namespace, target.name)
+        self._doorkeeper.check(ask)
+        if target.subresource in ("binding", "eviction"):
+            return await self._pod_action(call)
+        if verb not in target.kind.verbs or (target.name and verb == "create"):
+            raise status.method_not_allowed()
+        match verb:
+            case "get":
+                return self._object(call, self._reads.get(call))
+            case "list":
+                return ApiResponse(200, self._reads.list(call), JSON_HEADERS)
+            case "watch":
+                return self._watch(call)
+            case "create":
+                return self._object(call, await self._writes.create(call), 201)
+            case "update":
+                return self._object(call, await self._writes.update(call))
+            case "patch":
+                return self._object(call, await self._writes.patch(call))
+            case "delete":
+                return await self._delete(call)
+            case _:
+                return await self._delete_collection(call)
+
+    async def _pod_action(self, call: Call) -> ApiResponse:
+        if call.method != "POST" or call.kind.storage != PODS.storage:
+            raise status.method_not_allowed()
+        act = self._subresources.bind if call.target.subresource == "binding" else self._subresources.evict
+        return ApiResponse(201, encode(await act(call)), JSON_HEADERS)
+
+    def _watch(self, call: Call) -> ApiResponse:
+        collection = self.store.collection(call.kind.storage)
+        watcher = Watcher(self.store, collection, self._reads.watch(call), self._settings.bookmark_every_s)
+        return ApiResponse(200, headers=JSON_HEADERS, stream=watcher.lines(self._closing))
+
+    async def _delete(self, call: Call) -> ApiResponse:
+        options = options_of(call)
+        live = self._reads.get(call)
+        self._deletion.check_preconditions(call.kind, live, options)
+        await self._admission.validate_deletion(call, live)
+        live = self._reads.get(call)
+        self._deletion.check_preconditions(call.kind, live, options)
+        last, gone = self._deletion.delete(call.kind.storage, live, options)
+        if gone and call.kind.storage != PODS.storage:
+            return ApiResponse(200, encode(status.success(call.kind, call.target.name, last.uid)), JSON_HEADERS)
+        return self._object(call, last)
+
+    async def _delete_collection(self, call: Call) -> ApiResponse:
+        options = options_of(call)
+        items = self._reads.selection(selected_by(call))
+        for item in items:
+            await self._admission.validate_deletion(call, item)
+            live = self.store.collection(call.kind.storage).get(*item.key)
+            if live is not None:
+                self._deletion.delete(call.kind.storage, live, options)
+        head: Json = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version}
+        head["metadata"] = {"resourceVersion": str(self.store.version)}
+        return ApiResponse(200, encode({**head, "items": [item.tree for item in items]}), JSON_HEADERS)
+
+    @staticmethod
+    def _object(call: Call, stored: Stored, code: int = 200) -> ApiResponse:
+        render = row_renderer(call) if call.wants_table else in_version(call.kind)
+        return ApiResponse(code, render(stored), JSON_HEADERS)
+
+
+def _failure(error: status.ApiError) -> ApiResponse:
+    headers = dict(JSON_HEADERS)
+    if "retryAfterSeconds" in error.details:
+        headers["retry-after"] = str(error.details["retryAfterSeconds"])
+    return ApiResponse(error.code, encode(error.status()), headers)

@@ -1,0 +1,224 @@
+"""The kinds that the embedded API serves: the built-in ones as a table, and whatever CRDs add.
+
+A kind is served under one group and version; several versions of one custom resource share their storage.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+CREATE_ONLY = ("create",)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    """`status` among them means: main writes leave status alone, status writes leave everything else alone."""
+    counts_generations: bool = False
+    """metadata.generation goes up when something other than metadata and status changes."""
+    verbs: tuple[str, ...] = VERBS
+    categories: tuple[str, ...] = ()
+    singular: str = ""
+    list_kind: str = ""
+    storage_version: str = ""
+    """The version that is written; empty: this one."""
+    schema: Json | None = None
+    """Custom resources: their structural schema."""
+    printer_columns: tuple[Json, ...] = ()
+    """Custom resources: additionalPrinterColumns."""
+    selectable: tuple[str, ...] = ()
+    """Field selectors beyond metadata.name and metadata.namespace, as dotted paths."""
+    custom: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def storage(self) -> tuple[str, str]:
+        return (self.group, self.plural)
+
+    @property
+    def has_status(self) -> bool:
+        return "status" in self.subresources
+
+    @property
+    def qualified_plural(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def qualified_kind(self) -> str:
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def singular_name(self) -> str:
+        return self.singular or self.kind.lower()
+
+    @property
+    def list_name(self) -> str:
+        return self.list_kind or f"{self.kind}List"
+
+    @property
+    def stored_api_version(self) -> str:
+        version = self.storage_version or self.version
+        return f"{self.group}/{version}" if self.group else version
+
+
+POD_FIELDS = (
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+)
+EVENT_FIELDS = (
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "source",
+    "type",
+)
+STATUS = ("status",)
+ALL = ("all",)
+
+PODS = Kind(
+    "",
+    "v1",
+    "pods",
+    "Pod",
+    True,
+    ("po",),
+    ("status", "binding", "eviction"),
+    True,
+    categories=ALL,
+    selectable=POD_FIELDS,
+)
+NAMESPACES = Kind(
+    "", "v1", "namespaces", "Namespace", False, ("ns",), ("status", "finalize"), selectable=("status.phase",)
+)
+NODES = Kind("", "v1", "nodes", "Node", False, ("no",), STATUS, selectable=("spec.unschedulable",))
+EVENTS = Kind("", "v1", "events", "Event", True, ("ev",), selectable=EVENT_FIELDS)
+SECRETS = Kind("", "v1", "secrets", "Secret", True, (), selectable=("type",))
+SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",), ("token",))
+CRDS = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    False,
+    ("crd", "crds"),
+    STATUS,
+    True,
+    categories=("api-extensions",),
+)
+MUTATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    False,
+    counts_generations=True,
+    categories=("api-extensions",),
+)
+VALIDATING_WEBHOOKS = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    False,
+    counts_generations=True,
+    categories=("api-extensions",),
+)
+DISRUPTION_BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), STATUS, True)
+TOKEN_REVIEWS = Kind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, verbs=CREATE_ONLY)
+SELF_SUBJECT_REVIEWS = Kind(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, verbs=CREATE_ONLY
+)
+SUBJECT_ACCESS_REVIEWS = Kind(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False, verbs=CREATE_ONLY
+)
+SELF_SUBJECT_ACCESS_REVIEWS = Kind(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, verbs=CREATE_ONLY
+)
+
+BUILT_IN: tuple[Kind, ...] = (
+    PODS,
+    NAMESPACES,
+    NODES,
+    EVENTS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Kind("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
+    Kind("", "v1", "services", "Service", True, ("svc",), STATUS, categories=ALL),
+    Kind("apps", "v1", "deployments", "Deployment", True, ("deploy",), STATUS, True, categories=ALL),
+    Kind("apps", "v1", "replicasets", "ReplicaSet", True, ("rs",), STATUS, True, categories=ALL),
+    Kind("apps", "v1", "statefulsets", "StatefulSet", True, ("sts",), STATUS, True, categories=ALL),
+    Kind("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), STATUS, True, categories=ALL),
+    Kind("batch", "v1", "jobs", "Job", True, (), STATUS, True, categories=ALL),
+    Kind("coordination.k8s.io", "v1", "leases", "Lease", True),
+    Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",), counts_generations=True),
+    DISRUPTION_BUDGETS,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+    CRDS,
+    TOKEN_REVIEWS,
+    SELF_SUBJECT_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+)
+
+
+@dataclass(slots=True)
+class Kinds:
+    """What is served now. Built-in kinds never change; CRDs come and go."""
+
+    _served: dict[tuple[str, str, str], Kind] = field(
+        default_factory=lambda: {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
+    )
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._served.values())
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        return self._served.get((group, version, plural))
+
+    def of_object(self, api_version: str, kind_name: str) -> Kind | None:
+        """The kind that an `apiVersion` and `kind` name, as owner references do."""
+        group, _, version = api_version.rpartition("/")
+        return next(
+            (k for k in self._served.values() if k.kind == kind_name and k.group == group and k.version == version),
+            None,
+        )
+
+    def stored(self) -> Iterator[Kind]:
+        """One kind for each storage, so that a walk over everything meets each object once."""
+        seen: set[tuple[str, str]] = set()
+        for kind in self._served.values():
+            if kind.storage not in seen and "list" in kind.verbs:
+                seen.add(kind.storage)
+                yield kind
+
+    def serve(self, kinds: list[Kind]) -> None:
+        for kind in kinds:
+            self._served[kind.group, kind.version, kind.plural] = kind
+
+    def withdraw(self, group: str, plural: str) -> None:
+        self._served = {key: kind for key, kind in self._served.items() if kind.storage != (group, plural)}

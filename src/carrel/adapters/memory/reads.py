@@ -1,0 +1,194 @@
+"""Get, list and watch: which objects, from which version, in pages, as JSON or as a table.
+
+A list and its continue token stand for one version: later pages show the state of the first one. A watch from the
+version of a list misses nothing and doubles nothing.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from carrel.adapters.memory import status, tables
+from carrel.adapters.memory.calls import Call
+from carrel.adapters.memory.kinds import Kind
+from carrel.adapters.memory.selectors import FieldSelector, LabelSelector
+from carrel.adapters.memory.store import Collection, Forgotten, Store, Stored, encode
+from carrel.adapters.memory.watch import Watch
+from carrel.protocols import Malformed
+
+Json = dict[str, Any]
+
+TOKEN_TOO_OLD = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Which objects a call is about."""
+
+    kind: Kind
+    namespace: str
+    name: str
+    labels: LabelSelector
+    fields: FieldSelector
+
+    @property
+    def everything(self) -> bool:
+        return not (self.labels.requirements or self.fields.requirements or self.name)
+
+    def matches(self, stored: Stored) -> bool:
+        metadata = stored.tree["metadata"]
+        if self.namespace and metadata.get("namespace", "") != self.namespace:
+            return False
+        if self.name and metadata["name"] != self.name:
+            return False
+        if self.labels.requirements and not self.labels.matches(metadata.get("labels") or {}):
+            return False
+        return not self.fields.requirements or self.fields.matches(lambda field: field_of(stored.tree, field))
+
+
+def selected_by(call: Call) -> Selected:
+    kind = call.kind
+    try:
+        labels = LabelSelector.parse(call.query.get("labelSelector", ""))
+        fields = FieldSelector.parse(call.query.get("fieldSelector", ""))
+    except Malformed as error:
+        raise status.bad_request(f"unable to parse the selector: {error}") from error
+    for field in fields.fields:
+        if field not in ("metadata.name", "metadata.namespace", *kind.selectable):
+            raise status.bad_request(
+                f'Unable to find "{kind.api_version}, Resource={kind.plural}" that match label selector '
+                f'"{labels}", field selector "{fields}": field label not supported: {field}'
+            )
+    return Selected(kind, call.target.namespace, call.target.name, labels, fields)
+
+
+def field_of(tree: Json, path: str) -> str:
+    """A field as field selectors compare it: text, empty if it is not there."""
+    if path == "source":
+        # An Event's source is chosen by its component.
+        path = "source.component"
+    value: Any = tree
+    for step in path.split("."):
+        if not isinstance(value, dict):
+            return ""
+        value = value.get(step)
+    if value is None:
+        return "false" if path in ("spec.unschedulable", "spec.hostNetwork") else ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def in_version(kind: Kind) -> Callable[[Stored], bytes]:
+    """How an object is written in the version that was asked for. Versions differ in their name only."""
+
+    def render(stored: Stored) -> bytes:
+        if stored.tree["apiVersion"] == kind.api_version:
+            return stored.raw
+        return encode({**stored.tree, "apiVersion": kind.api_version})
+
+    return render
+
+
+class Reads:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, call: Call) -> Stored:
+        target = call.target
+        stored = self._store.collection(target.kind.storage).get(target.namespace, target.name)
+        if stored is None:
+            raise status.not_found(target.kind, target.name)
+        return stored
+
+    def selection(self, selected: Selected) -> list[Stored]:
+        """What is there now, in the order of namespace and name."""
+        found = filter(selected.matches, self._store.collection(selected.kind.storage).items(selected.namespace))
+        return sorted(found, key=lambda stored: stored.key)
+
+    def list(self, call: Call) -> bytes:
+        selected = selected_by(call)
+        collection = self._store.collection(call.kind.storage)
+        version, after = self._place(call)
+        if version == self._store.version:
+            items = self.selection(selected)
+        else:
+            items = [item for item in self._items_at(collection, version, call) if selected.matches(item)]
+        if after is not None:
+            items = [item for item in items if item.key > after]
+        metadata: Json = {"resourceVersion": str(version)}
+        limit = call.number("limit") or 0
+        if limit and len(items) > limit:
+            metadata["continue"] = _token(version, items[limit - 1].key)
+            if selected.everything:
+                metadata["remainingItemCount"] = len(items) - limit
+            items = items[:limit]
+        if call.wants_table:
+            return encode(tables.table(call.kind, [item.tree for item in items], metadata, tables.form(call)))
+        return _list_bytes(call.kind, metadata, items)
+
+    def _place(self, call: Call) -> tuple[int, tuple[str, str] | None]:
+        """The version to list at, and the object after which to go on."""
+        if token := call.query.get("continue", ""):
+            return _read_token(token)
+        current = self._store.version
+        match = call.query.get("resourceVersionMatch", "")
+        asked = call.number("resourceVersion") or 0
+        if match and match not in ("Exact", "NotOlderThan"):
+            raise status.bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
+        if asked > current:
+            raise status.too_large_version(asked, current)
+        exact = match == "Exact" or (match == "" and asked and call.number("limit"))
+        return (asked, None) if exact else (current, None)
+
+    @staticmethod
+    def _items_at(collection: Collection, version: int, call: Call) -> "list[Stored]":
+        try:
+            return collection.items_at(version, call.target.namespace)
+        except Forgotten as gone:
+            raise status.expired(TOKEN_TOO_OLD if call.query.get("continue") else str(gone)) from gone
+
+    def watch(self, call: Call) -> Watch:
+        selected = selected_by(call)
+        asked = call.number("resourceVersion")
+        initial = call.flag("sendInitialEvents")
+        if asked is not None and asked > self._store.version:
+            raise status.too_large_version(asked, self._store.version)
+        if initial and call.query.get("resourceVersionMatch") != "NotOlderThan":
+            raise status.bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan")
+        return Watch(
+            matches=selected.matches,
+            render=tables.row_renderer(call) if call.wants_table else in_version(call.kind),
+            api_version=call.kind.api_version,
+            kind=call.kind.kind,
+            after=asked or self._store.version,
+            # Without a version a watch starts with what is there.
+            initial=initial or not asked,
+            marks_initial_end=initial and call.flag("allowWatchBookmarks"),
+            bookmarks=call.flag("allowWatchBookmarks"),
+            timeout_s=float(call.number("timeoutSeconds") or 3600),
+        )
+
+
+def _list_bytes(kind: Kind, metadata: Json, items: list[Stored]) -> bytes:
+    head = {"kind": kind.list_name, "apiVersion": kind.api_version, "metadata": metadata}
+    # Each object was encoded when it was written; a list only joins the bytes.
+    return encode(head)[:-1] + b',"items":[' + b",".join(map(in_version(kind), items)) + b"]}"
+
+
+def _token(version: int, after: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(encode({"v": "meta.k8s.io/v1", "rv": version, "after": after})).decode().rstrip("=")
+
+
+def _read_token(token: str) -> tuple[int, tuple[str, str]]:
+    try:
+        content = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        namespace, name = content["after"]
+        return int(content["rv"]), (str(namespace), str(name))
+    except (binascii.Error, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        raise status.bad_request("continue key is not valid: take it from the metadata of the page before") from error
