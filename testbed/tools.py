@@ -52,12 +52,14 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} testbed: {line}", file=sys.stderr, flush=True)
 
 
-def find(name: str) -> Path | None:
-    """A component that is already here."""
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
-    places = [*([assets] if assets else []), *os.get_exec_path(), str(cache() / "bin")]
-    found = shutil.which(name, path=os.pathsep.join(places))
-    return Path(found) if found else None
+def find(*names: str) -> dict[str, Path] | None:
+    """These programs, all from one place, so that two releases never meet. None: no place has them all."""
+    places = [os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ.get("PATH", os.defpath), str(cache() / "bin")]
+    for place in filter(None, places):
+        found = {name: shutil.which(name, path=place) for name in names}
+        if all(found.values()):
+            return {name: Path(path) for name, path in found.items() if path}
+    return None
 
 
 def kubectl() -> Path:

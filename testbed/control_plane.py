@@ -1,0 +1,237 @@
+"""etcd and kube-apiserver; on demand kube-controller-manager and kube-schedulers. No root is needed.
+
+Every call answers when the component is ready, and everything ends with the `with` block of `api_server`. Options
+follow what the found release understands: 1.20 (built from source), or that of the binaries a machine already has.
+"""
+
+import datetime
+import json
+import re
+import secrets
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Address
+from pathlib import Path
+from ssl import CERT_NONE, SSLContext, create_default_context
+from typing import Any
+
+import yaml
+
+from testbed import debian, slots, tools
+from testbed.build import kubernetes
+from testbed.certificates import Authority
+from testbed.processes import Failed, Process, Run
+from testbed.slots import Slot
+
+LOOPBACK = IPv4Address("127.0.0.1")
+ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
+"""Which port of the slot belongs to whom. Schedulers take the rest, two each."""
+CONTROLLER_MANAGER = "system:kube-controller-manager"
+SCHEDULER = "system:kube-scheduler"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How an API server is to be."""
+
+    address: IPv4Address = LOOPBACK
+    service_accounts: bool = False
+    """Pods get a ServiceAccount and its token, as in production. It needs the controllers, which make the accounts."""
+
+
+class ApiServer:
+    """A running etcd and kube-apiserver. Made by `api_server`."""
+
+    def __init__(self, run: Run, slot: Slot, shape: Shape, until: ExitStack) -> None:
+        self.run = run
+        self.slot = slot
+        self.address = shape.address
+        self.url = f"https://{shape.address}:{slot.ports[API_SERVER]}"
+        self.authority = Authority(run.data / "pki", datetime.datetime.now(datetime.UTC))
+        self.token = secrets.token_urlsafe(24)
+        self._signing_key = self.authority.signing_key()
+        self._until = until
+        self._schedulers = 0
+        self._start_etcd()
+        self._start_api_server(shape)
+        self.kubeconfig = self.kubeconfig_of("admin", ["system:masters"])
+        """The administrator's, by client certificate."""
+        self.token_kubeconfig = self.authority.kubeconfig(run.data / "token.kubeconfig", self.url, self.token)
+        """The administrator's, by bearer token."""
+
+    @cached_property
+    def minor(self) -> int:
+        """20 for Kubernetes 1.20."""
+        version = subprocess.check_output([self._component("kube-apiserver"), "--version"], text=True)
+        found = re.search(r"v1\.(\d+)\.", version)
+        if found is None:
+            raise Failed(f"kube-apiserver does not say its version: {version!r}")
+        return int(found[1])
+
+    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
+        file = self.run.data / f"{user.replace(':', '-')}.kubeconfig"
+        return self.authority.kubeconfig(file, self.url, self.authority.client(user, groups))
+
+    def kubectl(self, *arguments: str, given: str = "") -> str:
+        """What kubectl prints. Raises `Failed` with its complaint."""
+        command = [str(tools.kubectl()), "--kubeconfig", str(self.kubeconfig), *arguments]
+        outcome = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        if outcome.returncode != 0:
+            raise Failed(f"kubectl {' '.join(arguments)}: {outcome.stderr.strip()}")
+        return outcome.stdout
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One call as the administrator. Raises `urllib.error.HTTPError`, which is an OSError."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, context=self._trust, timeout=30) as answer:
+            return json.load(answer)
+
+    def start(self, name: str, command: Sequence[str | Path]) -> Process:
+        """A program that ends with this API server, before it."""
+        process = self.run.start(name, command)
+        self._until.callback(process.stop)
+        return process
+
+    def start_controllers(self, controllers: Sequence[str] = ("*",)) -> Process:
+        """kube-controller-manager with all, or only these, of its controllers."""
+        port = self.slot.ports[CONTROLLERS]
+        command: list[str | Path] = [
+            self._component("kube-controller-manager"),
+            f"--kubeconfig={self.kubeconfig_of(CONTROLLER_MANAGER)}",
+            f"--bind-address={LOOPBACK}",
+            f"--secure-port={port}",
+            f"--controllers={','.join(controllers)}",
+            f"--service-account-private-key-file={self._signing_key.key}",
+            f"--root-ca-file={self.authority.certificate}",
+            "--use-service-account-credentials=true",
+            "--leader-elect=false",
+        ]
+        if self.minor < 24:
+            command += ["--port=0"]  # Turns the insecure port off, on which two of them would clash.
+        process = self.start("kube-controller-manager", command)
+        process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))
+        return process
+
+    def start_scheduler(
+        self, scheduler_name: str = "default-scheduler", extenders: Sequence[Mapping[str, Any]] = ()
+    ) -> Process:
+        """A kube-scheduler for the pods that ask for `scheduler_name`."""
+        port, insecure_port = self.slot.ports[SCHEDULERS + self._schedulers :][:2]
+        self._schedulers += 2
+        configuration = self.run.data / f"{scheduler_name}.yaml"
+        document: dict[str, Any] = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(self.kubeconfig_of(SCHEDULER))},
+            "leaderElection": {"leaderElect": False},
+            "profiles": [{"schedulerName": scheduler_name}],
+            "extenders": list(extenders),
+        }
+        if self.minor < 25:
+            document["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
+            # The insecure port cannot be turned off here, and two schedulers would clash on the usual one.
+            document |= dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"{LOOPBACK}:{insecure_port}")
+        configuration.write_text(yaml.safe_dump(document))
+        command: list[str | Path] = [
+            self._component("kube-scheduler"),
+            f"--config={configuration}",
+            f"--bind-address={LOOPBACK}",
+            f"--secure-port={port}",
+        ]
+        process = self.start(scheduler_name, command)
+        process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))
+        return process
+
+    def _start_etcd(self) -> None:
+        url, peers = (f"http://{LOOPBACK}:{self.slot.ports[port]}" for port in (ETCD, ETCD_PEERS))
+        command: list[str | Path] = [
+            etcd(),
+            f"--data-dir={self.run.data / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=default={peers}",
+        ]
+        self.start("etcd", command).wait_until("healthy", lambda: _is_well(f"{url}/health"))
+
+    def _start_api_server(self, shape: Shape) -> None:
+        hosts = [
+            "localhost",
+            *(f"kubernetes{end}" for end in ("", ".default", ".default.svc", ".default.svc.cluster.local")),
+        ]
+        serving = self.authority.server("kube-apiserver", [LOOPBACK, self.address, self.slot.services[1]], hosts)
+        to_kubelets = self.authority.client("kube-apiserver-kubelet-client", ["system:masters"])
+        tokens = self.run.data / "tokens.csv"
+        tokens.touch(mode=0o600)
+        tokens.write_text(f'{self.token},token-admin,token-admin,"system:masters"\n')
+        command: list[str | Path] = [
+            self._component("kube-apiserver"),
+            f"--etcd-servers=http://{LOOPBACK}:{self.slot.ports[ETCD]}",
+            f"--bind-address={self.address}",
+            f"--secure-port={self.slot.ports[API_SERVER]}",
+            f"--tls-cert-file={serving.certificate}",
+            f"--tls-private-key-file={serving.key}",
+            f"--client-ca-file={self.authority.certificate}",
+            f"--token-auth-file={tokens}",
+            f"--kubelet-client-certificate={to_kubelets.certificate}",
+            f"--kubelet-client-key={to_kubelets.key}",
+            "--kubelet-preferred-address-types=InternalIP",
+            f"--service-account-key-file={self._signing_key.certificate}",
+            f"--service-account-signing-key-file={self._signing_key.key}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-cluster-ip-range={self.slot.services}",
+            "--authorization-mode=RBAC,Node",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+        ]
+        if self.address == LOOPBACK:
+            # The address of Service `kubernetes` must be one that pods can reach; on loopback there are no such pods.
+            command += ["--endpoint-reconciler-type=none"]
+        if not shape.service_accounts:
+            command += ["--disable-admission-plugins=ServiceAccount"]
+        process = self.start("kube-apiserver", command)
+        process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
+
+    @cached_property
+    def _trust(self) -> SSLContext:
+        return create_default_context(cafile=str(self.authority.certificate))
+
+    def _component(self, name: str) -> Path:
+        return kubernetes(name)[name]
+
+
+@contextmanager
+def api_server(name: str = "api-server", shape: Shape | None = None, slot: Slot | None = None) -> Iterator[ApiServer]:
+    """A fresh, empty API server on its own ports. Its logs stay when it is gone."""
+    with ExitStack() as until:
+        run = Run.new(name)
+        until.callback(run.forget_data)
+        yield ApiServer(run, slot or until.enter_context(slots.claim()), shape or Shape(), until)
+
+
+def etcd() -> Path:
+    if found := tools.find("etcd"):
+        return found["etcd"]
+    root = tools.cache() / "debian"
+    debian.unpack(["etcd-server"], root)
+    return root / "usr/bin/etcd"
+
+
+def _is_well(url: str) -> bool:
+    """Health only: the components' own certificates are made up on the spot."""
+    trust = create_default_context()
+    trust.check_hostname, trust.verify_mode = False, CERT_NONE
+    try:
+        with urllib.request.urlopen(url, context=trust, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False

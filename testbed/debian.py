@@ -1,0 +1,93 @@
+"""Packages of Debian 12, fetched with the machine's apt and unpacked into the cache folder.
+
+Nothing is installed: no service starts, no file of the machine changes, and no root is needed. apt runs with its own
+lists and its own single source, made from the mirror that the machine already uses. Signatures are checked as always.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from testbed.tools import Missing, cache, locked, say
+
+SUITE = "bookworm"
+"""Debian 12: the last release whose source package of Kubernetes is the full upstream tree."""
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def lacking() -> list[str]:
+    """What keeps this machine from fetching packages, all at once."""
+    missing = [f"the command {command}" for command in ("apt-get", "dpkg-deb") if shutil.which(command) is None]
+    if not KEYRING.exists():
+        missing.append(f"Debian's signing keys ({KEYRING})")
+    if not _mirror():
+        missing.append("an apt source whose address ends in /debian (a mirror of Debian)")
+    return missing
+
+
+def unpack(packages: Iterable[str], root: Path) -> None:
+    """Puts these packages' files below `root`, as they would lie below `/`."""
+    with locked("debian"):
+        wanted = [package for package in packages if not (root / ".unpacked" / package).exists()]
+        if wanted:
+            say(f"fetching Debian packages: {' '.join(wanted)}")
+            _unpack(wanted, root)
+
+
+def source(package: str, folder: Path) -> Path:
+    """Fetches a source package; answers its upstream archive."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _apt("source", "--download-only", package, at=folder)
+    archive = next(folder.glob(f"{package}_*.orig.tar.*"), None)
+    if archive is None:
+        raise Missing(f"Debian's source package {package} holds no upstream archive")
+    return archive
+
+
+def _unpack(packages: Iterable[str], root: Path) -> None:
+    downloads = root / ".downloads"
+    downloads.mkdir(parents=True, exist_ok=True)
+    (root / ".unpacked").mkdir(exist_ok=True)
+    _apt("download", *packages, at=downloads)
+    for package in packages:
+        archive = next(downloads.glob(f"{package}_*.deb"))
+        subprocess.run(["dpkg-deb", "--extract", archive, root], check=True)
+        # Written last: a package whose unpacking was cut short is unpacked again.
+        (root / ".unpacked" / package).touch()
+        archive.unlink()
+
+
+def _apt(*command: str, at: Path) -> None:
+    if missing := lacking():
+        raise Missing("Debian packages cannot be fetched; missing: " + "; ".join(missing))
+    state = cache() / "apt"
+    (state / "lists/partial").mkdir(parents=True, exist_ok=True)
+    (state / "archives/partial").mkdir(parents=True, exist_ok=True)
+    entry = f"[signed-by={KEYRING}] {_mirror()} {SUITE} main"
+    (state / "sources.list").write_text(f"deb {entry}\ndeb-src {entry}\n")
+    apt = ["apt-get", "--quiet=2", "--option", "APT::Sandbox::User=root"]
+    for option, value in {
+        "Dir::Etc::SourceList": state / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::State::Lists": state / "lists",
+        "Dir::Cache": state,
+        "Dir::Cache::Archives": state / "archives",
+    }.items():
+        apt += ["--option", f"{option}={value}"]
+    for step in (["update"], list(command)):
+        outcome = subprocess.run([*apt, *step], cwd=at, capture_output=True, text=True, check=False)
+        if outcome.returncode != 0:
+            raise Missing(f"apt-get {' '.join(step)} failed:\n{outcome.stderr.strip()}")
+
+
+def _mirror() -> str:
+    """The address that the machine's own apt uses for Debian, empty if it uses none."""
+    apt = Path("/etc/apt")
+    for file in [apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))]:
+        lines = file.read_text().splitlines() if file.is_file() else []
+        for line in lines:
+            if found := re.match(r"(?:deb|URIs:)\s(?:.*\s)?(https?://\S+/debian/?)(?:\s|$)", line):
+                return found[1]
+    return ""
