@@ -46,4 +46,4 @@ def duplicate(field: str, value: object) -> Cause:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -30,8 +30,8 @@ from carrel.adapters.memory.causes import (
 
 Schema = Mapping[str, Any]
 
-_PRESERVE = "x-kubernetes-preserve-unknown-fields"
-_EMBEDDED = "x-kubernetes-embedded-resource"
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+EMBEDDED = "x-kubernetes-embedded-resource"
 INT_OR_STRING = "x-kubernetes-int-or-string"
 OBJECT_FIELDS = ("apiVersion", "kind", "metadata")
 """What every object has, whatever its schema says."""
@@ -44,7 +44,7 @@ def prune(schema: Schema, value: Any, *, root: bool = True) -> Any:
         return [prune(items, element, root=False) for element in value] if isinstance(items, Mapping) else value
     if not isinstance(value, Mapping):
         return value
-    own = OBJECT_FIELDS if root or schema.get(_EMBEDDED) else ()
+    own = OBJECT_FIELDS if root or schema.get(EMBEDDED) else ()
     kept = {}
     for name, below in value.items():
         known = schema_of_field(schema, name)
@@ -52,7 +52,7 @@ def prune(schema: Schema, value: Any, *, root: bool = True) -> Any:
             kept[name] = below
         elif known is not None:
             kept[name] = prune(known, below, root=False)
-        elif schema.get(_PRESERVE) or schema.get("additionalProperties") is True:
+        elif schema.get(PRESERVE) or schema.get("additionalProperties") is True:
             kept[name] = below
     return kept
 
@@ -66,7 +66,7 @@ def apply_defaults(schema: Schema, value: Any, *, root: bool = True) -> Any:
         )
     if not isinstance(value, Mapping):
         return value
-    own = OBJECT_FIELDS if root or schema.get(_EMBEDDED) else ()
+    own = OBJECT_FIELDS if root or schema.get(EMBEDDED) else ()
     filled = dict(value)
     for name, known in (schema.get("properties") or {}).items():
         if "default" in known and name not in own and _is_missing(known, filled, name):
@@ -149,7 +149,7 @@ def _check_properties(
 ) -> None:
     if not isinstance(value, Mapping):
         return
-    own = OBJECT_FIELDS if not path or schema.get(_EMBEDDED) else ()
+    own = OBJECT_FIELDS if not path or schema.get(EMBEDDED) else ()
     for name, known in properties.items():
         if name in value and name not in own:
             _check(known, value[name], f"{path}.{name}" if path else name, causes)
@@ -363,7 +363,7 @@ _CHECKS: Mapping[str, _Check] = {
     "additionalProperties": _check_additional,
     "items": _check_items,
     "x-kubernetes-list-type": _check_list_type,
-    _EMBEDDED: _check_embedded,
+    EMBEDDED: _check_embedded,
     "minimum": _check_minimum,
     "maximum": _check_maximum,
     "multipleOf": _check_multiple,

@@ -1,0 +1,528 @@
+"""Custom resources are pruned, defaulted and checked as a real API server does it, with its words."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.adapters.memory.schema import apply_defaults, check_schema, merge_keys_of, prune, validate
+
+Json = dict[str, Any]
+
+CLAIM: Json = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object",
+            "required": ["devices"],
+            "properties": {
+                "devices": {
+                    "type": "object",
+                    "required": ["count"],
+                    "properties": {
+                        "count": {"type": "integer", "format": "int32", "minimum": 1, "maximum": 16},
+                        "policy": {"type": "string", "enum": ["contiguous", "spread"], "default": "contiguous"},
+                        "ids": {"type": "array", "items": {"type": "integer"}, "x-kubernetes-list-type": "set"},
+                    },
+                },
+                "port": {"x-kubernetes-int-or-string": True},
+                "since": {"type": "string", "format": "date-time"},
+                "note": {"type": "string", "nullable": True, "maxLength": 5, "minLength": 2, "pattern": "^[a-z]+$"},
+                "ratio": {"type": "number", "minimum": 0, "exclusiveMinimum": True, "multipleOf": 0.1},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                "limits": {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2},
+                "topology": {
+                    "type": "object",
+                    "default": {},
+                    "properties": {"island": {"type": "string", "default": "any"}},
+                },
+                "mounts": {
+                    "type": "array",
+                    "maxItems": 3,
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": {"type": "string"}, "mode": {"type": "string", "default": "ro"}},
+                    },
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+                "template": {
+                    "type": "object",
+                    "x-kubernetes-embedded-resource": True,
+                    "x-kubernetes-preserve-unknown-fields": True,
+                },
+            },
+        },
+    },
+}
+
+
+def claim(**spec: Any) -> Json:
+    return {
+        "apiVersion": "carrel.dev/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "c", "labels": {"a": "b"}},
+        "spec": {"devices": {"count": 1}, **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason", "message"),
+    [
+        pytest.param(
+            {"devices": {}}, "spec.devices.count", "FieldValueRequired", "Required value", id="a required field"
+        ),
+        pytest.param(
+            {"devices": {"count": "two"}},
+            "spec.devices.count",
+            "FieldValueTypeInvalid",
+            'Invalid value: "string": spec.devices.count in body must be of type integer: "string"',
+            id="a wrong type",
+        ),
+        pytest.param(
+            {"devices": {"count": True}},
+            "spec.devices.count",
+            "FieldValueTypeInvalid",
+            'Invalid value: "boolean": spec.devices.count in body must be of type integer: "boolean"',
+            id="true is not one",
+        ),
+        pytest.param(
+            {"devices": {"count": 1, "policy": "x"}},
+            "spec.devices.policy",
+            "FieldValueNotSupported",
+            'Unsupported value: "x": supported values: "contiguous", "spread"',
+            id="not in the enum",
+        ),
+        pytest.param(
+            {"devices": {"count": 0}},
+            "spec.devices.count",
+            "FieldValueInvalid",
+            "Invalid value: 0: spec.devices.count in body should be greater than or equal to 1",
+            id="below the minimum",
+        ),
+        pytest.param(
+            {"devices": {"count": 17}},
+            "spec.devices.count",
+            "FieldValueInvalid",
+            "Invalid value: 17: spec.devices.count in body should be less than or equal to 16",
+            id="above the maximum",
+        ),
+        pytest.param(
+            {"ratio": 0},
+            "spec.ratio",
+            "FieldValueInvalid",
+            "Invalid value: 0: spec.ratio in body should be greater than 0",
+            id="at an exclusive minimum",
+        ),
+        pytest.param(
+            {"ratio": 0.25},
+            "spec.ratio",
+            "FieldValueInvalid",
+            "Invalid value: 0.25: spec.ratio in body should be a multiple of 0.1",
+            id="not a multiple",
+        ),
+        pytest.param(
+            {"note": "a"},
+            "spec.note",
+            "FieldValueInvalid",
+            'Invalid value: "a": spec.note in body should be at least 2 chars long',
+            id="too short",
+        ),
+        pytest.param(
+            {"note": "abcdef"}, "spec.note", "FieldValueTooLong", "Too long: must have at most 5 bytes", id="too long"
+        ),
+        pytest.param(
+            {"note": "ab1"},
+            "spec.note",
+            "FieldValueInvalid",
+            "Invalid value: \"ab1\": spec.note in body should match '^[a-z]+$'",
+            id="not the pattern",
+        ),
+        pytest.param(
+            {"note": "ab\n"},
+            "spec.note",
+            "FieldValueInvalid",
+            "Invalid value: \"ab\\n\": spec.note in body should match '^[a-z]+$'",
+            id="the end of a pattern is the very end",
+        ),
+        pytest.param(
+            {"since": "yesterday"},
+            "spec.since",
+            "FieldValueTypeInvalid",
+            'Invalid value: "yesterday": spec.since in body must be of type date-time: "yesterday"',
+            id="not a date-time",
+        ),
+        pytest.param(
+            {"port": True},
+            "spec.port",
+            "FieldValueTypeInvalid",
+            'Invalid value: "boolean": spec.port in body must be of type integer,string: "boolean"',
+            id="neither a number nor a text",
+        ),
+        pytest.param(
+            {"limits": {"a": "x"}},
+            "spec.limits.a",
+            "FieldValueTypeInvalid",
+            'Invalid value: "string": spec.limits.a in body must be of type integer: "string"',
+            id="a wrong type behind a free key",
+        ),
+        pytest.param(
+            {"limits": {"a": 1, "b": 1, "c": 1}},
+            "spec.limits",
+            "FieldValueInvalid",
+            'Invalid value: {"a":1,"b":1,"c":1}: spec.limits in body should have at most 2 properties',
+            id="too many keys",
+        ),
+        pytest.param(
+            {"mounts": [{"name": str(i)} for i in range(4)]},
+            "spec.mounts",
+            "FieldValueTooMany",
+            "Too many: 4: must have at most 3 items",
+            id="too many items",
+        ),
+        pytest.param(
+            {"mounts": [{"mode": "rw"}]},
+            "spec.mounts[0].name",
+            "FieldValueRequired",
+            "Required value",
+            id="a required field of an element",
+        ),
+        pytest.param(
+            {"mounts": [{"name": "a"}, {"name": "a", "mode": "rw"}]},
+            "spec.mounts[1]",
+            "FieldValueDuplicate",
+            'Duplicate value: {"name":"a"}',
+            id="one key twice in a list of kind map",
+        ),
+        pytest.param(
+            {"devices": {"count": 1, "ids": [3, 3]}},
+            "spec.devices.ids[1]",
+            "FieldValueDuplicate",
+            "Duplicate value: 3",
+            id="one value twice in a list of kind set",
+        ),
+        pytest.param(
+            {"template": {"kind": "Pod"}},
+            "spec.template.apiVersion",
+            "FieldValueRequired",
+            "Required value: must not be empty",
+            id="an embedded object without a version",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named_in_kubernetes_words(spec: Json, field: str, reason: str, message: str) -> None:
+    causes = validate(CLAIM, claim(**spec))
+    assert [(cause.field, cause.reason, cause.message) for cause in causes] == [(field, reason, message)]
+
+
+def test_everything_wrong_is_named_at_once() -> None:
+    causes = validate(CLAIM, claim(devices={"policy": "x"}, note="1", since="?"))
+    assert {cause.field for cause in causes} == {"spec.devices.count", "spec.devices.policy", "spec.note", "spec.since"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="the least"),
+        pytest.param({"port": 80}, id="an int-or-string as a number"),
+        pytest.param({"port": "http"}, id="an int-or-string as a text"),
+        pytest.param({"note": None}, id="null where it is allowed"),
+        pytest.param({"ratio": 0.3}, id="a decimal multiple"),
+        pytest.param({"ratio": 1}, id="an integer is a number"),
+        pytest.param({"devices": {"count": 2.0}}, id="a whole number with a point is an integer"),
+        pytest.param({"since": "2026-01-02T03:04:05.678Z"}, id="a date-time in UTC"),
+        pytest.param({"since": "2026-01-02T03:04:05+02:00"}, id="a date-time with an offset"),
+        pytest.param({"free": {"any": [{"thing": 1}]}}, id="unknown fields where they are preserved"),
+        pytest.param({"template": {"apiVersion": "v1", "kind": "Pod", "spec": {}}}, id="an embedded object"),
+    ],
+)
+def test_a_right_object_passes(spec: Json) -> None:
+    assert validate(CLAIM, claim(**spec)) == []
+
+
+@pytest.mark.parametrize(
+    ("format_", "value", "passes"),
+    [
+        pytest.param("int32", 2**31 - 1, True, id="the largest int32"),
+        pytest.param("int32", 2**31, False, id="one more"),
+        pytest.param("int64", -(2**63), True, id="the smallest int64"),
+        pytest.param("int64", 2**63, False, id="past int64"),
+        pytest.param("date", "2026-02-29", False, id="a day that does not exist"),
+        pytest.param("date-time", "2026-02-28T24:00:00Z", False, id="an hour that does not exist"),
+        pytest.param("date-time", "2026-02-28 23:00:00Z", False, id="a date-time without its T"),
+        pytest.param("byte", "aGk=", True, id="base64"),
+        pytest.param("byte", "a!", False, id="not base64"),
+        pytest.param("ipv4", "10.0.0.1", True, id="an IPv4 address"),
+        pytest.param("ipv6", "10.0.0.1", False, id="not an IPv6 address"),
+        pytest.param("cidr", "10.0.0.0/8", True, id="a network"),
+        pytest.param("cidr", "10.0.0.0", False, id="an address is no network"),
+        pytest.param("uuid", "6ba7b810-9dad-11d1-80b4-00c04fd430c8", True, id="a UUID"),
+        pytest.param("colour", "?", True, id="an unknown format asks nothing"),
+    ],
+)
+def test_formats(format_: str, value: Any, passes: bool) -> None:
+    assert (validate({"format": format_}, value, "spec.x") == []) is passes
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "message"),
+    [
+        pytest.param({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": 1}, None, id="one of two"),
+        pytest.param(
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"a": 1, "b": 2},
+            '"spec" must validate one and only one schema (oneOf). Found 2 valid alternatives',
+            id="both of two",
+        ),
+        pytest.param(
+            {"oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {},
+            '"spec" must validate one and only one schema (oneOf). Found none valid',
+            id="none of two",
+        ),
+        pytest.param(
+            {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": 1, "b": 1}, None, id="any may be both"
+        ),
+        pytest.param(
+            {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {},
+            '"spec" must validate at least one schema (anyOf)',
+            id="any is not none",
+        ),
+        pytest.param(
+            {"allOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {"a": 1},
+            '"spec" must validate all the schemas (allOf)',
+            id="all is not one",
+        ),
+        pytest.param({"not": {"required": ["a"]}}, {"a": 1}, '"spec" must not validate the schema (not)', id="not"),
+        pytest.param({"not": {"required": ["a"]}}, {}, None, id="not, kept"),
+    ],
+)
+def test_schemas_are_combined(schema: Json, value: Any, message: str | None) -> None:
+    causes = validate(schema, value, "spec")
+    if message is None:
+        assert causes == []
+    else:
+        assert (causes[0].field, causes[0].message) == ("<nil>", f'Invalid value: "": {message}')
+
+
+def test_unknown_fields_are_pruned_and_metadata_is_left_alone() -> None:
+    body = claim(
+        unknown=1, free={"kept": 1}, mounts=[{"name": "a", "gone": 1}], template={"apiVersion": "v1", "kept": 1}
+    )
+    body["status"] = {"gone": True}
+    assert prune(CLAIM, body) == claim(
+        free={"kept": 1}, mounts=[{"name": "a"}], template={"apiVersion": "v1", "kept": 1}
+    )
+
+
+def test_defaults_fill_what_is_missing_at_every_depth() -> None:
+    filled = apply_defaults(CLAIM, claim(mounts=[{"name": "a"}, {"name": "b", "mode": "rw"}]))
+    assert filled["spec"] == {
+        "devices": {"count": 1, "policy": "contiguous"},
+        "topology": {"island": "any"},
+        "mounts": [{"name": "a", "mode": "ro"}, {"name": "b", "mode": "rw"}],
+    }
+
+
+def test_a_null_counts_as_missing_unless_it_is_allowed() -> None:
+    filled = apply_defaults(CLAIM, claim(devices={"count": 1, "policy": None}, note=None, since=None))
+    assert filled["spec"]["devices"]["policy"] == "contiguous"
+    assert filled["spec"]["note"] is None
+    assert "since" not in filled["spec"]
+
+
+def test_a_default_is_not_shared_between_objects() -> None:
+    first, second = (apply_defaults(CLAIM, claim()) for _ in range(2))
+    first["spec"]["topology"]["island"] = "changed"
+    assert second["spec"]["topology"] == {"island": "any"}
+
+
+def crd(schema: Json | None = None, **spec: Any) -> Json:
+    return {
+        "metadata": {"name": "gpuclaims.carrel.dev"},
+        "spec": {
+            "group": "carrel.dev",
+            "scope": "Namespaced",
+            "names": {"plural": "gpuclaims", "kind": "GpuClaim"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": CLAIM if schema is None else schema},
+                }
+            ],
+            **spec,
+        },
+    }
+
+
+def test_a_sane_definition_has_nothing_wrong() -> None:
+    assert check_schema(crd()) == []
+
+
+ROOT = "spec.versions[0].schema.openAPIV3Schema"
+
+
+def field(**schema: Any) -> Json:
+    return crd({"type": "object", "properties": {"spec": schema}})
+
+
+@pytest.mark.parametrize(
+    ("definition", "where"),
+    [
+        pytest.param({**crd(), "metadata": {"name": "claims"}}, "metadata.name", id="a name that is not plural.group"),
+        pytest.param(
+            crd(group="carrel") | {"metadata": {"name": "gpuclaims.carrel"}}, "spec.group", id="a group without a dot"
+        ),
+        pytest.param(crd(scope="Global"), "spec.scope", id="an unknown scope"),
+        pytest.param(crd(names={"plural": "gpuclaims"}), "spec.names.kind", id="no kind"),
+        pytest.param(
+            crd(names={"plural": "gpuclaims", "kind": "G", "listKind": "G"}),
+            "spec.names.listKind",
+            id="one word for kind and list",
+        ),
+        pytest.param(crd(versions=[]), "spec.versions", id="no version"),
+        pytest.param(crd(versions="v1"), "spec.versions", id="versions that are no list"),
+        pytest.param(
+            crd(versions=[{**crd()["spec"]["versions"][0], "storage": False}]), "spec.versions", id="no storage version"
+        ),
+        pytest.param(
+            crd(versions=[{"name": "v1", "served": True, "storage": True}]),
+            "spec.versions[0].schema.openAPIV3Schema",
+            id="no schema",
+        ),
+        pytest.param(crd({"properties": {}}), f"{ROOT}.type", id="no type at the root"),
+        pytest.param(crd({"type": "string"}), f"{ROOT}.type", id="a root that is no object"),
+        pytest.param(
+            crd(
+                {
+                    "type": "object",
+                    "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}},
+                }
+            ),
+            f"{ROOT}.properties[metadata]",
+            id="labels restricted",
+        ),
+        pytest.param(field(description="x"), f"{ROOT}.properties[spec].type", id="a field without a type"),
+        pytest.param(field(type="text"), f"{ROOT}.properties[spec].type", id="an unknown type"),
+        pytest.param(field(type=1), f"{ROOT}.properties.spec.type", id="a type that is no text"),
+        pytest.param(field(type="array"), f"{ROOT}.properties[spec].items", id="a list without items"),
+        pytest.param(field(type="array", items={}), f"{ROOT}.properties[spec].items.type", id="items without a type"),
+        pytest.param(
+            field(type="object", additionalProperties=False),
+            f"{ROOT}.properties[spec].additionalProperties",
+            id="additionalProperties forbidden",
+        ),
+        pytest.param(
+            field(type="object", properties={"a": {"type": "string"}}, additionalProperties={"type": "string"}),
+            f"{ROOT}.properties[spec].additionalProperties",
+            id="named and free keys at once",
+        ),
+        pytest.param(
+            field(type="object", anyOf=[{"type": "object"}]),
+            f"{ROOT}.properties[spec].anyOf[0].type",
+            id="structure in an alternative",
+        ),
+        pytest.param(
+            field(type="object", **{"not": {"properties": {"a": {"minimum": 1}}}}),
+            f"{ROOT}.properties[spec].not.properties[a]",
+            id="a field that only an alternative knows",
+        ),
+        pytest.param(
+            field(type="integer", **{"x-kubernetes-int-or-string": True}),
+            f"{ROOT}.properties[spec].type",
+            id="int-or-string with a type",
+        ),
+        pytest.param(field(type="string", pattern="("), f"{ROOT}.properties[spec].pattern", id="a broken pattern"),
+        pytest.param(
+            field(type="string", default=1), f"{ROOT}.properties[spec].default", id="a default of a wrong type"
+        ),
+        pytest.param(
+            field(type="object", default={"a": 1}),
+            f"{ROOT}.properties[spec].default",
+            id="a default with unknown fields",
+        ),
+        pytest.param(
+            field(type="array", items={"type": "object"}, **{"x-kubernetes-list-type": "map"}),
+            f"{ROOT}.properties[spec].x-kubernetes-list-map-keys",
+            id="a list of kind map without keys",
+        ),
+        pytest.param(
+            field(type="object", **{"x-kubernetes-list-type": "set"}),
+            f"{ROOT}.properties[spec].type",
+            id="a list type on an object",
+        ),
+        pytest.param(
+            field(type="array", items={"type": "string"}, uniqueItems=True),
+            f"{ROOT}.properties[spec].uniqueItems",
+            id="uniqueItems",
+        ),
+    ],
+)
+def test_a_broken_definition_is_told_where(definition: Json, where: str) -> None:
+    assert where in [cause.field for cause in check_schema(definition)]
+
+
+def test_int_or_string_may_name_both_types_in_any_of() -> None:
+    known = {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert check_schema(field(**known)) == []
+
+
+def test_merge_keys_come_from_list_types() -> None:
+    keys = merge_keys_of(CLAIM)
+    assert keys.below("spec").below("mounts").apply_keys == ("name",)
+    assert keys.below("spec").below("devices").below("ids").apply_set
+    assert keys.below("metadata").below("finalizers").apply_set
+
+
+LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-2, 20), st.text("ab1", max_size=6), st.just({}), st.just([]))
+SPECS = st.dictionaries(
+    st.sampled_from([*CLAIM["properties"]["spec"]["properties"], "unknown"]),
+    LEAVES
+    | st.dictionaries(st.sampled_from(["count", "policy", "name", "island"]), LEAVES, max_size=3)
+    | st.lists(st.dictionaries(st.sampled_from(["name", "mode", "x"]), LEAVES, max_size=3), max_size=3),
+    max_size=5,
+)
+
+
+@given(SPECS)
+def test_pruning_twice_is_pruning_once(spec: Json) -> None:
+    once = prune(CLAIM, claim(**spec))
+    assert prune(CLAIM, once) == once
+
+
+@given(SPECS)
+def test_defaulting_twice_is_defaulting_once(spec: Json) -> None:
+    once = apply_defaults(CLAIM, claim(**spec))
+    assert apply_defaults(CLAIM, once) == once
+
+
+@given(SPECS)
+def test_pruning_removes_no_reason_to_be_valid(spec: Json) -> None:
+    body = apply_defaults(CLAIM, claim(**spec))
+    if not validate(CLAIM, body):
+        assert validate(CLAIM, prune(CLAIM, body)) == []
+
+
+@given(SPECS)
+def test_defaults_never_break_a_valid_object(spec: Json) -> None:
+    if not validate(CLAIM, claim(**spec)):
+        assert validate(CLAIM, apply_defaults(CLAIM, claim(**spec))) == []
+
+
+@given(SPECS)
+def test_inputs_are_never_changed(spec: Json) -> None:
+    body, schema = claim(**spec), copy.deepcopy(CLAIM)
+    before = copy.deepcopy(body)
+    validate(schema, apply_defaults(schema, prune(schema, body)))
+    assert (body, schema) == (before, CLAIM)
