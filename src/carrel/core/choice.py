@@ -67,9 +67,14 @@ def _pick(pool: list[Card], request: Request) -> list[Card]:
     elif policy is Policy.SPREAD:
         best = _alternate(sorted(pool, key=_order(request, {})), wanted)
     else:
-        sizes = {island: len(cards) if island else 1 for island, cards in by_island(pool).items()}
-        best = sorted(pool, key=_order(request, sizes))[:wanted]
+        best = sorted(pool, key=_order(request, _island_sizes(pool, request)))[:wanted]
     return sorted(best, key=lambda card: card.gpu.index)
+
+
+def _island_sizes(pool: Iterable[Card], request: Request) -> dict[str, int]:
+    if request.topology.mode is TopologyMode.IGNORE:
+        return {}
+    return {island: len(cards) if island else 1 for island, cards in by_island(pool).items()}
 
 
 def _windows(pool: list[Card], wanted: int) -> list[list[Card]]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from carrel.core.ledger import Ledger
 from carrel.core.gpus import MiB
+from carrel.core.ledger import Ledger
 from carrel.core.placement import Placement, Waiting, place
 from carrel.core.reasons import Refusal
 from carrel.core.requests import Gang

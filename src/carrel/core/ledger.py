@@ -148,6 +148,7 @@ class Ledger:
     def _take_off(self, card: Card) -> None:
         bench = self._benches[card.gpu.node]
         bench.cards = tuple(other for other in bench.cards if other is not card)
+        bench.node = replace(bench.node, gpus=tuple(other.gpu for other in bench.cards))
         self._rooms[card.gpu.node] = bench.room()
         self._lose(card)
 

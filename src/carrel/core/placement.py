@@ -15,7 +15,7 @@ from carrel.core.gpus import Gpu, Node
 from carrel.core.ledger import Card, Ledger
 from carrel.core.reasons import Refusal
 from carrel.core.requests import WHOLE, Request, TopologyMode
-from carrel.core.room import fit_test, needs_one_island
+from carrel.core.room import fit_test
 from carrel.core.shares import Holder, Share
 
 
@@ -119,9 +119,9 @@ def suits(card: Card, request: Request, pod: str) -> bool:
 
 
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
-    details = tuple(f"{card.gpu}: {_obstacle(card, request, pod) or 'would do'}" for card in cards)
-    if len(able) >= request.cards and needs_one_island(request):
-        best = max((len(found) if island else 1 for island, found in by_island(able).items()), default=0)
+    details = tuple(f"{card.gpu} {_obstacle(card, request, pod) or 'would do'}" for card in cards)
+    if len(able) >= request.cards:
+        best = max(len(found) if island else 1 for island, found in by_island(able).items())
         return Refusal(
             f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
             f" {request.cards} in one island are asked",
@@ -129,12 +129,10 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
         )
     if not cards:
         return Refusal(f"{node} has no GPU")
-    if len(cards) == 1 or len(set(details)) == 1:
-        return Refusal(f"{cards[0].gpu} {_obstacle(cards[0], request, pod)}", details)
-    found = (
-        f"only {len(able)} of its {len(cards)} cards would do" if able else f"none of its {len(cards)} cards would do"
-    )
-    return Refusal(f"{node} has no room for {request}: {found}", details)
+    if len(cards) == request.cards == 1:
+        return Refusal(details[0])
+    found = f"only {len(able)} of" if able else "none of"
+    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} cards would do", details)
 
 
 def _obstacle(card: Card, request: Request, pod: str) -> str:

@@ -1,0 +1,53 @@
+"""Builders of nodes, cards and held memory, in the words of the examples."""
+
+from collections.abc import Mapping, Sequence
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.ledger import Ledger
+from carrel.core.requests import WHOLE, Memory, Request
+from carrel.core.shares import Holder, Share
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+A6000 = "NVIDIA-RTX-A6000"
+
+
+def a_card(node: str, index: int, memory: int = 16276, **more: object) -> Gpu:
+    fields: dict[str, object] = {"model": A6000, **more}
+    return Gpu(uuid=f"GPU-{node}-{index}", node=node, index=index, memory=MiB(memory), **fields)  # type: ignore[arg-type] # the builder passes fields through
+
+
+def a_node(name: str, cards: int = 2, memory: int = 16276, islands: str = "", **more: object) -> Node:
+    """`islands="aabb"` puts cards 0 and 1 into island a, 2 and 3 into b; a dot is a card without a link."""
+    letters = islands or "." * cards
+    gpus = tuple(
+        a_card(name, index, memory, island="" if letter == "." else letter, **more)
+        for index, letter in enumerate(letters)
+    )
+    return Node(name, gpus)
+
+
+def holder(name: str) -> Holder:
+    return Holder(uid=f"uid-{name}", name=f"lab/{name}")
+
+
+def held(pod: str, node: str, index: int, memory: int | None) -> Share:
+    return Share(holder(pod), f"GPU-{node}-{index}", None if memory is None else MiB(memory))
+
+
+def a_ledger(*nodes: Node, held_memory: Mapping[str, Sequence[int]] | None = None) -> Ledger:
+    """`held_memory={"n1": [16276, 0]}`: on n1, card 0 has 16276 MiB held by somebody, card 1 nothing."""
+    shares = [
+        held(f"tenant-{node}-{index}", node, index, memory)
+        for node, memories in (held_memory or {}).items()
+        for index, memory in enumerate(memories)
+        if memory
+    ]
+    return Ledger(nodes, shares)
+
+
+def memory(mib: int, cards: int = 1, **more: object) -> Request:
+    return Request(cards, Memory(MiB(mib)), **more)  # type: ignore[arg-type] # the builder passes fields through
+
+
+def whole(cards: int = 1, **more: object) -> Request:
+    return Request(cards, WHOLE, **more)  # type: ignore[arg-type] # the builder passes fields through

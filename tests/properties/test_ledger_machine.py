@@ -1,0 +1,226 @@
+"""A state machine drives the ledger against a model so small that it is obviously right.
+
+The model is a list of cards and a list of (pod, card, MiB); everything is counted anew on every question.
+"""
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import combinations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.ledger import Ledger
+from carrel.core.placement import Placement, candidates, place
+from carrel.core.reasons import Refusal
+from carrel.core.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.core.shares import Holder, Share, ShareState
+
+NODES = ("n1", "n2", "n3")
+
+
+@dataclass
+class Model:
+    """What must be true, said as plainly as possible."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    shares: dict[tuple[str, str], tuple[int | None, ShareState]] = field(default_factory=dict)  # (uid, GPU) → MiB
+    kept: dict[str, str] = field(default_factory=dict)  # GPU → uid
+
+    def free(self, gpu: Gpu) -> int:
+        held = [memory for (_, uuid), (memory, _) in self.shares.items() if uuid == gpu.uuid]
+        return gpu.memory - sum(gpu.memory if memory is None else memory for memory in held)
+
+    def will_do(self, gpu: Gpu, request: Request, uid: str) -> bool:
+        slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
+        return (
+            not gpu.unusable
+            and self.kept.get(gpu.uuid, uid) == uid
+            and request.model in ("", gpu.model)
+            and gpu.bandwidth_gbps >= slowest
+            and self.free(gpu) >= request.amount.on(gpu.memory)
+        )
+
+    def fits(self, node: str, request: Request, uid: str) -> bool:
+        if node not in self.nodes or self.nodes[node].unusable:
+            return False
+        able = [gpu for gpu in self.nodes[node].gpus if self.will_do(gpu, request, uid)]
+        return any(
+            request.topology.mode is not TopologyMode.REQUIRED
+            or len(cards) == 1
+            or (cards[0].island != "" and len({gpu.island for gpu in cards}) == 1)
+            for cards in combinations(able, request.cards)
+        )
+
+
+sizes = st.sampled_from([1000, 1001, 4000])
+amounts: st.SearchStrategy[Amount] = st.one_of(
+    st.integers(1, 2500).map(lambda mib: Memory(MiB(mib))),
+    st.sampled_from([Fraction(1, 2), Fraction(1, 3), Fraction(99, 100)]).map(Portion),
+    st.just(WHOLE),
+)
+topologies = st.builds(Topology, st.sampled_from(TopologyMode), st.sampled_from([0, 300]))
+requests = st.builds(
+    Request,
+    cards=st.integers(1, 4),
+    amount=amounts,
+    model=st.sampled_from(["", "", "A", "B"]),
+    policy=st.sampled_from(Policy),
+    prefer_ids=st.lists(st.integers(0, 4), max_size=3).map(tuple),
+    topology=topologies,
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    name = draw(st.sampled_from(NODES))
+    ids = draw(st.lists(st.integers(0, 4), max_size=5, unique=True))
+    indices = draw(st.permutations(range(len(ids))))
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-{name}-{identity}",
+            node=name,
+            index=index,
+            model=draw(st.sampled_from(["A", "B"])),
+            memory=MiB(draw(sizes)),
+            island=draw(st.sampled_from(["", "x", "y"])),
+            bandwidth_gbps=draw(st.sampled_from([64, 600])),
+            unusable=draw(st.sampled_from(["", "", "", "unhealthy: XID 79"])),
+        )
+        for identity, index in zip(ids, indices, strict=True)
+    )
+    return Node(name, gpus, unusable=draw(st.sampled_from(["", "", "", "", "its agent is silent"])))
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.model = Model()
+        self.born = 0
+
+    pods = Bundle("pods")
+
+    @rule(node=nodes())
+    def a_node_reports_its_cards(self, node: Node) -> None:
+        self.ledger.set_node(node)
+        self.model.nodes[node.name] = node
+
+    @rule(name=st.sampled_from(NODES))
+    def a_node_is_lost(self, name: str) -> None:
+        self.ledger.remove_node(name)
+        self.model.nodes.pop(name, None)
+
+    @rule(target=pods, request=requests, node=st.sampled_from(NODES))
+    def a_pod_arrives(self, request: Request, node: str) -> object:
+        self.born += 1
+        pod = Holder(f"uid-{self.born}", f"lab/pod-{self.born}")
+        return pod if self._bind(pod, request, node) else multiple()
+
+    @rule(pod=pods, request=requests, node=st.sampled_from(NODES))
+    def a_booked_pod_comes_for_its_card(self, pod: Holder, request: Request, node: str) -> None:
+        if not any(uid == pod.uid for uid, _ in self.model.shares):
+            self._bind(pod, request, node)
+
+    def _bind(self, pod: Holder, request: Request, node: str) -> bool:
+        answer = place(self.ledger, request, node, pod.uid)
+        assert isinstance(answer, Placement) == self.model.fits(node, request, pod.uid)
+        if isinstance(answer, Refusal):
+            assert answer.reason
+            return False
+        assert len(set(answer.gpus)) == request.cards
+        for gpu, share in zip(answer.gpus, answer.shares(pod), strict=True):
+            assert self.model.will_do(gpu, request, pod.uid)
+            self.ledger.hold(share)
+            self.model.shares[pod.uid, gpu.uuid] = (share.memory, ShareState.ASSUMED)
+        return True
+
+    @rule(pod=pods)
+    def the_node_hands_the_cards_over(self, pod: Holder) -> None:
+        self.ledger.assign(pod.uid)
+        self._move(pod, {ShareState.ASSUMED: ShareState.ASSIGNED})
+
+    @rule(pod=pods)
+    def a_pod_is_told_to_go(self, pod: Holder) -> None:
+        self.ledger.release(pod.uid)
+        self._move(pod, dict.fromkeys(ShareState, ShareState.RELEASING))
+
+    def _move(self, pod: Holder, life: dict[ShareState, ShareState]) -> None:
+        for key, (memory, state) in self.model.shares.items():
+            if key[0] == pod.uid:
+                self.model.shares[key] = (memory, life.get(state, state))
+
+    @rule(pod=pods)
+    def a_bind_fails(self, pod: Holder) -> None:
+        self.ledger.give_back(pod.uid)
+        self._drop(pod)
+
+    @rule(pod=consumes(pods))
+    def a_pod_is_gone(self, pod: Holder) -> None:
+        self.ledger.forget(pod.uid)
+        self._drop(pod)
+        self.model.kept = {gpu: uid for gpu, uid in self.model.kept.items() if uid != pod.uid}
+
+    def _drop(self, pod: Holder) -> None:
+        self.model.shares = {key: value for key, value in self.model.shares.items() if key[0] != pod.uid}
+
+    @rule(pod=pods, node=st.sampled_from(NODES), identity=st.integers(0, 4))
+    def a_card_is_kept(self, pod: Holder, node: str, identity: int) -> None:
+        uuid = f"GPU-{node}-{identity}"
+        if self.model.kept.get(uuid, pod.uid) == pod.uid:
+            self.ledger.keep(uuid, pod)
+            self.model.kept[uuid] = pod.uid
+
+    @rule()
+    def carrel_restarts(self) -> None:
+        shares = [share for uid in self.ledger.holders() for share in self.ledger.shares_of(uid).values()]
+        self.ledger = Ledger(self.model.nodes.values(), shares)
+        for uuid, uid in self.model.kept.items():
+            self.ledger.keep(uuid, Holder(uid))
+
+    @rule(pod=pods, request=requests, node=st.sampled_from(NODES))
+    def somebody_wonders_what_if(self, pod: Holder, request: Request, node: str) -> None:
+        with self.ledger.what_if():
+            self.ledger.forget(pod.uid)
+            self.ledger.restore([Share(Holder("ghost"), f"GPU-{node}-0", MiB(3))])
+            with self.ledger.what_if():
+                answer = place(self.ledger, request, node, "dreamer")
+                for share in answer.shares(Holder("dreamer")) if isinstance(answer, Placement) else ():
+                    self.ledger.hold(share)
+                self.ledger.release("dreamer")
+            self.ledger.audit()
+
+    @invariant()
+    def the_book_is_the_model(self) -> None:
+        self.ledger.audit()
+        in_book = {
+            (uid, gpu): (share.memory, share.state)
+            for uid in self.ledger.holders()
+            for gpu, share in self.ledger.shares_of(uid).items()
+        }
+        assert in_book == self.model.shares
+        for node in self.model.nodes.values():
+            assert [card.gpu for card in self.ledger.cards(node.name)] == sorted(node.gpus, key=lambda gpu: gpu.index)
+            for card in self.ledger.cards(node.name):
+                assert card.free == self.model.free(card.gpu)
+
+    @rule(request=requests, asker=st.one_of(st.just("nobody"), pods.map(lambda pod: pod.uid)))
+    def the_fast_answer_is_the_slow_answer(self, request: Request, asker: str) -> None:
+        fitting = candidates(self.ledger, request, NODES, asker).fitting
+        assert fitting == [name for name in NODES if self.model.fits(name, request, asker)]
+
+
+TestLedgerMachine = LedgerMachine.TestCase
+
+
+def test_the_machine_would_notice_a_ledger_that_forgets_to_count() -> None:
+    """The model itself is checked once by hand, so that the machine cannot agree with a broken ledger by accident."""
+    gpu = Gpu("GPU-n1-0", "n1", 0, "A", MiB(1000))
+    model = Model(nodes={"n1": Node("n1", (gpu,))}, shares={("a", "GPU-n1-0"): (600, ShareState.ASSUMED)})
+
+    assert model.free(gpu) == 400
+    assert model.fits("n1", Request(1, Memory(MiB(400))), "b")
+    assert not model.fits("n1", Request(1, Memory(MiB(401))), "b")
+    assert not model.fits("n1", Request(1, WHOLE), "b")
+    assert not model.fits("n1", replace(Request(1, Memory(MiB(1))), model="B"), "b")

@@ -1,0 +1,157 @@
+"""The house rules, all at once, and when the next booking may start."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from carrel.core.bookings import Booking, Rules, check, earliest_start, words
+from tests.kit.gpus import A6000
+
+NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+STOCKHOLM = ZoneInfo("Europe/Stockholm")
+DAY = timedelta(days=1)
+
+
+def a_booking(start: datetime, end: datetime, name: str = "b", cancelled: datetime | None = None) -> Booking:
+    return Booking(id=name, user="ada@lab.org", model=A6000, start=start, end=end, cancelled_at=cancelled)
+
+
+def a_wish(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
+    return a_booking(NOW + start_in, NOW + start_in + lasting, "wish")
+
+
+def broken(wish: Booking, *own: Booking, rules: Rules | None = None) -> list[str]:
+    return [rule.rule for rule in check(wish, own, NOW, rules or Rules()).broken]
+
+
+ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
+PLANNED = a_booking(NOW + 40 * DAY, NOW + 45 * DAY, "planned")
+ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
+
+
+@pytest.mark.parametrize(
+    ("wish", "own", "expected"),
+    [
+        pytest.param(a_wish(), [], [], id="a first booking"),
+        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is running"),
+        pytest.param(a_wish(), [PLANNED], ["future-limit"], id="while one is planned"),
+        pytest.param(a_wish(9 * DAY), [ENDED], [], id="14 full days after the last one ended"),
+        pytest.param(
+            a_wish(9 * DAY - timedelta(seconds=1)), [ENDED], ["cooldown"], id="one second short of 14 full days"
+        ),
+        pytest.param(a_wish(lasting=DAY), [], [], id="exactly one day"),
+        pytest.param(a_wish(lasting=DAY - timedelta(seconds=1)), [], ["min-duration"], id="24 h − 1 s"),
+        pytest.param(a_wish(lasting=14 * DAY), [], [], id="exactly 14 days"),
+        pytest.param(a_wish(lasting=14 * DAY + timedelta(seconds=1)), [], ["max-duration"], id="336 h + 1 s"),
+        pytest.param(
+            a_wish(lasting=15 * DAY - timedelta(seconds=1)), [], ["max-duration"], id="14 d 23:59:59 is not 14 days"
+        ),
+        pytest.param(a_wish(lasting=timedelta(0)), [], ["end-after-start"], id="no length"),
+        pytest.param(a_wish(lasting=-DAY), [], ["end-after-start"], id="end before start"),
+        pytest.param(a_wish(-timedelta(seconds=1)), [], ["not-in-the-past"], id="a start that has passed"),
+        pytest.param(a_wish(timedelta(0)), [], [], id="a start now"),
+        pytest.param(
+            a_wish(-DAY, timedelta(hours=1)),
+            [ACTIVE, PLANNED, ENDED],
+            ["min-duration", "not-in-the-past", "no-active-overlap", "future-limit", "cooldown"],
+            id="all broken rules are told at once",
+        ),
+        pytest.param(
+            a_wish(),
+            [a_booking(NOW + DAY, NOW + 2 * DAY, "c", cancelled=NOW - DAY)],
+            [],
+            id="a booking that was cancelled before it began never was",
+        ),
+        pytest.param(
+            a_wish(13 * DAY),
+            [a_booking(NOW - 3 * DAY, NOW + 7 * DAY, "c", cancelled=NOW - DAY)],
+            [],
+            id="a cancelled running booking starts the cooldown when it was cancelled",
+        ),
+        pytest.param(
+            a_wish(13 * DAY - timedelta(seconds=1)),
+            [a_booking(NOW - 3 * DAY, NOW + 7 * DAY, "c", cancelled=NOW - DAY)],
+            ["cooldown"],
+            id="a cancelled running booking still has a cooldown",
+        ),
+        pytest.param(a_wish(), [a_booking(NOW + DAY, NOW + 6 * DAY, "wish")], [], id="a change of the same booking"),
+    ],
+)
+def test_the_rules(wish: Booking, own: list[Booking], expected: list[str]) -> None:
+    assert broken(wish, *own) == expected
+
+
+def test_a_lab_may_change_the_rules() -> None:
+    rules = Rules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
+
+    assert broken(a_wish(lasting=timedelta(hours=1)), PLANNED, rules=rules) == []
+    assert broken(a_wish(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == ["future-limit"]
+
+
+def test_a_cooldown_also_lies_before_a_planned_booking() -> None:
+    rules = Rules(planned=2)
+
+    assert broken(a_wish(25 * DAY, DAY), PLANNED, rules=rules) == []
+    assert broken(a_wish(25 * DAY, 2 * DAY), PLANNED, rules=rules) == ["cooldown"]
+
+
+def test_the_earliest_start_follows_the_last_booking_and_its_cooldown() -> None:
+    assert earliest_start([], NOW, Rules()) == NOW
+    assert earliest_start([ENDED], NOW, Rules()) == NOW + 9 * DAY
+    assert earliest_start([ENDED, ACTIVE, PLANNED], NOW, Rules()) == NOW + 59 * DAY
+
+
+@pytest.mark.parametrize(
+    ("ended", "next_start"),
+    [
+        pytest.param(datetime(2026, 10, 18), datetime(2026, 10, 31, 23), id="clocks went back in between"),
+        pytest.param(datetime(2026, 3, 22), datetime(2026, 4, 5, 1), id="clocks went forward in between"),
+    ],
+)
+def test_fourteen_days_are_336_hours_also_across_dst(ended: datetime, next_start: datetime) -> None:
+    end = ended.replace(tzinfo=STOCKHOLM)
+    own = a_booking(end - DAY, end)
+
+    found = earliest_start([own], end.astimezone(UTC), Rules())
+
+    assert found == next_start.replace(tzinfo=STOCKHOLM)
+
+
+def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
+    start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
+    wish = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wish")
+
+    verdict = check(wish, [], start, Rules())
+
+    assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
+
+
+def test_the_words_say_what_when_and_what_next_in_the_labs_zone() -> None:
+    own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
+
+    verdict = check(a_wish(), [own], NOW, Rules(), STOCKHOLM)
+
+    assert [rule.message for rule in verdict.broken] == [
+        "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
+        " The next may start Sat 28 Nov 2026 09:00 CET."
+    ]
+    assert verdict.earliest_start == datetime(2026, 11, 28, 8, tzinfo=UTC)
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="start of booking b has no time zone"):
+        a_booking(datetime(2026, 1, 1), NOW)
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (timedelta(0), "0 s"),
+        (timedelta(days=3, hours=4), "3 d 4 h"),
+        (timedelta(days=14, hours=23, minutes=59, seconds=59), "14 d 23 h 59 min 59 s"),
+        (-timedelta(hours=1), "-1 h"),
+    ],
+)
+def test_lengths_are_said_exactly(length: timedelta, said: str) -> None:
+    assert words(length) == said

@@ -1,0 +1,124 @@
+"""Never more cards of a model promised than there are; and who is booked now."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.core.bookings import Booking
+from carrel.core.calendar import Calendar, Maintenance, Span
+from carrel.core.tiers import Tier, standing
+from tests.kit.gpus import A100, A6000
+
+DAY0 = datetime(2026, 11, 16, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def day(number: float) -> datetime:
+    return DAY0 + number * DAY
+
+
+def booked(start: float, end: float, cards: int = 1, model: str = A6000, user: str = "ada", name: str = "b") -> Booking:
+    return Booking(name, user, model, day(start), day(end), cards)
+
+
+def test_bookings_of_other_models_do_not_count() -> None:
+    calendar = Calendar(A6000, 2, [booked(0, 5, model=A100, cards=8), booked(0, 5)])
+
+    assert calendar.free(day(0), day(5)) == 1
+
+
+def test_a_card_is_free_again_at_the_instant_a_booking_ends() -> None:
+    calendar = Calendar(A6000, 1, [booked(0, 5)])
+
+    assert calendar.free(day(5), day(6)) == 1
+    assert calendar.free(day(5) - timedelta(microseconds=1), day(6)) == 0
+
+
+def test_the_fewest_free_cards_of_a_stretch_count() -> None:
+    calendar = Calendar(A6000, 3, [booked(1, 2), booked(3, 4, cards=2)])
+
+    assert calendar.free(day(0), day(5)) == 1
+    assert list(calendar.spans(day(0), day(5))) == [
+        Span(day(0), day(1), 3),
+        Span(day(1), day(2), 2),
+        Span(day(2), day(3), 3),
+        Span(day(3), day(4), 1),
+        Span(day(4), day(5), 3),
+    ]
+
+
+def test_a_stretch_that_begins_inside_a_booking_knows_it() -> None:
+    calendar = Calendar(A6000, 1, [booked(0, 5)])
+
+    assert list(calendar.spans(day(2), day(6))) == [Span(day(2), day(5), 0), Span(day(5), day(6), 1)]
+
+
+def test_maintenance_takes_cards_away_and_cancelled_bookings_give_them_back() -> None:
+    cancelled = Booking("c", "bob", A6000, day(0), day(9), cancelled_at=day(2))
+    calendar = Calendar(A6000, 2, [cancelled], [Maintenance(A6000, day(4), day(5), 2)])
+
+    assert [span.free for span in calendar.spans(day(0), day(6))] == [1, 2, 0, 2]
+
+
+def test_capacity_that_shrank_below_what_is_promised_shows_as_less_than_nothing() -> None:
+    assert Calendar(A6000, 1, [booked(0, 1, cards=3)]).free(day(0), day(1)) == -2
+
+
+@pytest.mark.parametrize(
+    ("cards", "length", "not_before", "expected"),
+    [
+        pytest.param(1, 1, 0, 0, id="at once"),
+        pytest.param(2, 1, 0, 0, id="in the gap before the first booking"),
+        pytest.param(2, 2, 0, 3, id="longer than the gap: between the bookings"),
+        pytest.param(2, 3, 0, 8, id="longer than any gap: after the last"),
+        pytest.param(2, 1, 5.5, 8, id="not before an instant inside a booking"),
+        pytest.param(3, 1, 0, None, id="more cards than there are"),
+    ],
+)
+def test_the_next_free_slot(cards: int, length: float, not_before: float, expected: float | None) -> None:
+    calendar = Calendar(A6000, 2, [booked(1, 3), booked(5, 8)])
+
+    found = calendar.next_free(cards, length * DAY, day(not_before))
+
+    assert found == (None if expected is None else day(expected))
+
+
+def test_a_model_that_is_away_for_ever_has_no_next_slot() -> None:
+    for_ever = Maintenance(A6000, day(0), datetime.max.replace(tzinfo=UTC), 1)
+
+    assert Calendar(A6000, 1, maintenance=[for_ever]).next_free(1, DAY, day(0)) is None
+
+
+stretches = st.tuples(st.integers(0, 30), st.integers(1, 10), st.integers(1, 2)).map(
+    lambda drawn: booked(drawn[0], drawn[0] + drawn[1], drawn[2])
+)
+
+
+@given(st.lists(stretches, max_size=8), st.integers(0, 40), st.integers(1, 5), st.integers(1, 3))
+def test_the_next_free_slot_is_free_and_no_whole_day_before_it_is(
+    bookings: list[Booking], not_before: int, length: int, cards: int
+) -> None:
+    calendar = Calendar(A6000, 3, bookings)
+
+    found = calendar.next_free(cards, length * DAY, day(not_before))
+
+    assert found is not None
+    assert calendar.free(found, found + length * DAY) >= cards
+    earlier = day(not_before)
+    while earlier < found:
+        assert calendar.free(earlier, earlier + length * DAY) < cards
+        earlier += DAY
+
+
+def test_who_has_a_booking_that_runs_now_is_booked_until_the_last_of_them_ends() -> None:
+    bookings = [booked(0, 5, name="long"), booked(0, 2, name="short"), booked(0, 9, user="bob")]
+
+    assert standing(bookings, "ada", day(1)).tier is Tier.BOOKED
+    assert standing(bookings, "ada", day(1)).booking == bookings[0]
+    assert standing(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
+
+
+def test_a_booking_in_the_future_does_not_make_a_pod_booked() -> None:
+    assert standing([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC

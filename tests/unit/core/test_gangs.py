@@ -1,0 +1,110 @@
+"""All members of a gang get their cards, or none does."""
+
+import pytest
+
+from carrel.core.gangs import GangPlan, plan_gang
+from carrel.core.ledger import Ledger
+from carrel.core.placement import Placement, Waiting
+from carrel.core.reasons import Refusal
+from carrel.core.requests import Gang, Request, Topology, TopologyMode
+from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
+
+NODES = ("n1", "n2", "n3", "n4")
+
+
+def members(*requests: Request, nodes: tuple[str, ...] = NODES) -> list[Waiting]:
+    return [Waiting(holder(f"m{number}"), request, nodes) for number, request in enumerate(requests)]
+
+
+def plan(ledger: Ledger, *requests: Request, **more: int) -> GangPlan | Refusal:
+    before = dict(ledger.rooms)
+    answer = plan_gang(ledger, Gang("lab/job", len(requests)), members(*requests), **more)
+    assert dict(ledger.rooms) == before, "a plan leaves the ledger as it was"
+    ledger.audit()
+    return answer
+
+
+def test_a_gang_of_eight_over_four_nodes_fills_them() -> None:
+    ledger = a_ledger(*(a_node(name, cards=4) for name in NODES))
+
+    answer = plan(ledger, *[whole(2)] * 8)
+
+    assert isinstance(answer, GangPlan)
+    cards = [gpu.uuid for placement in answer.placements.values() for gpu in placement.gpus]
+    assert len(set(cards)) == 16
+
+
+def test_a_gang_with_one_card_too_few_gets_none_and_says_how_far_it_came() -> None:
+    ledger = a_ledger(*(a_node(name, cards=4) for name in NODES))
+    ledger.hold(held("tenant", "n3", 1, None))
+
+    answer = plan(ledger, *[whole(2)] * 8)
+
+    assert isinstance(answer, Refusal)
+    assert answer.reason == "gang lab/job has room for 7 of its 8 members; all or none are placed"
+    assert answer.details[0] == "lab/m7 needs 2 whole cards"
+    assert "no room for 2 whole cards" in answer.details[1]
+
+
+@pytest.mark.parametrize(
+    ("here", "words"),
+    [
+        pytest.param(3, "gang lab/job waits for 1 more member: 3 of 4 are here", id="one missing"),
+        pytest.param(1, "gang lab/job waits for 3 more members: 1 of 4 are here", id="three missing"),
+        pytest.param(0, "gang lab/job waits for 4 more members: 0 of 4 are here", id="nobody yet"),
+    ],
+)
+def test_a_gang_waits_until_its_members_exist(here: int, words: str) -> None:
+    ledger = a_ledger(a_node("n1", cards=4))
+
+    assert plan_gang(ledger, Gang("lab/job", 4), members(*[whole()] * here)) == Refusal(words)
+
+
+def test_a_gang_of_unequal_members_is_tried_in_more_than_one_way() -> None:
+    # First fit would put the member that may go anywhere onto n1, where alone the picky one can go.
+    ledger = a_ledger(a_node("n1", cards=2), a_node("n2", cards=2))
+    picky = Waiting(holder("picky"), whole(2), ("n1",))
+    easy = Waiting(holder("easy"), whole(2), ("n1", "n2"))
+
+    answer = plan_gang(ledger, Gang("lab/job", 2), [easy, picky])
+
+    assert isinstance(answer, GangPlan)
+    assert {uid: placement.node for uid, placement in answer.placements.items()} == {
+        "uid-picky": "n1",
+        "uid-easy": "n2",
+    }
+
+
+def test_large_members_are_placed_before_small_ones_take_their_room() -> None:
+    ledger = a_ledger(a_node("n1", cards=2, memory=1000))
+
+    answer = plan(ledger, memory(600), memory(400), memory(1000))
+
+    assert isinstance(answer, GangPlan)
+
+
+def test_every_member_keeps_its_own_topology() -> None:
+    ledger = a_ledger(a_node("n1", islands="aabb"), a_node("n2", islands="aabb"))
+    pair = whole(2, topology=Topology(TopologyMode.REQUIRED))
+
+    answer = plan(ledger, *[pair] * 4)
+
+    assert isinstance(answer, GangPlan)
+    for placement in answer.placements.values():
+        assert isinstance(placement, Placement)
+        assert len({gpu.island for gpu in placement.gpus}) == 1
+
+
+def test_a_hopeless_search_ends() -> None:
+    ledger = a_ledger(*(a_node(name, cards=8, memory=1000) for name in NODES))
+    sizes = [memory(340 + number) for number in range(80)]
+
+    answer = plan(ledger, *sizes, tries=500)
+
+    assert isinstance(answer, Refusal)
+
+
+def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
+    ledger = a_ledger(*(a_node(name, cards=8, memory=100_000) for name in NODES))
+
+    assert isinstance(plan(ledger, *[memory(50)] * 1500), GangPlan)

@@ -1,0 +1,261 @@
+"""Who holds what, through everything that happens to pods, cards and nodes."""
+
+from dataclasses import replace
+
+import pytest
+
+from carrel.core.gpus import MiB, Node
+from carrel.core.ledger import Ledger, LedgerError
+from carrel.core.shares import LIFE, Share, ShareEvent, ShareState
+from tests.kit.gpus import a_card, a_ledger, a_node, held, holder
+
+
+def free(ledger: Ledger, node: str = "n1") -> list[int]:
+    return [card.free for card in ledger.cards(node)]
+
+
+def test_a_held_share_is_no_longer_free_and_a_forgotten_one_is() -> None:
+    ledger = a_ledger(a_node("n1"))
+
+    ledger.hold(held("a", "n1", 0, 8138))
+    assert free(ledger) == [8138, 16276]
+    assert ledger.rooms["n1"].pieces == (16276, 8138)
+
+    ledger.forget("uid-a")
+    assert free(ledger) == [16276, 16276]
+    assert list(ledger.holders()) == []
+    ledger.audit()
+
+
+def test_a_terminating_pod_still_holds_its_card() -> None:
+    ledger = a_ledger(a_node("n1", cards=1))
+    ledger.hold(held("a", "n1", 0, None))
+    ledger.assign("uid-a")
+    ledger.release("uid-a")
+
+    card = ledger.cards("n1")[0]
+    assert card.free == 0
+    assert card.memory_in(ShareState.RELEASING) == 16276
+    assert card.memory_in(ShareState.ASSIGNED) == 0
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        pytest.param(held("b", "n1", 0, 8139), "8138 MiB are free", id="more than is left"),
+        pytest.param(held("b", "n1", 0, None), "8138 MiB are free", id="the whole of a card that is shared"),
+        pytest.param(held("a", "n1", 0, 10), "already", id="a second share of the same card"),
+        pytest.param(held("b", "n1", 7, 10), "no node reports this card", id="a card that does not exist"),
+        pytest.param(held("b", "n1", 0, 0), "cannot hold 0 MiB", id="nothing"),
+        pytest.param(held("b", "n1", 0, -5), "cannot hold -5 MiB", id="less than nothing"),
+        pytest.param(held("b", "n1", 1, 10), "kept for lab/booked", id="a card that is kept for another"),
+        pytest.param(
+            replace(held("b", "n1", 0, 10), state=ShareState.GONE), "a share that is gone", id="a share that is gone"
+        ),
+    ],
+)
+def test_the_ledger_refuses_to_promise_a_card_twice(second: Share, why: str) -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.keep("GPU-n1-1", holder("booked"))
+
+    with pytest.raises(LedgerError, match=why):
+        ledger.hold(second)
+
+    assert free(ledger) == [8138, 16276]
+    ledger.audit()
+
+
+def test_a_whole_card_excludes_all_others() -> None:
+    ledger = a_ledger(a_node("n1", cards=1))
+    ledger.hold(held("a", "n1", 0, None))
+
+    with pytest.raises(LedgerError):
+        ledger.hold(held("b", "n1", 0, 1))
+
+
+def test_after_a_restart_the_book_is_the_same() -> None:
+    nodes = [a_node("n1"), a_node("n2")]
+    before = Ledger(nodes)
+    before.hold(held("a", "n1", 0, 8138))
+    before.hold(held("b", "n2", 1, None))
+    before.release("uid-b")
+    shares = [share for uid in before.holders() for share in before.shares_of(uid).values()]
+
+    after = Ledger(nodes, shares)
+
+    assert after.rooms == before.rooms
+    assert {uid: dict(after.shares_of(uid)) for uid in after.holders()} == {
+        uid: dict(before.shares_of(uid)) for uid in before.holders()
+    }
+
+
+def test_shares_are_known_before_their_node_reports_its_cards() -> None:
+    ledger = Ledger(shares=[held("a", "n1", 0, 8138)])
+    assert ledger.card("GPU-n1-0") is None
+
+    ledger.set_node(a_node("n1"))
+
+    assert free(ledger) == [8138, 16276]
+    ledger.audit()
+
+
+def test_a_node_that_goes_and_comes_back_still_has_its_pods() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.keep("GPU-n1-1", holder("booked"))
+
+    ledger.remove_node("n1")
+    assert ledger.nodes == ()
+    assert set(ledger.shares_of("uid-a")) == {"GPU-n1-0"}
+
+    ledger.set_node(a_node("n1"))
+    assert free(ledger) == [8138, 16276]
+    assert ledger.kept_for("uid-booked") == {"GPU-n1-1"}
+    ledger.audit()
+
+
+def test_a_pod_that_leaves_while_its_node_is_gone_leaves_nothing_behind() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, None))
+    ledger.remove_node("n1")
+    ledger.forget("uid-a")
+
+    ledger.set_node(a_node("n1"))
+
+    assert free(ledger) == [16276, 16276]
+    ledger.audit()
+
+
+def test_shares_follow_the_uuid_when_indices_change_after_a_reboot() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+    first, second = a_node("n1").gpus
+
+    ledger.set_node(Node("n1", (replace(first, index=1), replace(second, index=0))))
+
+    assert [(card.gpu.uuid, card.free) for card in ledger.cards("n1")] == [("GPU-n1-1", 16276), ("GPU-n1-0", 8138)]
+    ledger.audit()
+
+
+def test_a_card_that_is_moved_to_another_machine_is_there_and_no_longer_here() -> None:
+    ledger = a_ledger(a_node("n1"))
+    moved = replace(a_card("n1", 0), node="n2")
+
+    ledger.set_node(Node("n2", (moved,)))
+
+    assert [card.gpu.uuid for card in ledger.cards("n1")] == ["GPU-n1-1"]
+    assert [card.gpu.uuid for card in ledger.cards("n2")] == ["GPU-n1-0"]
+    assert ledger.rooms["n1"].whole == 1
+    ledger.audit()
+
+
+def test_a_lost_card_takes_its_shares_out_of_the_room_but_not_out_of_the_book() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+
+    ledger.set_node(Node("n1", (a_card("n1", 1),)))
+
+    assert free(ledger) == [16276]
+    assert set(ledger.shares_of("uid-a")) == {"GPU-n1-0"}
+    ledger.audit()
+
+
+def test_a_card_that_reports_less_memory_than_is_held_gives_nothing_away() -> None:
+    ledger = a_ledger(a_node("n1", cards=1))
+    ledger.hold(held("a", "n1", 0, 16000))
+
+    ledger.set_node(a_node("n1", cards=1, memory=15000))
+
+    assert free(ledger) == [-1000]
+    with pytest.raises(LedgerError):
+        ledger.hold(held("b", "n1", 0, 1))
+
+
+def test_an_unhealthy_card_keeps_its_pods_and_takes_no_new_ones() -> None:
+    ledger = a_ledger(a_node("n1", cards=1))
+    ledger.hold(held("a", "n1", 0, 8138))
+
+    ledger.set_node(Node("n1", (a_card("n1", 0, unusable="unhealthy: XID 79"),)))
+    assert ledger.rooms["n1"].largest == 0
+    assert "uid-a" in ledger.cards("n1")[0].shares
+
+    ledger.set_node(a_node("n1", cards=1))
+    assert ledger.rooms["n1"].largest == 8138
+
+
+def test_one_card_reported_twice_is_refused_and_changes_nothing() -> None:
+    ledger = a_ledger(a_node("n1"))
+
+    with pytest.raises(LedgerError, match="more than once"):
+        ledger.set_node(Node("n1", (a_card("n1", 0), replace(a_card("n1", 0), index=1))))
+
+    assert free(ledger) == [16276, 16276]
+
+
+def test_a_share_that_is_gone_cannot_be_restored() -> None:
+    with pytest.raises(LedgerError, match="gone"):
+        Ledger(shares=[replace(held("a", "n1", 0, 1), state=ShareState.GONE)])
+
+
+def test_a_kept_card_is_kept_until_the_pod_is_gone_or_says_so() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.keep("GPU-n1-0", holder("a"))
+    ledger.keep("GPU-n1-0", holder("a"))
+
+    with pytest.raises(LedgerError, match="kept for lab/a"):
+        ledger.keep("GPU-n1-0", holder("b"))
+    assert ledger.rooms["n1"].whole == 1
+
+    ledger.give_back("uid-a")
+    assert ledger.kept_for("uid-a") == {"GPU-n1-0"}
+    ledger.forget("uid-a")
+    assert ledger.kept_for("uid-a") == frozenset()
+    assert ledger.rooms["n1"].whole == 2
+
+
+def test_what_if_leaves_no_trace_even_when_it_fails() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.keep("GPU-n1-1", holder("booked"))
+    rooms = dict(ledger.rooms)
+
+    with pytest.raises(ZeroDivisionError), ledger.what_if():
+        ledger.forget("uid-a")
+        ledger.hold(held("b", "n1", 0, None))
+        ledger.keep_no_more("uid-booked")
+        with ledger.what_if():
+            ledger.forget("uid-b")
+            ledger.restore([held("c", "n9", 0, 5)])
+        assert set(ledger.holders()) == {"uid-b"}
+        raise ZeroDivisionError
+
+    assert dict(ledger.rooms) == rooms
+    assert set(ledger.holders()) == {"uid-a"}
+    assert ledger.kept_for("uid-booked") == {"GPU-n1-1"}
+    ledger.audit()
+
+
+def test_the_inventory_cannot_change_inside_a_what_if() -> None:
+    ledger = a_ledger(a_node("n1"))
+    with ledger.what_if():
+        with pytest.raises(LedgerError, match="what-if"):
+            ledger.set_node(a_node("n2"))
+        with pytest.raises(LedgerError, match="what-if"):
+            ledger.remove_node("n1")
+
+
+def test_the_audit_finds_a_book_that_disagrees_with_itself() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.cards("n1")[0].free = 5
+
+    with pytest.raises(LedgerError, match="shows 5 MiB free, its shares leave 16276"):
+        ledger.audit()
+
+
+def test_the_life_of_a_share_has_an_answer_to_every_event_until_it_is_gone() -> None:
+    living = [state for state in ShareState if state is not ShareState.GONE]
+
+    assert set(LIFE) == {(state, event) for state in living for event in ShareEvent}
+    assert all(LIFE[state, ShareEvent.LEAVE] is ShareState.GONE for state in living)
+    assert Share(holder("a"), "g", MiB(1)).after(ShareEvent.ASSIGN).state is ShareState.ASSIGNED

@@ -1,0 +1,298 @@
+"""Which cards a request gets, and the words when it gets none."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.ledger import Ledger
+from carrel.core.placement import Placement, candidates, place
+from carrel.core.reasons import Refusal
+from carrel.core.requests import (
+    WHOLE,
+    ContainerNeed,
+    Memory,
+    Policy,
+    Portion,
+    Request,
+    Topology,
+    TopologyMode,
+)
+from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
+
+REQUIRED = Topology(TopologyMode.REQUIRED)
+IGNORE = Topology(TopologyMode.IGNORE)
+
+
+def indices(answer: Placement | Refusal) -> list[int]:
+    assert isinstance(answer, Placement), answer
+    return [gpu.index for gpu in answer.gpus]
+
+
+def reason(answer: Placement | Refusal) -> str:
+    assert isinstance(answer, Refusal), answer
+    return str(answer)
+
+
+@pytest.mark.parametrize(
+    ("islands", "busy", "request_", "expected"),
+    [
+        pytest.param("....", [], whole(), [0], id="ties go to the lowest index"),
+        pytest.param("....", [0], whole(2), [1, 2], id="several whole cards of a node without links"),
+        pytest.param("aabb", [0], whole(2), [2, 3], id="two cards prefer one island"),
+        pytest.param("aaaabb", [], whole(2), [4, 5], id="a small island is used up before a large one is broken"),
+        pytest.param("aabb", [0, 2], whole(2), [1, 3], id="a preferred island gives way when none has room"),
+        pytest.param("aaabb", [4], whole(4), [0, 1, 2, 3], id="over as few islands as possible"),
+        pytest.param("aabb", [0], whole(2, topology=IGNORE), [1, 2], id="topology ignored: lowest indices"),
+        pytest.param("aabb", [1], whole(2, topology=REQUIRED), [2, 3], id="a required island is one island"),
+        pytest.param(
+            "aaaa", [1], whole(2, policy=Policy.CONTIGUOUS), [2, 3], id="contiguous takes neighbours, 2,3 before 0,2"
+        ),
+        pytest.param(
+            "......", [2], whole(2, policy=Policy.CONTIGUOUS), [0, 1], id="contiguous fills the short gap first"
+        ),
+        pytest.param(
+            "....", [1, 2], whole(2, policy=Policy.CONTIGUOUS), [0, 3], id="contiguous is a preference: any two will do"
+        ),
+        pytest.param(
+            "aaaaaa", [1], whole(3, policy=Policy.CONTIGUOUS), [2, 3, 4], id="contiguous of three beside a gap"
+        ),
+        pytest.param("aabb", [], whole(2, policy=Policy.SPREAD), [0, 2], id="spread takes cards of different islands"),
+        pytest.param(
+            "....", [], whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)), [1, 3], id="preferred ids are taken"
+        ),
+        pytest.param(
+            "....",
+            [3],
+            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)),
+            [0, 1],
+            id="a preferred id that is busy is replaced",
+        ),
+        pytest.param(
+            "aabb",
+            [],
+            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(0, 2)),
+            [0, 2],
+            id="named ids are stronger than a preferred island",
+        ),
+        pytest.param(
+            "aabb",
+            [],
+            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3,), topology=REQUIRED),
+            [2, 3],
+            id="in a required island with a preferred id",
+        ),
+    ],
+)
+def test_whole_cards_are_chosen_by_policy_and_topology(
+    islands: str, busy: list[int], request_: Request, expected: list[int]
+) -> None:
+    ledger = a_ledger(a_node("n1", islands=islands))
+    for index in busy:
+        ledger.hold(held(f"tenant-{index}", "n1", index, None))
+
+    assert indices(place(ledger, request_, "n1")) == expected
+
+
+@pytest.mark.parametrize(
+    ("used", "request_", "expected"),
+    [
+        pytest.param([0, 100, 200], memory(500), [2], id="the fullest card that fits"),
+        pytest.param([0, 100, 600], memory(500), [1], id="the fullest card is passed over if it is too full"),
+        pytest.param([100, 0, 200], memory(500, policy=Policy.SPREAD), [1], id="spread takes the emptiest"),
+        pytest.param([0, 100, 200], memory(500, cards=2), [1, 2], id="a vector request takes the two fullest"),
+        pytest.param([0, 0, 1], Request(2, Portion(Fraction(1, 2))), [0, 2], id="halves of two cards, packed"),
+        pytest.param([999, 1, 0], whole(), [2], id="a whole card is one that nobody holds a part of"),
+    ],
+)
+def test_memory_is_taken_from_the_right_cards(used: list[int], request_: Request, expected: list[int]) -> None:
+    ledger = a_ledger(a_node("n1", cards=3, memory=1000), held_memory={"n1": used})
+
+    assert indices(place(ledger, request_, "n1")) == expected
+
+
+def test_a_fraction_means_more_memory_on_a_larger_card() -> None:
+    node = Node("n1", (a_card("n1", 0, 16276), a_card("n1", 1, 81920)))
+    ledger = Ledger([node], [held("a", "n1", 0, 8139)])
+
+    answer = place(ledger, Request(1, Portion(Fraction(1, 2))), "n1")
+
+    assert indices(answer) == [1]
+    assert isinstance(answer, Placement)
+    assert [share.memory for share in answer.shares(holder("b"))] == [40960]
+
+
+def test_two_halves_of_a_card_with_an_odd_number_of_mib_fit_on_it() -> None:
+    ledger = a_ledger(a_node("n1", cards=1, memory=16277))
+    half = Request(1, Portion(Fraction(1, 2)))
+    for name in ("a", "b"):
+        answer = place(ledger, half, "n1")
+        assert isinstance(answer, Placement)
+        for share in answer.shares(holder(name)):
+            ledger.hold(share)
+
+    assert [card.free for card in ledger.cards("n1")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "request_", "words"),
+    [
+        pytest.param({"unusable": "unhealthy: XID 79"}, whole(), "is not in use: unhealthy: XID 79", id="unhealthy"),
+        pytest.param({"model": A100}, whole(model=A6000), f"is a {A100}, {A6000} asked", id="wrong model"),
+        pytest.param({"model": ""}, whole(model=A6000), f"is a card of unknown model, {A6000} asked", id="no model"),
+        pytest.param(
+            {"bandwidth_gbps": 64},
+            whole(topology=Topology(TopologyMode.REQUIRED, 300)),
+            "has links of 64 GB/s, 300 GB/s asked",
+            id="slow links",
+        ),
+        pytest.param({}, memory(16277), "has 16,276 MiB in all, 16,277 MiB asked", id="larger than the card"),
+    ],
+)
+def test_a_card_that_does_not_suit_is_refused_with_its_reason(
+    change: dict[str, object], request_: Request, words: str
+) -> None:
+    card = replace(a_card("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a card
+    ledger = Ledger([Node("n1", (card,))])
+
+    assert candidates(ledger, request_, ["n1"]).refused == ["n1"]
+    assert reason(place(ledger, request_, "n1")).startswith(f"GPU 0 of n1 {words}")
+
+
+def test_required_bandwidth_excludes_slow_islands() -> None:
+    fast = [a_card("n1", index, island="fast", bandwidth_gbps=600) for index in (2, 3)]
+    slow = [a_card("n1", index, island="slow", bandwidth_gbps=64) for index in (0, 1)]
+    ledger = Ledger([Node("n1", (*slow, *fast))])
+
+    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.REQUIRED, 300)), "n1")) == [2, 3]
+    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.PREFERRED, 300)), "n1")) == [2, 3]
+    assert indices(place(ledger, whole(2), "n1")) == [0, 1]
+
+
+def test_a_required_island_without_room_says_how_many_cards_it_lacks() -> None:
+    ledger = a_ledger(a_node("n1", islands="aabb"))
+    for index in (0, 2):
+        ledger.hold(held(f"tenant-{index}", "n1", index, None))
+
+    assert reason(place(ledger, whole(2, topology=REQUIRED), "n1")).startswith(
+        "n1 has 2 cards that would do, but at most 1 of them in one NVLink island; 2 in one island are asked"
+    )
+
+
+def test_cards_without_links_are_never_one_island() -> None:
+    ledger = a_ledger(a_node("n1", cards=8))
+
+    assert candidates(ledger, whole(2, topology=REQUIRED), ["n1"]).fitting == []
+    assert indices(place(ledger, whole(1, topology=REQUIRED), "n1")) == [0]
+
+
+def test_a_card_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
+    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=2))
+    booked = holder("booked")
+    ledger.keep("GPU-n1-0", booked)
+
+    assert candidates(ledger, whole(), ["n1", "n2"]).fitting == ["n2"]
+    assert reason(place(ledger, whole(), "n1")).startswith("GPU 0 of n1 is held for the booked pod lab/booked")
+    assert candidates(ledger, whole(), ["n1", "n2"], booked.uid).fitting == ["n1", "n2"]
+    assert indices(place(ledger, whole(), "n1", booked.uid)) == [0]
+
+
+def test_a_booked_pod_takes_the_card_that_is_kept_for_it_before_others() -> None:
+    ledger = a_ledger(a_node("n1", cards=3))
+    ledger.keep("GPU-n1-2", holder("booked"))
+
+    assert indices(place(ledger, whole(), "n1", "uid-booked")) == [2]
+
+
+@pytest.mark.parametrize(
+    ("node", "request_", "words"),
+    [
+        pytest.param(None, whole(), "n1 has no GPU that Carrel knows of", id="unknown node"),
+        pytest.param(Node("n1", ()), whole(), "n1 has no GPU", id="a node without cards"),
+        pytest.param(
+            replace(a_node("n1"), unusable="the agent's last heartbeat is 95 s old"),
+            whole(),
+            "n1 takes no new GPU pods: the agent's last heartbeat is 95 s old",
+            id="stale node",
+        ),
+        pytest.param(
+            replace(a_node("n1"), labels={"zone": "b"}),
+            whole(node_labels=frozenset({("zone", "a")})),
+            "n1 does not have the label zone=a",
+            id="node not selected",
+        ),
+        pytest.param(
+            a_node("n1", cards=2),
+            whole(3),
+            "n1 has no room for 3 whole cards: only 2 of its 2 cards would do",
+            id="too few cards",
+        ),
+    ],
+)
+def test_a_node_that_cannot_serve_says_why(node: Node | None, request_: Request, words: str) -> None:
+    ledger = Ledger([node] if node else [])
+
+    assert candidates(ledger, request_, ["n1"]).fitting == []
+    assert reason(place(ledger, request_, "n1")).splitlines()[0] == words
+
+
+def test_a_selected_node_takes_the_pod() -> None:
+    ledger = Ledger([replace(a_node("n1"), labels={"zone": "a", "disk": "ssd"}), a_node("n2")])
+    request = whole(node_labels=frozenset({("zone", "a")}))
+
+    assert candidates(ledger, request, ["n1", "n2"]).fitting == ["n1"]
+
+
+def test_many_holders_are_named_up_to_three() -> None:
+    ledger = a_ledger(a_node("n1", cards=1, memory=1000))
+    for number in range(5):
+        ledger.hold(held(f"p{number}", "n1", 0, 200))
+
+    assert reason(place(ledger, memory(1), "n1")).startswith(
+        "GPU 0 of n1 has 0 MiB free, 1 MiB asked; held by lab/p0, lab/p1, lab/p2 and 2 more"
+    )
+
+
+def test_whole_cards_are_dealt_out_to_the_containers_and_init_containers_reuse_them() -> None:
+    request = replace(
+        whole(3),
+        containers=(
+            ContainerNeed("prepare", 2, WHOLE, init=True),
+            ContainerNeed("left", 1, WHOLE),
+            ContainerNeed("right", 2, WHOLE),
+        ),
+    )
+    answer = place(a_ledger(a_node("n1", cards=3)), request, "n1")
+    assert isinstance(answer, Placement)
+
+    seen = {name: [gpu.index for gpu in gpus] for name, gpus in answer.by_container().items()}
+
+    assert seen == {"prepare": [0, 1], "left": [0], "right": [1, 2]}
+
+
+def test_containers_that_share_a_card_see_the_same_one() -> None:
+    request = replace(
+        memory(8138),
+        containers=(
+            ContainerNeed("left", 1, Memory(MiB(4069))),
+            ContainerNeed("right", 1, Memory(MiB(4069))),
+        ),
+    )
+    answer = place(a_ledger(a_node("n1")), request, "n1")
+    assert isinstance(answer, Placement)
+
+    assert answer.by_container() == {"left": answer.gpus, "right": answer.gpus}
+
+
+def test_a_request_for_no_card_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="at least one card"):
+        Request(0, WHOLE)
+
+
+def test_requests_are_said_in_words() -> None:
+    assert str(memory(8138)) == "8,138 MiB on one card"
+    assert str(memory(8138, cards=2, model=A6000)) == "8,138 MiB on each of 2 cards of model NVIDIA-RTX-A6000"
+    assert str(whole()) == "1 whole card"
+    assert str(Request(1, Portion(Fraction(1, 3)))) == "0.3333 of a card on one card"
+    assert str(Gpu("u", "n1", 3, "", MiB(1))) == "GPU 3 of n1"
