@@ -6,9 +6,12 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
     debian          packages of Debian 12, unpacked into the cache folder without touching the machine
     build           Kubernetes itself, built once from Debian's source package
     processes       one program: started, watched, its log kept, ended with us
+    slots, runs     ports, addresses and a folder for each test bed, so that many run side by side
     certificates    keys, tokens and kubeconfigs
     control_plane   etcd, kube-apiserver, and on demand controller-manager and scheduler
     hollow          nodes that are only objects: simulated GPUs, pods that "run"
-    node            one real node: containerd, kubelet, kube-proxy, and what they leave behind
+    namespace       a machine within the machine, of which nothing is left
+    images          container images written as files
+    node            one real node: containerd, kubelet, kube-proxy
     session         the test bed that `python -m testbed up` keeps running
 """

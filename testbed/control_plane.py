@@ -22,11 +22,11 @@ from typing import Any
 
 import yaml
 
-from testbed import debian, slots, tools
+from testbed import debian, tools
 from testbed.build import kubernetes
 from testbed.certificates import Authority
-from testbed.processes import Failed, Process, Run
-from testbed.slots import Slot
+from testbed.processes import Failed, Process
+from testbed.runs import Run
 
 LOOPBACK = IPv4Address("127.0.0.1")
 ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
@@ -47,11 +47,11 @@ class Shape:
 class ApiServer:
     """A running etcd and kube-apiserver. Made by `api_server`."""
 
-    def __init__(self, run: Run, slot: Slot, shape: Shape, until: ExitStack) -> None:
+    def __init__(self, run: Run, shape: Shape, until: ExitStack) -> None:
         self.run = run
-        self.slot = slot
+        self.slot = run.slot
         self.address = shape.address
-        self.url = f"https://{shape.address}:{slot.ports[API_SERVER]}"
+        self.url = f"https://{shape.address}:{run.slot.ports[API_SERVER]}"
         self.authority = Authority(run.data / "pki", datetime.datetime.now(datetime.UTC))
         self.token = secrets.token_urlsafe(24)
         self._signing_key = self.authority.signing_key()
@@ -96,7 +96,7 @@ class ApiServer:
 
     def start(self, name: str, command: Sequence[str | Path]) -> Process:
         """A program that ends with this API server, before it."""
-        process = self.run.start(name, command)
+        process = Process.start(name, command, self.run.log(name))
         self._until.callback(process.stop)
         return process
 
@@ -210,12 +210,10 @@ class ApiServer:
 
 
 @contextmanager
-def api_server(name: str = "api-server", shape: Shape | None = None, slot: Slot | None = None) -> Iterator[ApiServer]:
-    """A fresh, empty API server on its own ports. Its logs stay when it is gone."""
+def api_server(run: Run, shape: Shape | None = None) -> Iterator[ApiServer]:
+    """A fresh, empty API server."""
     with ExitStack() as until:
-        run = Run.new(name)
-        until.callback(run.forget_data)
-        yield ApiServer(run, slot or until.enter_context(slots.claim()), shape or Shape(), until)
+        yield ApiServer(run, shape or Shape(), until)
 
 
 def etcd() -> Path:

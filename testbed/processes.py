@@ -5,23 +5,15 @@
 - A program that ends on its own while we wait for it is reported at once, with the end of its log.
 """
 
-import itertools
-import os
-import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from testbed.tools import cache
-
 T = TypeVar("T")
 POLL_SECONDS = 0.05
-RUNS_KEPT = 10
-"""Older runs lose their logs."""
-_numbers = itertools.count()
 
 
 class Failed(Exception):
@@ -29,56 +21,23 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
-    """The folder of one test bed: what it needs while it runs, and the logs that stay."""
-
-    folder: Path
+class Process:
+    name: str
+    program: subprocess.Popen[bytes]
+    log: Path
 
     @classmethod
-    def new(cls, name: str) -> "Run":
-        runs = cache() / "runs"
-        runs.mkdir(exist_ok=True)
-        for old in sorted(runs.iterdir())[: 1 - RUNS_KEPT]:
-            if not (old / "data").exists():
-                shutil.rmtree(old, ignore_errors=True)
-        folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_numbers)}-{name}"
-        (folder / "data").mkdir(parents=True)
-        (folder / "logs").mkdir()
-        return cls(folder)
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def logs(self) -> list[Path]:
-        return sorted((self.folder / "logs").glob("*.log"))
-
-    def start(
-        self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
-    ) -> "Process":
-        log = self.folder / "logs" / f"{name}.log"
+    def start(cls, name: str, command: Sequence[str | Path], log: Path) -> "Process":
         with log.open("ab") as output:
             program = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=dict(environment) if environment is not None else None,
-                cwd=self.data,
+                cwd=log.parent,
                 start_new_session=True,
             )
-        return Process(name, program, log)
-
-    def forget_data(self) -> None:
-        shutil.rmtree(self.data, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Process:
-    name: str
-    program: subprocess.Popen[bytes]
-    log: Path
+        return cls(name, program, log)
 
     def stop(self, grace_seconds: float = 10) -> None:
         """Asks it to end, then makes it end. Safe to call twice."""

@@ -1,0 +1,66 @@
+"""Container images written as files, without a container engine: one layer, in the form that `docker save` writes."""
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BUSYBOX = "testbed/busybox:1"
+"""A shell and the usual small commands, `wget`, `nc` and `httpd` among them."""
+PAUSE = "testbed/pause:1"
+"""What holds a pod's network while its containers come and go."""
+
+
+@dataclass(frozen=True)
+class Image:
+    name: str
+    layer: bytes
+    """An uncompressed tar archive."""
+    command: Sequence[str]
+
+    def write(self, file: Path) -> None:
+        digest = hashlib.sha256(self.layer).hexdigest()
+        configuration = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Cmd": list(self.command)},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+        manifest = [{"Config": "config.json", "RepoTags": [self.name], "Layers": ["layer.tar"]}]
+        with tarfile.open(file, "w") as archive:
+            _add(archive, "config.json", json.dumps(configuration).encode())
+            _add(archive, "manifest.json", json.dumps(manifest).encode())
+            _add(archive, "layer.tar", self.layer)
+
+
+def busybox_images(busybox: Path) -> list[Image]:
+    applets = subprocess.check_output([busybox, "--list"], text=True).split()
+    links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+    layer = _layer({"bin/busybox": busybox.read_bytes()}, links)
+    return [Image(BUSYBOX, layer, ["sh"]), Image(PAUSE, layer, ["sleep", "2147483647"])]
+
+
+def _layer(programs: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for folder, mode in {"bin": 0o755, "etc": 0o755, "tmp": 0o1777}.items():
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, mode
+            archive.addfile(entry)
+        for path, content in programs.items():
+            _add(archive, path, content, mode=0o755)
+        for path, target in links.items():
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def _add(archive: tarfile.TarFile, path: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,171 @@
+"""A machine within the machine, for one real node: its own processes, network, mounts and file changes.
+
+Nothing has to be cleaned up, because nothing of the machine is changed: interfaces, iptables rules, mounts, containers
+and files exist only inside, and the kernel drops them with the first process. That process is `cat` on a pipe that we
+hold: it ends when we end, however we end. What the machine itself sees is one virtual cable with two routes, which
+vanish with its other end, and a branch of the control groups, removed at the end (after a crash, at the next start).
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.processes import Failed, tail
+from testbed.runs import Run
+from testbed.slots import Slot
+from testbed.tools import Missing
+
+COMMANDS = ("unshare", "nsenter", "setpriv", "mount", "bash", "env", "cat", "ip")
+CGROUPS = Path("/sys/fs/cgroup")
+
+# Inside: /etc and /var are copies on write, /run is new; a kubelet finds everything where it lies on any node.
+# containerd layers images with overlayfs, which cannot lie on another overlayfs, hence its own tmpfs.
+# The kubelet writes some settings of the kernel that are not separate per namespace: it writes to copies.
+ENTER = """
+set -eu
+mount -t tmpfs testbed "$1"
+for folder in etc var; do
+    mkdir -p "$1/$folder/changes" "$1/$folder/work"
+    mount -t overlay testbed -o "lowerdir=/$folder,upperdir=$1/$folder/changes,workdir=$1/$folder/work" "/$folder"
+done
+mount -t tmpfs testbed /run
+mkdir -p /run/netns /run/lock
+for folder in /var/lib/containerd /var/lib/kubelet; do
+    mkdir -p "$folder"
+    mount -t tmpfs testbed "$folder"
+done
+mount --make-rshared /
+for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
+        kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+    mkdir -p "$1/sys/${setting%/*}"
+    cat "/proc/sys/$setting" > "$1/sys/$setting"
+    mount --bind "$1/sys/$setting" "/proc/sys/$setting"
+done
+echo 1 > /proc/sys/net/ipv4/ip_forward
+echo ready
+exec env --ignore-signal=CHLD cat
+"""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """The inside. `pid` is its first process, as the outside sees it."""
+
+    pid: int
+    slot: Slot
+
+    @property
+    def cgroup(self) -> str:
+        """The branch of the control groups below which its containers are."""
+        return f"/{_branch(self.slot)}"
+
+    def inside(self, *command: str | Path) -> list[str]:
+        """The command that runs this command inside. It ends with the process that started it."""
+        enter = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--pid", "--"]
+        return [*enter, "setpriv", "--pdeathsig", "KILL", *map(str, command)]
+
+    def path(self, path: str) -> Path:
+        """How the outside reaches a file or socket that the inside knows by this path."""
+        return Path(f"/proc/{self.pid}/root") / path.removeprefix("/")
+
+
+def lacking() -> list[str]:
+    """What keeps this machine from running a real node, all at once."""
+    missing = [f"the command {command}" for command in COMMANDS if shutil.which(command) is None]
+    if os.geteuid() != 0:
+        missing.append("root (a real node makes namespaces, mounts and control groups)")
+    if "overlay" not in Path("/proc/filesystems").read_text():
+        missing.append("the kernel's file system overlay (try: modprobe overlay)")
+    if not CGROUPS.is_dir():
+        missing.append(f"control groups ({CGROUPS})")
+    return missing
+
+
+@contextmanager
+def namespace(run: Run) -> Iterator[Namespace]:
+    if missing := lacking():
+        raise Missing("a real node cannot run here; missing: " + "; ".join(missing))
+    slot, log = run.slot, run.log("namespace")
+    scratch = run.data / "namespace"
+    scratch.mkdir()
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+    command += ["--mount-proc", "bash", "-c", ENTER, "enter", str(scratch)]
+    with log.open("ab") as output:
+        holder = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True
+        )
+    try:
+        assert holder.stdout is not None
+        if holder.stdout.readline() != b"ready\n":
+            raise Failed(f"the namespace was not made\n{tail(log)}")
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        inner = Namespace(int(children[0]), slot)
+        _remove_cgroups(_branch(slot))
+        for hierarchy in _hierarchies():
+            (hierarchy / _branch(slot)).mkdir()
+        _connect(inner)
+        try:
+            yield inner
+        finally:
+            # The kernel would do it, a moment after the namespace is gone; whoever looks now should see it gone.
+            _ip("link", "delete", _cable(slot))
+    finally:
+        holder.kill()
+        holder.communicate()
+        _remove_cgroups(_branch(slot))
+
+
+def _connect(inner: Namespace) -> None:
+    """A cable between machine and node, and the machine's way to pods and Services through it."""
+    slot, cable = inner.slot, _cable(inner.slot)
+    _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(inner.pid))
+    _ip("address", "add", f"{slot.machine_address}/30", "dev", cable)
+    _ip("link", "set", cable, "up")
+    _ip("link", "set", "lo", "up", at=inner)
+    _ip("address", "add", f"{slot.node_address}/30", "dev", "eth0", at=inner)
+    _ip("link", "set", "eth0", "up", at=inner)
+    _ip("route", "add", "default", "via", str(slot.machine_address), at=inner)
+    for network in (slot.pods, slot.services):
+        _ip("route", "add", str(network), "via", str(slot.node_address))
+
+
+def _ip(*arguments: str, at: Namespace | None = None) -> None:
+    command: Sequence[str] = ["ip", *arguments]
+    outcome = subprocess.run(at.inside(*command) if at else command, capture_output=True, text=True, check=False)
+    if outcome.returncode != 0:
+        raise Failed(f"ip {' '.join(arguments)}: {outcome.stderr.strip()}")
+
+
+def _cable(slot: Slot) -> str:
+    return f"carrel{slot.number}"
+
+
+def _branch(slot: Slot) -> str:
+    return f"carrel-testbed-{slot.number}"
+
+
+def _hierarchies() -> list[Path]:
+    """One with control groups version 2; with version 1, one for each controller."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [folder for folder in CGROUPS.iterdir() if folder.is_dir() and not folder.is_symlink()]
+
+
+def _remove_cgroups(branch: str, limit_seconds: float = 10) -> None:
+    """A control group can go only when its last process has, which takes the kernel a moment."""
+    deadline = time.monotonic() + limit_seconds
+    for hierarchy in _hierarchies():
+        top = hierarchy / branch
+        while top.is_dir():
+            for folder, _, _ in os.walk(top, topdown=False):
+                try:
+                    Path(folder).rmdir()
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise
+            time.sleep(0.02)

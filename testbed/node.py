@@ -1,0 +1,208 @@
+"""One real node: containerd, kubelet and kube-proxy, with real containers, in a namespace of its own.
+
+Its programs are those of Debian 12 and of the found Kubernetes, never the machine's: it is the same node everywhere.
+Pods get addresses that this machine can reach, and Services answer from the machine too, so that kube-apiserver
+calls webhooks through their Services as in production. There is no cluster DNS.
+"""
+
+import json
+import os
+import subprocess
+import urllib.error
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed import debian, tools
+from testbed.build import kubernetes
+from testbed.control_plane import ApiServer, Shape, api_server
+from testbed.images import PAUSE, Image, busybox_images
+from testbed.namespace import Namespace, namespace
+from testbed.processes import Failed, Process
+from testbed.runs import Run
+
+PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static", "iptables")
+LIBRARIES = (
+    "libip4tc2",
+    "libip6tc2",
+    "libxtables12",
+    "libnetfilter-conntrack3",
+    "libnfnetlink0",
+    "libnftnl11",
+    "libmnl0",
+)
+"""What iptables needs."""
+ALTERNATIVES = "/run/alternatives"
+NAME = "real-node"
+CONTAINERD = "/run/containerd/containerd.sock"
+
+
+class Node:
+    """A real node that has joined the cluster of its API server. Made by `cluster_with_node`."""
+
+    def __init__(self, api: ApiServer, inner: Namespace) -> None:
+        self.name = NAME
+        self.api = api
+        self.namespace = inner
+        self._debian = tools.cache() / "debian"
+        debian.unpack([*PACKAGES, *LIBRARIES], self._debian)
+        self._choose_iptables()
+        self._start_containerd()
+        for image in busybox_images(self._debian / "bin/busybox"):
+            self.load(image)
+        self._start_kubelet()
+        self._start_proxy()
+
+    def load(self, image: Image) -> None:
+        """Pods may then name the image, with `imagePullPolicy: Never`."""
+        file = self.api.run.data / "image.tar"
+        image.write(file)
+        command = self._command("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", file)
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        file.unlink()
+        if outcome.returncode != 0:
+            raise Failed(f"containerd did not take the image {image.name}: {outcome.stderr.strip()}")
+
+    def _choose_iptables(self) -> None:
+        """The package leaves it to its installation to say which of two flavours is called `iptables`."""
+        folder = self.namespace.path(ALTERNATIVES)
+        folder.mkdir()
+        for family in ("iptables", "ip6tables"):
+            for command in ("", "-save", "-restore"):
+                (folder / f"{family}{command}").symlink_to(self._debian / "usr/sbin/xtables-nft-multi")
+
+    def _start_containerd(self) -> None:
+        criplugin = {
+            "sandbox_image": f"docker.io/{PAUSE}",
+            # Without CAP_SYS_RESOURCE, which some machines lack, no container may lower its score.
+            "restrict_oom_score_adj": True,
+            "cni": {"bin_dir": str(self._debian / "usr/lib/cni"), "conf_dir": "/etc/cni/net.d"},
+        }
+        network = {
+            "cniVersion": "0.4.0",
+            "name": "testbed",
+            "plugins": [
+                {
+                    "type": "bridge",
+                    "bridge": "cni0",
+                    "isGateway": True,
+                    "hairpinMode": True,
+                    "ipam": {
+                        "type": "host-local",
+                        "ranges": [[{"subnet": str(self.api.slot.pods)}]],
+                        "routes": [{"dst": "0.0.0.0/0"}],
+                    },
+                }
+            ],
+        }
+        self._write("/etc/cni/net.d/testbed.conflist", json.dumps(network))
+        self._write(
+            "/etc/containerd/config.toml", _toml({"version": 2}, {'plugins."io.containerd.grpc.v1.cri"': criplugin})
+        )
+        process = self._start("containerd", "containerd", "--config=/etc/containerd/config.toml")
+        version = self._command("ctr", f"--address={CONTAINERD}", "version")
+        process.wait_until("serving", lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0)
+
+    def _start_kubelet(self) -> None:
+        user = f"system:node:{self.name}"
+        configuration = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self.api.authority.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.namespace.cgroup,
+            "enforceNodeAllocatable": [],
+            "failSwapOn": False,
+            "resolvConf": "/etc/testbed-resolv.conf",
+            # The machine's disk may be fuller than a kubelet likes; that is not what is tested.
+            "evictionHard": {"memory.available": "100Mi"},
+        }
+        self._write("/etc/testbed-resolv.conf", "")
+        self._write("/etc/kubelet.yaml", yaml.safe_dump(configuration))
+        old = ["--container-runtime=remote", "--network-plugin=cni"] if self.api.minor < 24 else []
+        process = self._start(
+            "kubelet",
+            kubernetes("kubelet")["kubelet"],
+            "--config=/etc/kubelet.yaml",
+            f"--kubeconfig={self.api.kubeconfig_of(user, ['system:nodes'])}",
+            f"--container-runtime-endpoint=unix://{CONTAINERD}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.api.slot.node_address}",
+            "--runtime-cgroups=/",
+            *old,
+        )
+        process.wait_until("Ready", self._is_ready)
+
+    def _start_proxy(self) -> None:
+        process = self._start(
+            "kube-proxy",
+            kubernetes("kube-proxy")["kube-proxy"],
+            f"--kubeconfig={self.api.kubeconfig_of('system:kube-proxy')}",
+            "--proxy-mode=iptables",
+            f"--cluster-cidr={self.api.slot.pods}",
+            f"--hostname-override={self.name}",
+            # A pod that calls itself through a Service on the same bridge gets its answer by the way it asked.
+            "--masquerade-all=true",
+            # Limits of the whole machine's connection tracking, which a namespace may not change.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
+        )
+        rules = self._command("iptables-save", "--table=nat")
+        process.wait_until("proxying", lambda: b"KUBE-SERVICES" in subprocess.check_output(rules))
+
+    def _is_ready(self) -> bool:
+        try:
+            status = self.api.call("GET", f"/api/v1/nodes/{self.name}")["status"]
+        except urllib.error.HTTPError:
+            return False
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
+
+    def _start(self, name: str, *command: str | Path) -> Process:
+        return self.api.start(name, self._command(*command))
+
+    def _command(self, *command: str | Path) -> list[str]:
+        places = [ALTERNATIVES, self._debian / "usr/sbin", self._debian / "usr/bin", self._debian / "sbin"]
+        libraries = next((self._debian / "usr/lib").glob("*/xtables"))
+        return self.namespace.inside(
+            "env",
+            f"PATH={os.pathsep.join(map(str, places))}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            f"LD_LIBRARY_PATH={libraries.parent}",
+            f"XTABLES_LIBDIR={libraries}",
+            *command,
+        )
+
+    def _write(self, path: str, text: str) -> None:
+        file = self.namespace.path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@contextmanager
+def cluster_with_node(run: Run) -> Iterator[Node]:
+    """A whole small cluster: control plane, one real node, kube-proxy."""
+    # The API server listens on the machine's end of the node's cable: the node reaches it, the rest of the world not.
+    shape = Shape(address=run.slot.machine_address, service_accounts=True)
+    with namespace(run) as inner, api_server(run, shape) as api:
+        api.start_controllers()
+        api.start_scheduler()
+        yield Node(api, inner)
+
+
+def _toml(top: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """The little of TOML that containerd's configuration needs: JSON's scalars are TOML's."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in top.items()]
+    for name, table in tables.items():
+        nested = {key: value for key, value in table.items() if isinstance(value, dict)}
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in table.items() if key not in nested)]
+        for key, value in nested.items():
+            lines += [f"[{name}.{key}]", *(f"{inner} = {json.dumps(v)}" for inner, v in value.items())]
+    return "\n".join(lines) + "\n"
