@@ -67,6 +67,10 @@ class Container(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def restart_policy(self) -> str:
+        """Only init containers have one of their own."""
+
+    @property
     def resources(self) -> Resources: ...
 
 

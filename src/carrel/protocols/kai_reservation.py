@@ -1,0 +1,104 @@
+"""KAI's reservation pod: it takes one whole card on a node from the kubelet, finds out which, and writes it on itself.
+
+    annotation   run.ai/reserve_for_gpu_index   the UUID of the card (it says "index", and is none)
+    label        runai-gpu-group                the group of fraction pods that share the card
+
+Two spellings are in use: that of KAI ≥ 0.17, and the one before it. Both names of the pod come from node and group
+alone, so that creating it twice is creating it once.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from carrel.protocols import nvidia
+from carrel.protocols.kai import GPU_GROUP
+from carrel.protocols.kubernetes.pods import annotation_field, subject
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.malformed import Malformed
+
+RESERVED_GPU = "run.ai/reserve_for_gpu_index"
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationSpelling:
+    namespace: str
+    """Also the name of its ServiceAccount and the value of its `app` label."""
+    container: str
+    labels: Mapping[str, str]
+    old: bool = False
+
+    def pod_name(self, node: str, group: str) -> str:
+        digest = hashlib.sha256(f"{node}/{group}".encode()).hexdigest()
+        return f"runai-reservation-gpu-{node}-{digest[:5]}" if self.old else f"gpu-reservation-{digest[:16]}"
+
+
+KAI_0_17 = ReservationSpelling("kai-resource-reservation", "resource-reservation", {})
+BEFORE_KAI_0_17 = ReservationSpelling(
+    "runai-reservation", "runai-reservation", {"app.runai.resource.reservation": "runai-reservation-gpu"}, old=True
+)
+SPELLINGS = (KAI_0_17, BEFORE_KAI_0_17)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One card of a node, for a group of fraction pods."""
+
+    node: str
+    group: str
+    image: str
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    """Those of the pod it is made for: where that may run, this must."""
+
+
+def reservation_pod(reservation: Reservation, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
+    one_card = {nvidia.GPU: "1"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": spelling.pod_name(reservation.node, reservation.group),
+            "namespace": spelling.namespace,
+            "labels": {"app": spelling.namespace, GPU_GROUP: reservation.group, **spelling.labels},
+            "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+        },
+        "spec": {
+            # Named, so that no scheduler has a say: the kubelet alone decides which card it gets.
+            "nodeName": reservation.node,
+            "serviceAccountName": spelling.namespace,
+            "tolerations": [dict(toleration) for toleration in reservation.tolerations],
+            "containers": [
+                {
+                    "name": spelling.container,
+                    "image": reservation.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "resources": {"requests": one_card, "limits": one_card},
+                    "env": [_from_itself("POD_NAME", "name"), _from_itself("POD_NAMESPACE", "namespace")],
+                }
+            ],
+        },
+    }
+
+
+def is_reservation(pod: Pod) -> bool:
+    """Told by its namespace, which is ours, and not by a label alone, which anyone can write."""
+    return any(pod.metadata.namespace == spelling.namespace for spelling in SPELLINGS) and (
+        GPU_GROUP in pod.metadata.labels
+    )
+
+
+def read_reserved(pod: Pod) -> str:
+    """The UUID of the card; empty while the pod has not found it yet."""
+    uuid = pod.metadata.annotations.get(RESERVED_GPU, "")
+    if uuid and not uuid.startswith("GPU-"):
+        raise Malformed(subject(pod.metadata), annotation_field(RESERVED_GPU), uuid, "the UUID of a card: GPU-…")
+    return uuid
+
+
+def write_reserved(uuid: str) -> dict[str, str]:
+    return {RESERVED_GPU: uuid}
+
+
+def _from_itself(variable: str, field: str) -> dict[str, Any]:
+    return {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{field}"}}}

@@ -1,0 +1,31 @@
+"""The words of NVIDIA's device plugin, feature discovery and container runtime: whole cards, asked for plainly.
+
+spec.containers[].resources.limits     nvidia.com/gpu: 2           how many whole cards
+spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as people know it
+Node labels                            nvidia.com/gpu.memory       MiB; one value for all cards of the node
+env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
+env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
+"""
+
+from carrel.core.requests import WHOLE, ContainerNeed, Request
+from carrel.protocols.kubernetes.pods import resource_asked
+from carrel.protocols.kubernetes.shapes import Pod
+
+GPU = "nvidia.com/gpu"
+PRODUCT = "nvidia.com/gpu.product"
+MEMORY = "nvidia.com/gpu.memory"
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+NO_DEVICE = "none"
+"""No card, but the driver's libraries and tools."""
+NO_RUNTIME = "void"
+"""No card, and nothing of the driver: as if the container had no GPU image."""
+
+
+def request_of(pod: Pod) -> Request | None:
+    asked = resource_asked(pod, GPU)
+    if not asked.total:
+        return None
+    needs = tuple(ContainerNeed(ask.container, ask.amount, WHOLE, ask.init) for ask in asked.containers)
+    return Request(asked.total, WHOLE, containers=needs)

@@ -1,0 +1,67 @@
+"""Objects as they come from the API server, from manifests as people write them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import yaml
+
+from carrel.adapters.kube import views
+
+
+def pod_from(manifest: Mapping[str, Any]) -> views.Pod:
+    """Like the API server, it writes quantities as text."""
+    copy = yaml.safe_load(yaml.safe_dump(dict(manifest)))
+    for group in ("containers", "initContainers"):
+        for container in copy.get("spec", {}).get(group, []):
+            for amounts in container.get("resources", {}).values():
+                amounts.update({resource: str(amount) for resource, amount in amounts.items()})
+    copy["metadata"].setdefault("namespace", "default")
+    return msgspec.convert(copy, views.Pod)
+
+
+def pod(
+    annotations: Mapping[str, str] | None = None,
+    limits: Sequence[Mapping[str, str]] = ({},),
+    init: Sequence[Mapping[str, Any]] = (),
+    labels: Mapping[str, str] | None = None,
+    node_selector: Mapping[str, str] | None = None,
+) -> views.Pod:
+    """The pod `lab/train`, with one container `c0`, `c1`, … for each of the limits."""
+    containers = [{"name": f"c{i}", "resources": {"limits": dict(each)}} for i, each in enumerate(limits)]
+    return pod_from(
+        {
+            "metadata": {
+                "name": "train",
+                "namespace": "lab",
+                "uid": "pod-uid-1",
+                "annotations": dict(annotations or {}),
+                "labels": dict(labels or {}),
+            },
+            "spec": {
+                "containers": containers,
+                "initContainers": [dict(each) for each in init],
+                "nodeSelector": dict(node_selector or {}),
+            },
+        }
+    )
+
+
+def init_container(name: str, limits: Mapping[str, str], restart_policy: str = "") -> dict[str, Any]:
+    return {"name": name, "restartPolicy": restart_policy, "resources": {"limits": dict(limits)}}
+
+
+def claim(spec: Mapping[str, Any], name: str = "my-gpu-request", namespace: str = "lab") -> views.GpuClaim:
+    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "spec": spec}, views.GpuClaim)
+
+
+def lease(manifest: Mapping[str, Any]) -> views.Lease:
+    return msgspec.convert(manifest, views.Lease)
+
+
+def gpu_node_status(manifest: Mapping[str, Any]) -> views.GpuNodeStatus:
+    return msgspec.convert(manifest, views.GpuNodeStatus)
+
+
+def config_map(name: str, data: Mapping[str, str], namespace: str = "kube-system") -> views.ConfigMap:
+    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "data": dict(data)}, views.ConfigMap)
