@@ -64,8 +64,9 @@ class Candidates:
 
 def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Candidates:
     """Which of the nodes have room for the request. `pod` is the uid of who asks: cards may be kept for it."""
-    fits, rooms = fit_test(request), ledger.rooms
-    fitting = [name for name in nodes if name in rooms and fits(rooms[name])]
+    fits = fit_test(request)
+    rooms = map(ledger.rooms.get, nodes)
+    fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
     if request.node_labels:
         fitting = [name for name in fitting if selected(ledger.node(name), request)]
     kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}

@@ -46,11 +46,13 @@ class Summary:
     model: str | None
     """What all usable cards are; None if they differ in model or size. Then only the groups can tell."""
     memory: MiB
-    islands: tuple[tuple[int, tuple[int, ...]], ...] | None
-    """Where model and size are the same: bandwidth and pieces of each NVLink island."""
+    together: int
+    """Where all cards are alike: the most in one NVLink island that nobody holds a part of."""
+    slowest: int
+    """Where all cards are alike: the least bandwidth of these islands."""
 
 
-NO_ROOM = Summary(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), islands=None)
+NO_ROOM = Summary(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
 
 
 def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
@@ -69,9 +71,11 @@ def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
         every = tuple(sorted((piece for group in groups for piece in group.pieces), reverse=True))
     alike = all(group.model == first.model and group.memory == first.memory for group in groups)
     if not alike or len({group.island for group in groups}) < len(groups):
-        return Summary(every[0], every, whole, groups, None, MiB(0), None)
-    islands = tuple((group.bandwidth_gbps, group.pieces) for group in groups if group.island)
-    return Summary(every[0], every, whole, groups, first.model, first.memory, islands)
+        return Summary(every[0], every, whole, groups, None, MiB(0), 0, 0)
+    linked = [group for group in groups if group.island]
+    together = max((group.count(first.memory) for group in linked), default=0)
+    slowest = min((group.bandwidth_gbps for group in linked), default=0)
+    return Summary(every[0], every, whole, groups, first.model, first.memory, together, slowest)
 
 
 def fit_test(request: Request) -> Callable[[Summary], bool]:
@@ -80,20 +84,12 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     last = cards - 1
     if needs_one_island(request):
-        need = _Needs(amount)
+        whole = amount == WHOLE
 
         def fits_an_island(room: Summary) -> bool:
-            if room.islands is None:
-                return _most_cards(room, request, slowest) >= cards
-            if model and room.model != model:
-                return False
-            enough = need[room.memory]
-            if room.largest < enough:
-                return False
-            for bandwidth, pieces in room.islands:
-                if len(pieces) >= cards and pieces[last] >= enough and bandwidth >= slowest:
-                    return True
-            return False
+            if whole and room.model is not None and room.slowest >= slowest:
+                return room.together >= cards and (not model or room.model == model)
+            return _most_cards(room, request, slowest) >= cards
 
         return fits_an_island
     if not model and not slowest:
@@ -104,14 +100,14 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
             if cards == 1:
                 return lambda room: room.largest >= mib
             return lambda room: len(room.pieces) >= cards and room.pieces[last] >= mib
-    need = _Needs(amount)
+    needs = _Needs(amount)
 
     def fits_the_node(room: Summary) -> bool:
         if slowest or room.model is None:
             return _most_cards(room, request, slowest) >= cards
         if model and room.model != model:
             return False
-        return len(room.pieces) >= cards and room.pieces[last] >= need[room.memory]
+        return len(room.pieces) >= cards and room.pieces[last] >= needs[room.memory]
 
     return fits_the_node
 

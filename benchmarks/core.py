@@ -1,0 +1,76 @@
+"""The ledger on a large cluster: 5,000 nodes × 8 cards, 50,000 shares.
+
+Goals come from what an extender must answer within: kube-scheduler asks about every node for every pod.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from benchmarks.measuring import Figure, cpu_seconds
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.ledger import Ledger
+from carrel.core.placement import candidates, place
+from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.core.shares import Holder, Share
+
+NODES, CARDS, SHARES = 5_000, 8, 50_000
+MODEL = "NVIDIA-A100-SXM4-80GB"
+
+REQUESTS = {
+    "8,138 MiB on one card": Request(1, Memory(MiB(8138))),
+    "70,000 MiB on one card (on half of the nodes)": Request(1, Memory(MiB(70_000))),
+    "8,138 MiB on each of 2 cards": Request(2, Memory(MiB(8138))),
+    "half a card of a model": Request(1, Portion(Fraction(1, 2)), model=MODEL),
+    "4 whole cards (nowhere)": Request(4, WHOLE),
+    "2 whole cards, one island required, 300 GB/s": Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 300)),
+    "2 contiguous cards": Request(2, WHOLE, policy=Policy.CONTIGUOUS),
+}
+
+
+def cluster() -> list[Node]:
+    return [
+        Node(
+            f"node-{n:04}",
+            tuple(
+                Gpu(f"GPU-{n:04}-{i}", f"node-{n:04}", i, MODEL, MiB(81_920), f"island-{i // 4}", 600)
+                for i in range(CARDS)
+            ),
+        )
+        for n in range(NODES)
+    ]
+
+
+def shares() -> list[Share]:
+    """Ten shares a node: on every second node on all cards, on the others on six of them."""
+    found = []
+    for number in range(SHARES):
+        node, turn = number % NODES, number // NODES
+        card = turn % (CARDS if node % 2 else CARDS - 2)
+        found.append(Share(Holder(f"uid-{number}", f"lab/pod-{number}"), f"GPU-{node:04}-{card}", MiB(12_207)))
+    return found
+
+
+def measure() -> Iterator[Figure]:
+    nodes, held = cluster(), shares()
+    yield Figure("rebuild from 50,000 shares", cpu_seconds(lambda: Ledger(nodes, held), runs=3), "s", 1.0)
+
+    ledger, names = Ledger(nodes, held), [node.name for node in nodes]
+    for name, request in REQUESTS.items():
+        seconds = cpu_seconds(lambda request=request: candidates(ledger, request, names))  # type: ignore[misc] # bound now
+        yield Figure(f"filter 5,000 nodes: {name}", seconds * 1e3, "ms", 2.0)
+
+    for name, request in REQUESTS.items():
+        where = candidates(ledger, request, names).fitting[:1000]
+        if where:
+            seconds = cpu_seconds(lambda request=request, where=where: [place(ledger, request, n) for n in where])  # type: ignore[misc] # bound now
+            yield Figure(f"place on one node: {name}", seconds / len(where) * 1e6, "µs", 25.0)
+
+    taken = [Share(Holder(f"new-{n}"), f"GPU-{n:04}-7", MiB(1)) for n in range(1000)]
+
+    def take_and_give_back() -> None:
+        for share in taken:
+            ledger.hold(share)
+        for share in taken:
+            ledger.forget(share.holder.uid)
+
+    yield Figure("hold and forget one share", cpu_seconds(take_and_give_back) / len(taken) * 1e6, "µs")
