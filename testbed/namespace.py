@@ -25,6 +25,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 # Inside: /etc and /var are copies on write, /run is new; a kubelet finds everything where it lies on any node.
 # containerd layers images with overlayfs, which cannot lie on another overlayfs, hence its own tmpfs.
+# Nobody answers questions about names inside, and an empty resolv.conf says so at once.
 # The kubelet writes some settings of the kernel that are not separate per namespace: it writes to copies.
 ENTER = """
 set -eu
@@ -40,6 +41,7 @@ for folder in /var/lib/containerd /var/lib/kubelet; do
     mount -t tmpfs testbed "$folder"
 done
 mount --make-rshared /
+rm -f /etc/resolv.conf && touch /etc/resolv.conf
 for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
         kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
     mkdir -p "$1/sys/${setting%/*}"
@@ -130,6 +132,8 @@ def _connect(inner: Namespace) -> None:
     _ip("address", "add", f"{slot.node_address}/30", "dev", "eth0", at=inner)
     _ip("link", "set", "eth0", "up", at=inner)
     _ip("route", "add", "default", "via", str(slot.machine_address), at=inner)
+    # A kubelet asks there which cloud it is in, and waits many seconds for an answer; so it learns at once: none.
+    _ip("route", "add", "unreachable", "169.254.0.0/16", at=inner)
     for network in (slot.pods, slot.services):
         _ip("route", "add", str(network), "via", str(slot.node_address))
 
