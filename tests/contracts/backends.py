@@ -1,0 +1,99 @@
+"""What the contract suite runs on. A backend is a client of some API server, and how to do there what no client can.
+
+The suite assumes nothing of the cluster but that its client is an administrator's: every test works in a namespace of
+its own and gives names to cluster-wide objects that nobody else has.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from carrel.adapters.kube import Access, Client, HttpTransport
+from carrel.adapters.kube.credentials import Sources, Stored
+from carrel.adapters.memory import EmbeddedApi, Settings
+from carrel.adapters.memory.auth import ADMIN
+from carrel.adapters.memory.http import serve
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.ports.cluster import Cluster
+
+T = TypeVar("T")
+
+TOKEN = "the administrator's token"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    client: Client
+    stranger: Client
+    """The same server, with a token that it does not know."""
+    compact: Callable[[], Awaitable[None]]
+    """Makes the server's storage forget all history, so that continue tokens expire."""
+
+
+class WithToken:
+    """A transport straight into a server, with the header that a socket transport would add."""
+
+    def __init__(self, transport: Transport, token: str) -> None:
+        self._transport = transport
+        self._token = token
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        headers = {**request.headers, "authorization": f"Bearer {self._token}"}
+        return await self._transport.send(replace(request, headers=headers))
+
+    async def aclose(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def memory_in_process() -> AsyncIterator[Backend]:
+    api = _embedded()
+    yield Backend(Client(WithToken(api, TOKEN)), Client(WithToken(api, "nobody's")), _compaction_of(api))
+    await api.aclose()
+
+
+@asynccontextmanager
+async def memory_over_http() -> AsyncIterator[Backend]:
+    api = _embedded()
+    async with AsyncExitStack() as stack:
+        served = await stack.enter_async_context(serve(api))
+        clients = []
+        for token in (TOKEN, "nobody's"):
+            client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))))
+            stack.push_async_callback(client.aclose)
+            clients.append(client)
+        yield Backend(clients[0], clients[1], _compaction_of(api))
+
+
+BACKENDS = {"memory-in-process": memory_in_process, "memory-over-http": memory_over_http}
+
+
+def _embedded() -> EmbeddedApi:
+    return EmbeddedApi(Settings(tokens={TOKEN: ADMIN}, bookmark_every_s=0.2))
+
+
+def _compaction_of(api: EmbeddedApi) -> Callable[[], Awaitable[None]]:
+    async def compact() -> None:
+        api.forget_history()
+
+    return compact
+
+
+def unique(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(4)}"
+
+
+async def eventually(look: Callable[[], Awaitable[T]], limit_s: float = 90.0) -> T:
+    """What `look` returns, once it is true. The limit is for broken servers, not for slow ones."""
+    async with asyncio.timeout(limit_s):
+        while not (seen := await look()):  # noqa: ASYNC110 (an API server has no event to wait for)
+            await asyncio.sleep(0.05)
+        return seen
+
+
+def as_port(client: Client) -> Cluster:
+    """The type checker proves here that the client has every verb of the port."""
+    return client
