@@ -4,7 +4,7 @@ Only the request is read here; whether the object exists or may be written is de
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -41,6 +41,8 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
     user: User
+    warnings: list[str] = field(default_factory=list)
+    """What the caller should know although the call succeeds; sent as Warning headers."""
 
     @property
     def kind(self) -> Kind:

@@ -5,14 +5,15 @@ first (see `collector`), or, for a pod on a node, until the kubelet says with a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from carrel.adapters.memory import status
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.kinds import CRDS, NAMESPACES, PODS, Kind
 from carrel.adapters.memory.store import Storage, Store, Stored, encode
+from carrel.adapters.memory.times import timestamp
 
 Json = dict[str, Any]
 
@@ -46,7 +47,7 @@ def read_options(body: Json, call: Call) -> Options:
         propagation = "Orphan" if body["orphanDependents"] else "Background"
     if propagation and propagation not in PROPAGATIONS:
         raise status.bad_request(
-            f'propagationPolicy: Unsupported value: "{propagation}": supported values: "Background", "Foreground", "Orphan"'
+            f'propagationPolicy: Unsupported value: "{propagation}": supported values: {", ".join(PROPAGATIONS)}'
         )
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
         raise status.bad_request(f"gracePeriodSeconds: Invalid value: {grace}: must be a whole number, 0 or more")
@@ -67,13 +68,9 @@ class Deletion:
     def check_preconditions(self, kind: Kind, stored: Stored, options: Options) -> None:
         name = stored.key[1]
         if options.uid and options.uid != stored.uid:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {stored.uid}"
-            raise status.conflict(kind, name, why)
+            raise status.conflict(kind, name, status.failed_precondition("UID", options.uid, stored.uid))
         if options.resource_version and options.resource_version != str(stored.version):
-            why = (
-                f"Precondition failed: ResourceVersion in precondition: {options.resource_version}, "
-                f"ResourceVersion in object meta: {stored.version}"
-            )
+            why = status.failed_precondition("ResourceVersion", options.resource_version, str(stored.version))
             raise status.conflict(kind, name, why)
 
     def delete(self, storage: Storage, stored: Stored, options: Options) -> tuple[Stored, bool]:
@@ -115,14 +112,14 @@ class Deletion:
         grace_s = _grace_s(storage, tree, options)
         marked_grace_s = metadata.get("deletionGracePeriodSeconds", 0)
         if "deletionTimestamp" not in metadata:
-            metadata["deletionTimestamp"] = _timestamp(self._clock() + timedelta(seconds=grace_s))
+            metadata["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace_s))
             metadata["deletionGracePeriodSeconds"] = grace_s
             if "generation" in metadata:
                 metadata["generation"] += 1
         elif grace_s < marked_grace_s:
             # A second delete may shorten the wait, never lengthen it.
             ends_at = datetime.fromisoformat(metadata["deletionTimestamp"])
-            metadata["deletionTimestamp"] = _timestamp(ends_at - timedelta(seconds=marked_grace_s - grace_s))
+            metadata["deletionTimestamp"] = timestamp(ends_at - timedelta(seconds=marked_grace_s - grace_s))
             metadata["deletionGracePeriodSeconds"] = grace_s
         marked = {**tree, "metadata": metadata}
         if storage == NAMESPACES.storage:
@@ -158,12 +155,3 @@ def _is_over(storage: Storage, tree: Json) -> bool:
     if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
         return False
     return not (storage == NAMESPACES.storage and tree.get("spec", {}).get("finalizers"))
-
-
-def _timestamp(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def background(options: Options) -> Options:
-    """The same deletion, for something that goes because something else does."""
-    return replace(options, uid="", resource_version="", propagation="")

@@ -16,12 +16,12 @@ from carrel.adapters.memory.admission import Admission
 from carrel.adapters.memory.auth import Access, Ask, Doorkeeper, User, anything_goes
 from carrel.adapters.memory.calls import Call, call_of
 from carrel.adapters.memory.collector import Collector
+from carrel.adapters.memory.crds import Definitions
 from carrel.adapters.memory.deletion import Deletion, options_of
 from carrel.adapters.memory.kinds import PODS, Kinds
-from carrel.adapters.memory.reads import Reads, in_version, selected_by
+from carrel.adapters.memory.reads import Reads, selected_by
 from carrel.adapters.memory.store import Store, Stored, encode
 from carrel.adapters.memory.subresources import Subresources
-from carrel.adapters.memory.tables import row_renderer
 from carrel.adapters.memory.watch import Watcher
 from carrel.adapters.memory.writes import Writes
 from carrel.adapters.wire import ApiRequest, ApiResponse
@@ -61,8 +61,9 @@ class EmbeddedApi:
         self._doorkeeper = Doorkeeper(settings.tokens, settings.may)
         self._admission = Admission()
         self._deletion = Deletion(self.store, settings.clock)
+        Definitions(self.store, self.kinds, settings.clock)
         self._collector = Collector(self.store, self.kinds, self._deletion)
-        self._reads = Reads(self.store)
+        self._reads = Reads(self.store, settings.clock)
         self._writes = Writes(self.store, self._admission, self._deletion, settings.clock, settings.chance)
         self._subresources = Subresources(self.store, self._reads, self._admission, self._deletion, settings.clock)
         self._closing = asyncio.Event()
@@ -104,7 +105,7 @@ class EmbeddedApi:
             case "get":
                 return self._object(call, self._reads.get(call))
             case "list":
-                return ApiResponse(200, self._reads.list(call), JSON_HEADERS)
+                return ApiResponse(200, self._reads.list_bytes(call), JSON_HEADERS)
             case "watch":
                 return self._watch(call)
             case "create":
@@ -112,7 +113,8 @@ class EmbeddedApi:
             case "update":
                 return self._object(call, await self._writes.update(call))
             case "patch":
-                return self._object(call, await self._writes.patch(call))
+                stored, new = await self._writes.patch(call)
+                return self._object(call, stored, 201 if new else 200)
             case "delete":
                 return await self._delete(call)
             case _:
@@ -153,10 +155,12 @@ class EmbeddedApi:
         head["metadata"] = {"resourceVersion": str(self.store.version)}
         return ApiResponse(200, encode({**head, "items": [item.tree for item in items]}), JSON_HEADERS)
 
-    @staticmethod
-    def _object(call: Call, stored: Stored, code: int = 200) -> ApiResponse:
-        render = row_renderer(call) if call.wants_table else in_version(call.kind)
-        return ApiResponse(code, render(stored), JSON_HEADERS)
+    def _object(self, call: Call, stored: Stored, code: int = 200) -> ApiResponse:
+        headers = JSON_HEADERS
+        if call.warnings:
+            told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in call.warnings)
+            headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in told)}
+        return ApiResponse(code, self._reads.renderer(call)(stored), headers)
 
 
 def _failure(error: status.ApiError) -> ApiResponse:

@@ -148,6 +148,9 @@ VALIDATING_WEBHOOKS = Kind(
     categories=("api-extensions",),
 )
 DISRUPTION_BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), STATUS, True)
+PRIORITY_CLASSES = Kind(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",), counts_generations=True
+)
 TOKEN_REVIEWS = Kind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, verbs=CREATE_ONLY)
 SELF_SUBJECT_REVIEWS = Kind(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, verbs=CREATE_ONLY
@@ -174,7 +177,7 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), STATUS, True, categories=ALL),
     Kind("batch", "v1", "jobs", "Job", True, (), STATUS, True, categories=ALL),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", True),
-    Kind("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",), counts_generations=True),
+    PRIORITY_CLASSES,
     DISRUPTION_BUDGETS,
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,

@@ -30,78 +30,18 @@ _MAX_ANNOTATIONS = 256 * 1024
 _LABEL_NAMED = frozenset({("", "namespaces"), ("", "services")})
 
 LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an "
-    "alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+    "at most 63 lower case letters, digits or '-', the first and the last a letter or digit "
+    "(a DNS label such as 'my-name')"
 )
 SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+    "at most 253 lower case letters, digits, '-' or '.', the first and the last of each part a letter or digit "
+    "(a DNS name such as 'example.com')"
 )
-
-
-def without_nulls(value: Any) -> Any:
-    """Built-in kinds know no null: a field that is null is not there."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [without_nulls(inner) for inner in value]
-    return value
-
-
-def read_body(target: Target, tree: Json) -> Json:
-    """Checks that a body is what its URL says, and of the right basic shape. Gives it its kind and its namespace."""
-    kind = target.kind
-    for field, expected, word in (("apiVersion", kind.api_version, "API version"), ("kind", kind.kind, "kind")):
-        given = tree.get(field, expected)
-        if given != expected:
-            raise status.bad_request(
-                f"the {word} in the data ({given}) does not match the expected {word} ({expected})"
-            )
-    tree = {"apiVersion": kind.api_version, "kind": kind.kind, **(tree if kind.custom else without_nulls(tree))}
-    metadata = tree.get("metadata") or {}
-    _check_shape(kind, metadata)
-    metadata = tree["metadata"] = {key: value for key, value in metadata.items() if value is not None}
-    namespace = metadata.get("namespace", "")
-    if namespace and namespace != target.namespace:
-        raise status.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-            f" ({namespace} is not {target.namespace or 'the cluster scope'})"
-        )
-    if kind.namespaced:
-        metadata["namespace"] = target.namespace
-    return tree
-
-
-def _check_shape(kind: Kind, metadata: object) -> None:
-    """What a typed server could not even decode: told as it would."""
-
-    def undecodable(field: str, value: object, wanted: str) -> status.ApiError:
-        found = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
-        return status.bad_request(
-            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: cannot unmarshal '
-            f"{found.get(type(value), 'null')} into Go struct field ObjectMeta.{field} of type {wanted}"
-        )
-
-    if not isinstance(metadata, dict):
-        raise undecodable("metadata", metadata, "v1.ObjectMeta")
-    for field in ("name", "generateName", "namespace", "uid", "resourceVersion"):
-        if not isinstance(metadata.get(field) or "", str):
-            raise undecodable(f"metadata.{field}", metadata[field], "string")
-    for field in ("labels", "annotations"):
-        pairs = metadata.get(field)
-        if pairs is not None and not isinstance(pairs, dict):
-            raise undecodable(f"metadata.{field}", pairs, "map[string]string")
-        for value in (pairs or {}).values():
-            if not isinstance(value, str):
-                raise undecodable(f"metadata.{field}", value, "string")
-    for field, wanted, element in (("finalizers", "string", str), ("ownerReferences", "v1.OwnerReference", dict)):
-        values = metadata.get(field)
-        if values is not None and not isinstance(values, list):
-            raise undecodable(f"metadata.{field}", values, f"[]{wanted}")
-        for value in values or ():
-            if not isinstance(value, element):
-                raise undecodable(f"metadata.{field}", value, wanted)
+KEY_RULE = (
+    "a name of at most 63 letters, digits, '-', '_' or '.', the first and the last a letter or digit, with an optional "
+    "DNS name and '/' before it (such as 'example.com/my-name')"
+)
+VALUE_RULE = "at most 63 letters, digits, '-', '_' or '.', the first and the last a letter or digit, or nothing at all"
 
 
 def check_creatable(kind: Kind, tree: Json) -> None:
@@ -122,8 +62,6 @@ def stamp_new(kind: Kind, tree: Json, *, name: str, uid: str, now: str) -> None:
     metadata["creationTimestamp"] = now
     if kind.counts_generations:
         metadata["generation"] = 1
-    if kind.custom and kind.has_status:
-        tree.pop("status", None)
 
 
 def merged_update(target: Target, live: Json, candidate: Json) -> Json:
@@ -139,8 +77,7 @@ def merged_update(target: Target, live: Json, candidate: Json) -> Json:
     if proposed.get("resourceVersion", "") not in ("", live["metadata"]["resourceVersion"]):
         raise status.conflict(kind, name)
     if proposed.get("uid", "") not in ("", live["metadata"]["uid"]):
-        why = f"Precondition failed: UID in precondition: {proposed['uid']}, UID in object meta: {live['metadata']['uid']}"
-        raise status.conflict(kind, name, why)
+        raise status.conflict(kind, name, status.failed_precondition("UID", proposed["uid"], live["metadata"]["uid"]))
     if target.subresource == "status":
         return _with_status(kind, live, candidate)
     metadata = {key: value for key, value in proposed.items() if key not in SERVER_OWNED and value not in ({}, [])}
@@ -192,7 +129,7 @@ def metadata_causes(kind: Kind, tree: Json, live: Json | None) -> list[Cause]:
     labels = metadata.get("labels")
     if labels:
         for key, value in labels.items():
-            causes += _key_causes("metadata.labels", key) + _label_value_causes(key, value)
+            causes += _key_causes("metadata.labels", key) + _label_value_causes(value)
     annotations = metadata.get("annotations")
     if annotations:
         for key in annotations:
@@ -211,22 +148,17 @@ def metadata_causes(kind: Kind, tree: Json, live: Json | None) -> list[Cause]:
 
 
 def name_causes(kind: Kind, name: str) -> list[Cause]:
-    causes = []
-    label = kind.storage in _LABEL_NAMED
-    longest = 63 if label else 253
-    if len(name) > longest:
-        causes.append(wrong("metadata.name", name, f"must be no more than {longest} characters"))
-    if not _matches(label, name):
-        causes.append(wrong("metadata.name", name, LABEL_RULE if label else SUBDOMAIN_RULE))
-    return causes
+    if kind.storage in _LABEL_NAMED:
+        return [] if is_label(name) else [wrong("metadata.name", name, LABEL_RULE)]
+    return [] if is_subdomain(name) else [wrong("metadata.name", name, SUBDOMAIN_RULE)]
 
 
-def _matches(label: bool, name: str) -> bool:
-    return bool((_LABEL if label else _SUBDOMAIN).fullmatch(name))
+def is_label(name: str) -> bool:
+    return len(name) <= 63 and bool(_LABEL.fullmatch(name))
 
 
-def is_label(name: object) -> bool:
-    return isinstance(name, str) and len(name) <= 63 and bool(_LABEL.fullmatch(name))
+def is_subdomain(name: str) -> bool:
+    return len(name) <= 253 and bool(_SUBDOMAIN.fullmatch(name))
 
 
 @lru_cache(maxsize=4096)
@@ -244,27 +176,11 @@ def is_label_value(value: str) -> bool:
 
 
 def _key_causes(field: str, key: str) -> list[Cause]:
-    if is_qualified(key):
-        return []
-    rule = (
-        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
-        "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
-        "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]'), with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
-    )
-    return [wrong(field, key, rule)]
+    return [] if is_qualified(key) else [wrong(field, key, KEY_RULE)]
 
 
-def _label_value_causes(key: str, value: str) -> list[Cause]:
-    if is_label_value(value):
-        return []
-    if len(value) > 63:
-        return [wrong("metadata.labels", value, "must be no more than 63 characters")]
-    rule = (
-        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-        "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-        "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-    )
-    return [wrong("metadata.labels", value, rule)]
+def _label_value_causes(value: str) -> list[Cause]:
+    return [] if is_label_value(value) else [wrong("metadata.labels", value, VALUE_RULE)]
 
 
 def _owner_causes(owners: list[Json]) -> list[Cause]:
@@ -292,6 +208,6 @@ def _finalizer_causes(metadata: Json, live: Json | None) -> list[Cause]:
         added = [one for one in metadata["finalizers"] if one not in live["metadata"].get("finalizers", ())]
         if added:
             listed = ", ".join(f'"{one}"' for one in added)
-            why = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+            why = f"no new finalizers can be added if the object is being deleted, found {listed}"
             causes.append(prohibited("metadata.finalizers", why))
     return causes

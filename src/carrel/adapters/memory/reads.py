@@ -8,6 +8,7 @@ import base64
 import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from carrel.protocols import Malformed
 
 Json = dict[str, Any]
 
-TOKEN_TOO_OLD = (
+PAGE_TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
 )
@@ -96,8 +97,13 @@ def in_version(kind: Kind) -> Callable[[Stored], bytes]:
 
 
 class Reads:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
         self._store = store
+        self._clock = clock
+
+    def renderer(self, call: Call) -> Callable[[Stored], bytes]:
+        """How one object is written in the form that the caller reads."""
+        return tables.one_row(call, self._clock) if call.wants_table else in_version(call.kind)
 
     def get(self, call: Call) -> Stored:
         target = call.target
@@ -111,7 +117,7 @@ class Reads:
         found = filter(selected.matches, self._store.collection(selected.kind.storage).items(selected.namespace))
         return sorted(found, key=lambda stored: stored.key)
 
-    def list(self, call: Call) -> bytes:
+    def list_bytes(self, call: Call) -> bytes:
         selected = selected_by(call)
         collection = self._store.collection(call.kind.storage)
         version, after = self._place(call)
@@ -129,7 +135,7 @@ class Reads:
                 metadata["remainingItemCount"] = len(items) - limit
             items = items[:limit]
         if call.wants_table:
-            return encode(tables.table(call.kind, [item.tree for item in items], metadata, tables.form(call)))
+            return tables.table(call, [item.tree for item in items], metadata, self._clock())
         return _list_bytes(call.kind, metadata, items)
 
     def _place(self, call: Call) -> tuple[int, tuple[str, str] | None]:
@@ -147,11 +153,11 @@ class Reads:
         return (asked, None) if exact else (current, None)
 
     @staticmethod
-    def _items_at(collection: Collection, version: int, call: Call) -> "list[Stored]":
+    def _items_at(collection: Collection, version: int, call: Call) -> list[Stored]:
         try:
             return collection.items_at(version, call.target.namespace)
         except Forgotten as gone:
-            raise status.expired(TOKEN_TOO_OLD if call.query.get("continue") else str(gone)) from gone
+            raise status.expired(PAGE_TOO_OLD if call.query.get("continue") else str(gone)) from gone
 
     def watch(self, call: Call) -> Watch:
         selected = selected_by(call)
@@ -163,7 +169,7 @@ class Reads:
             raise status.bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan")
         return Watch(
             matches=selected.matches,
-            render=tables.row_renderer(call) if call.wants_table else in_version(call.kind),
+            render=self.renderer(call),
             api_version=call.kind.api_version,
             kind=call.kind.kind,
             after=asked or self._store.version,

@@ -1,22 +1,24 @@
 """What holds for one kind only: its defaults and its checks, as a table.
 
-Defaults change the tree that they are given (it belongs to the write that is going on). Checks report all that is wrong.
+Defaults get a tree that belongs to the write that is going on, and may change it. Checks report all that is wrong.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.adapters.memory import pods
+from carrel.adapters.memory import built_in_rules as built_in
+from carrel.adapters.memory import crds, pods
 from carrel.adapters.memory.causes import Cause
 from carrel.adapters.memory.kinds import Kind
+from carrel.adapters.memory.schema import apply_defaults, validate
 from carrel.adapters.memory.store import Storage
 
 Json = dict[str, Any]
 
 
-def _nothing(tree: Json) -> None:
-    pass
+def _as_it_is(tree: Json) -> Json:
+    return tree
 
 
 def _fine(tree: Json, live: Json | None) -> list[Cause]:
@@ -25,29 +27,41 @@ def _fine(tree: Json, live: Json | None) -> list[Cause]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    default: Callable[[Json], None] = _nothing
+    default: Callable[[Json], Json] = _as_it_is
     check: Callable[[Json, Json | None], list[Cause]] = _fine
     """Called with the new tree and the live one (None on create)."""
     needs_version: bool = False
     """An update (PUT) has to name the resourceVersion that it replaces."""
 
 
-def _default_namespace(namespace: Json) -> None:
-    metadata = namespace["metadata"]
-    if "name" in metadata:
-        metadata["labels"] = {**metadata.get("labels", {}), "kubernetes.io/metadata.name": metadata["name"]}
-    if not metadata.get("deletionTimestamp"):
-        namespace.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-        namespace.setdefault("status", {}).setdefault("phase", "Active")
-
-
 _PLAIN = Rules()
 _RULES: dict[Storage, Rules] = {
     ("", "pods"): Rules(pods.default, pods.check),
-    ("", "namespaces"): Rules(_default_namespace),
-    ("coordination.k8s.io", "leases"): Rules(needs_version=True),
+    ("", "namespaces"): Rules(built_in.default_namespace),
+    ("", "nodes"): Rules(built_in.default_node),
+    ("", "secrets"): Rules(built_in.default_secret, built_in.check_secret),
+    ("", "configmaps"): Rules(check=built_in.check_config_map),
+    ("", "events"): Rules(check=built_in.check_event),
+    ("", "services"): Rules(built_in.default_service, built_in.check_service),
+    ("coordination.k8s.io", "leases"): Rules(check=built_in.check_lease, needs_version=True),
+    ("scheduling.k8s.io", "priorityclasses"): Rules(built_in.default_priority_class, built_in.check_priority_class),
+    ("policy", "poddisruptionbudgets"): Rules(check=built_in.check_disruption_budget, needs_version=True),
+    ("apiextensions.k8s.io", "customresourcedefinitions"): Rules(crds.default, crds.check, needs_version=True),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): Rules(
+        built_in.default_webhooks, built_in.check_webhooks, needs_version=True
+    ),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): Rules(
+        built_in.default_webhooks, built_in.check_webhooks, needs_version=True
+    ),
 }
 
 
 def rules_of(kind: Kind) -> Rules:
-    return _RULES.get(kind.storage, _PLAIN)
+    return _rules_of_custom(kind) if kind.custom else _RULES.get(kind.storage, _PLAIN)
+
+
+def _rules_of_custom(kind: Kind) -> Rules:
+    schema = kind.schema or {}
+    return Rules(
+        lambda tree: apply_defaults(schema, tree), lambda tree, live: validate(schema, tree), needs_version=True
+    )

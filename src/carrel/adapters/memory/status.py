@@ -62,6 +62,10 @@ def already_exists(kind: Kind, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", f'{kind.qualified_plural} "{name}" already exists', _about(kind, name))
 
 
+def failed_precondition(what: str, wanted: str, found: str) -> str:
+    return f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+
+
 def conflict(kind: Kind, name: str, why: str = MODIFIED, subresource: str = "") -> ApiError:
     where = f"{kind.qualified_plural}/{subresource}" if subresource else kind.qualified_plural
     return ApiError(409, "Conflict", f'Operation cannot be fulfilled on {where} "{name}": {why}', _about(kind, name))
@@ -97,7 +101,8 @@ def unsupported_media_type(given: str, supported: str) -> ApiError:
     return ApiError(
         415,
         "UnsupportedMediaType",
-        f"the body of the request was in an unknown format ({given or 'no Content-Type'}) - accepted media types include: {supported}",
+        f"the body of the request was in an unknown format ({given or 'no Content-Type'}) - "
+        f"accepted media types include: {supported}",
     )
 
 

@@ -3,7 +3,7 @@
 Invariants:
 - one counter gives every write its resourceVersion, so versions of all kinds are in one order;
 - a stored tree is never changed again: writers make a new one, readers share it, its bytes are encoded once;
-- each collection remembers its last changes, oldest first; what is older is forgotten, and `forgotten` says up to where.
+- each collection remembers its last changes, oldest first; `forgotten` says up to where they are not remembered.
 
 An older state is not kept: it is found by undoing the remembered changes. Paging and stale reads stand on that.
 """

@@ -4,7 +4,7 @@ Binding writes the node, the annotations and the PodScheduled condition in one s
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from carrel.adapters.memory import status
@@ -16,6 +16,7 @@ from carrel.adapters.memory.kinds import DISRUPTION_BUDGETS, PODS
 from carrel.adapters.memory.reads import Reads
 from carrel.adapters.memory.selectors import label_selector_of
 from carrel.adapters.memory.store import Store, Stored
+from carrel.adapters.memory.times import timestamp
 
 Json = dict[str, Any]
 
@@ -57,7 +58,7 @@ class Subresources:
         given = binding["metadata"].get("uid", "")
         why = ""
         if given and given != pod.uid:
-            why = f"Precondition failed: UID in precondition: {given}, UID in object meta: {pod.uid}"
+            why = status.failed_precondition("UID", given, pod.uid)
         elif "deletionTimestamp" in metadata:
             why = f"pod {name} is being deleted, cannot be assigned to a host"
         elif spec.get("nodeName"):
@@ -72,7 +73,7 @@ class Subresources:
         for field in ("annotations", "labels"):
             if given.get(field):
                 metadata[field] = {**metadata.get(field, {}), **given[field]}
-        now = self._clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamp(self._clock())
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": now}
         pod_status = dict(pod.get("status", {}))
         others = [one for one in pod_status.get("conditions", ()) if one.get("type") != "PodScheduled"]
@@ -109,29 +110,35 @@ class Subresources:
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
             )
         for budget in budgets:
-            budget_status = budget.tree.get("status", {})
-            allowed = budget_status.get("disruptionsAllowed", 0)
-            if allowed <= 0:
-                why = f"The disruption budget {budget.key[1]} needs {budget_status.get('desiredHealthy', 0)} healthy pods and has {budget_status.get('currentHealthy', 0)} currently"
-                raise status.ApiError(
-                    429,
-                    "TooManyRequests",
-                    "Cannot evict pod as it would violate the pod's disruption budget.",
-                    {"name": name, "kind": "pods", "causes": [{"reason": "DisruptionBudget", "message": why}]},
-                )
-            if not dry_run:
-                disrupted = {
-                    **budget_status.get("disruptedPods", {}),
-                    name: self._clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                }
-                changed = {**budget_status, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}
-                self._store.write(DISRUPTION_BUDGETS.storage, budget, {**budget.tree, "status": changed})
+            self._spend(budget, name, dry_run)
+
+    def _spend(self, budget: Stored, pod_name: str, dry_run: bool) -> None:
+        """Takes one disruption from a budget, or refuses."""
+        known = budget.tree.get("status", {})
+        allowed = known.get("disruptionsAllowed", 0)
+        if allowed <= 0:
+            why = (
+                f"The disruption budget {budget.key[1]} needs {known.get('desiredHealthy', 0)} healthy pods "
+                f"and has {known.get('currentHealthy', 0)} currently"
+            )
+            raise status.ApiError(
+                429,
+                "TooManyRequests",
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                {"name": pod_name, "kind": "pods", "causes": [{"reason": "DisruptionBudget", "message": why}]},
+            )
+        if not dry_run:
+            disrupted = {**known.get("disruptedPods", {}), pod_name: timestamp(self._clock())}
+            changed = {**known, "disruptionsAllowed": allowed - 1, "disruptedPods": disrupted}
+            tree = {**budget.tree, "metadata": dict(budget.tree["metadata"]), "status": changed}
+            self._store.write(DISRUPTION_BUDGETS.storage, budget, tree)
 
     async def _admitted(self, call: Call, kind_name: str, api_versions: tuple[str, ...]) -> Json:
         body = call.document()
         if body.get("kind", kind_name) != kind_name or body.get("apiVersion", api_versions[0]) not in api_versions:
             raise status.bad_request(
-                f"a {kind_name} ({' or '.join(api_versions)}) is expected here, not {body.get('apiVersion')} {body.get('kind')}"
+                f"{kind_name} ({' or '.join(api_versions)}) is expected here, "
+                f"not {body.get('kind')} ({body.get('apiVersion')})"
             )
         metadata = body.get("metadata") or {}
         if metadata.get("name", call.target.name) != call.target.name:

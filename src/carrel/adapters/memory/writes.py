@@ -7,20 +7,21 @@ version is a conflict. No lock is held while anybody waits.
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from carrel.adapters.memory import causes, objects, status
+from carrel.adapters.memory import causes, objects, pods, status
 from carrel.adapters.memory.admission import Admission, Review
-from carrel.adapters.memory.calls import Call, Target, decode_json
+from carrel.adapters.memory.apply import track_update
+from carrel.adapters.memory.bodies import read_body
+from carrel.adapters.memory.calls import Call, Target
 from carrel.adapters.memory.deletion import Deletion
-from carrel.adapters.memory.kinds import NAMESPACES, Kind
-from carrel.adapters.memory.patch import merge_keys_for, merge_patch, strategic_merge
+from carrel.adapters.memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Kind
+from carrel.adapters.memory.patches import APPLY_PATCH, Applied, keys_of, patch_of
 from carrel.adapters.memory.rules import rules_of
 from carrel.adapters.memory.store import Store, Stored, encode
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes import json_patch
+from carrel.adapters.memory.times import timestamp
 
 Json = dict[str, Any]
 Clock = Callable[[], datetime]
@@ -29,15 +30,6 @@ NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """What generated names end in: no vowels, so that no word comes out."""
 LONGEST_PREFIX = 58
 ATTEMPTS = 10
-
-JSON_PATCH = "application/json-patch+json"
-MERGE_PATCH = "application/merge-patch+json"
-STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
-
-
-def timestamp(now: datetime) -> str:
-    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Writes:
@@ -54,8 +46,7 @@ class Writes:
         """One of the namespaces that are there from the start."""
         tree: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {}}
         objects.stamp_new(NAMESPACES, tree, name=name, uid=self._uid(), now=timestamp(self._clock()))
-        rules_of(NAMESPACES).default(tree)
-        self._store.write(NAMESPACES.storage, None, tree)
+        self._store.write(NAMESPACES.storage, None, rules_of(NAMESPACES).default(tree))
 
     async def create(self, call: Call) -> Stored:
         return await self._create(call, call.document())
@@ -73,34 +64,34 @@ class Writes:
             raise status.invalid(call.kind, call.target.name, [cause])
         return await self._change(call, lambda live: body, anew=not metadata.get("resourceVersion"))
 
-    async def patch(self, call: Call) -> Stored:
-        match call.media_type:
-            case "application/json-patch+json":
-                operations = decode_json(call.body)
-                return await self._change(call, lambda live: json_patch.apply(live, operations))
-            case "application/merge-patch+json":
-                document = _patch_document(call)
-                return await self._change(call, lambda live: merge_patch(live, document))
-            case "application/strategic-merge-patch+json" if not call.kind.custom:
-                document = _patch_document(call)
-                keys = merge_keys_for(call.kind.qualified_kind)
-                return await self._change(call, lambda live: strategic_merge(live, document, keys))
-        known = (
-            [JSON_PATCH, MERGE_PATCH, APPLY_PATCH]
-            if call.kind.custom
-            else [JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH]
-        )
-        raise status.unsupported_media_type(call.media_type, ", ".join(known))
+    async def patch(self, call: Call) -> tuple[Stored, bool]:
+        """The patched object, and whether it is new: only an apply makes a new one."""
+        if call.media_type == APPLY_PATCH:
+            return await self._apply(call)
+        return await self._change(call, patch_of(call)), False
+
+    async def _apply(self, call: Call) -> tuple[Stored, bool]:
+        applied = Applied(call, timestamp(self._clock()))
+        there = self._store.collection(call.kind.storage).get(call.target.namespace, call.target.name)
+        if there is None and not call.target.subresource:
+            return await self._create(call, applied.to(None)), True
+        return await self._change(call, applied.to), False
 
     async def _create(self, call: Call, body: Json) -> Stored:
         kind = call.kind
-        tree = objects.read_body(call.target, body)
+        tree = read_body(call, body)
         objects.check_creatable(kind, tree)
         self._check_namespace(call.target, tree["metadata"].get("name", ""))
+        if kind.has_status and kind.storage != NODES.storage:
+            # A new object has no past. Only a kubelet brings the status of its node along.
+            tree.pop("status", None)
         rules = rules_of(kind)
-        rules.default(tree)
-        tree = await self._admission.mutate(Review("CREATE", call, tree, None))
-        rules.default(tree)
+        tree = rules.default(tree)
+        mutated = await self._admission.mutate(Review("CREATE", call, tree, None))
+        if mutated is not tree:
+            tree = rules.default(read_body(call, mutated))
+        if kind.storage == PODS.storage:
+            pods.admit(tree, self._priority_class)
         name = tree["metadata"].get("name") or self._free_name(call.target, tree["metadata"]["generateName"])
         objects.stamp_new(kind, tree, name=name, uid=self._uid(), now=timestamp(self._clock()))
         tree["apiVersion"] = kind.stored_api_version
@@ -134,35 +125,42 @@ class Writes:
         shown = live.tree
         if shown["apiVersion"] != target.kind.api_version:
             shown = {**shown, "apiVersion": target.kind.api_version}
-        try:
-            candidate = proposed(shown)
-        except Malformed as error:
-            raise status.ApiError(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from error
-        if not isinstance(candidate, dict):
-            raise status.bad_request("the patched object is no object any more")
-        tree = objects.read_body(target, candidate)
-        rules_of(target.kind).default(tree)
-        return objects.merged_update(target, live.tree, tree)
+        tree = read_body(call, proposed(shown))
+        return objects.merged_update(target, live.tree, rules_of(target.kind).default(tree))
 
     async def _admitted(self, call: Call, live: Stored, tree: Json) -> Json:
         mutated = await self._admission.mutate(Review("UPDATE", call, tree, live.tree))
         if mutated is not tree:
-            rules_of(call.kind).default(mutated)
-            tree = objects.merged_update(call.target, live.tree, mutated)
+            tree = rules_of(call.kind).default(read_body(call, mutated))
+            tree = objects.merged_update(call.target, live.tree, tree)
         tree["apiVersion"] = call.kind.stored_api_version
         self._check(call.kind, tree, live.tree)
         await self._admission.validate(Review("UPDATE", call, tree, live.tree))
         return tree
 
     def _stored(self, call: Call, live: Stored, tree: Json) -> Stored:
-        if objects.same(live.tree, tree):
+        if call.media_type == APPLY_PATCH:
+            # An apply that changes no value may still change who owns it.
+            if tree == live.tree:
+                return live
+        elif objects.same(live.tree, tree):
             return live
+        elif live.tree["metadata"].get("managedFields"):
+            tree["metadata"]["managedFields"] = self._owned(call, live.tree, tree)
         if call.dry_run:
             return Stored(tree, encode(tree), live.version)
         stored = self._store.write(call.kind.storage, live, tree)
         return self._deletion.finish(call.kind.storage, stored)
+
+    def _owned(self, call: Call, before: Json, after: Json) -> list[Json]:
+        return track_update(
+            before,
+            after,
+            manager=call.manager,
+            now=timestamp(self._clock()),
+            keys=keys_of(call.kind),
+            subresource=call.target.subresource,
+        )
 
     def _check(self, kind: Kind, tree: Json, live: Json | None) -> None:
         found = objects.metadata_causes(kind, tree, live) + rules_of(kind).check(tree, live)
@@ -191,6 +189,14 @@ class Writes:
                 ],
             )
 
+    def _priority_class(self, name: str) -> Json | None:
+        """The class of that name; without a name, the one that is the default, if there is one."""
+        classes = self._store.collection(PRIORITY_CLASSES.storage)
+        if name:
+            found = classes.get("", name)
+            return found.tree if found else None
+        return next((item.tree for item in classes.items() if item.tree.get("globalDefault")), None)
+
     def _uid(self) -> str:
         return str(UUID(int=self._chance.getrandbits(128), version=4))
 
@@ -200,10 +206,3 @@ class Writes:
             name = prefix[:LONGEST_PREFIX] + "".join(self._chance.choices(NAME_LETTERS, k=5))
             if collection.get(target.namespace, name) is None:
                 return name
-
-
-def _patch_document(call: Call) -> Json:
-    document = decode_json(call.body)
-    if not isinstance(document, dict):
-        raise status.bad_request(f"a patch of type {call.media_type} must be an object")
-    return document
