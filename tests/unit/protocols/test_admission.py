@@ -1,0 +1,100 @@
+"""AdmissionReviews as kube-apiserver sends them, and the answers it reads."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from carrel.protocols import Malformed
+from carrel.protocols.kubernetes.admission import AdmissionRequest, User, allowed, denied, read
+
+
+def review(version: str = "v1", **request: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": f"admission.k8s.io/{version}",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": "lab",
+            "operation": "CREATE",
+            "userInfo": {"username": "system:serviceaccount:hub:hub", "groups": ["system:authenticated"]},
+            "object": {"metadata": {"generateName": "jupyter-"}, "spec": {"containers": None}},
+            "oldObject": None,
+            "dryRun": False,
+            "options": {"kind": "CreateOptions"},
+            **request,
+        },
+    }
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_both_versions_are_read_and_answered_in_kind(version: str) -> None:
+    request = read(review(version))
+    assert request == AdmissionRequest(
+        api_version=f"admission.k8s.io/{version}",
+        uid="705ab4f5-6393-11e8-b7cc-42010a800002",
+        kind="Pod",
+        operation="CREATE",
+        namespace="lab",
+        name="",
+        user=User("system:serviceaccount:hub:hub", ("system:authenticated",)),
+        object={"metadata": {"generateName": "jupyter-"}, "spec": {"containers": None}},
+    )
+    assert allowed(request) == {
+        "apiVersion": f"admission.k8s.io/{version}",
+        "kind": "AdmissionReview",
+        "response": {"uid": "705ab4f5-6393-11e8-b7cc-42010a800002", "allowed": True},
+    }
+
+
+def test_what_is_missing_or_null_is_empty() -> None:
+    request = read(review(userInfo=None, dryRun=None, namespace=None, object=None, name=None))
+    assert (request.user, request.dry_run, request.namespace, request.object) == (User(""), False, "", None)
+
+
+def test_a_dry_run_an_update_and_a_subresource_are_seen() -> None:
+    request = read(review(dryRun=True, operation="UPDATE", subResource="status", oldObject={"a": 1}, name="train"))
+    assert (request.dry_run, request.operation, request.subresource) == (True, "UPDATE", "status")
+    assert (request.old_object, request.name) == ({"a": 1}, "train")
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        pytest.param(None, "apiVersion is ''|apiVersion is None", id="nothing"),
+        pytest.param([], "the document is .*expected an object", id="a list"),
+        pytest.param("{}", "the document is .*expected an object", id="text"),
+        pytest.param({"apiVersion": "v1", "kind": "AdmissionReview"}, "admission.k8s.io/v1", id="another version"),
+        pytest.param({**review(), "kind": "Pod"}, "kind is 'Pod'", id="another kind"),
+        pytest.param({**review(), "request": None}, "the request to decide on", id="no request"),
+        pytest.param({**review(), "request": 1}, "request is 1; expected an object", id="a request that is a number"),
+        pytest.param(review(uid=""), "request.uid is ''", id="no uid"),
+        pytest.param(review(uid=7), "request.uid is 7; expected text", id="a uid that is a number"),
+        pytest.param(review(operation="PATCH"), "request.operation is 'PATCH'", id="an unknown operation"),
+        pytest.param(review(kind=None), "request.kind.kind is None", id="no kind"),
+        pytest.param(review(object=[]), "request.object is .*an object", id="an object that is a list"),
+        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="a wordy dry run"),
+        pytest.param(review(userInfo={"groups": [1]}), r"userInfo.groups\[0\] is 1", id="a group that is a number"),
+    ],
+)
+def test_a_malformed_review_says_where_and_what(body: Any, complaint: str) -> None:
+    with pytest.raises(Malformed, match=complaint):
+        read(body)
+
+
+def test_a_patch_travels_as_base64_with_warnings_beside_it() -> None:
+    operations = [{"op": "add", "path": "/metadata/annotations", "value": {"terminate-at": "ö"}}]
+    response = allowed(read(review()), operations, warnings=["your booking ends tomorrow"])["response"]
+    assert json.loads(base64.b64decode(response["patch"])) == operations
+    assert (response["patchType"], response["warnings"]) == ("JSONPatch", ["your booking ends tomorrow"])
+
+
+def test_a_denial_has_a_message_and_a_code() -> None:
+    assert denied(read(review()), "two dialects on one pod")["response"] == {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "allowed": False,
+        "status": {"code": 403, "message": "two dialects on one pod"},
+    }

@@ -1,0 +1,102 @@
+"""The calls of kube-scheduler to an extender."""
+
+from typing import Any
+
+import pytest
+
+from carrel.protocols import Malformed
+from carrel.protocols.kubernetes.extender import (
+    Binding,
+    bound,
+    filter_failed,
+    filtered,
+    prioritized,
+    read_binding,
+    read_question,
+)
+
+POD = {"metadata": {"name": "train", "namespace": "lab"}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}, id="as kube-scheduler writes it"),
+        pytest.param({"pod": POD, "nodenames": ["n1", "n2"]}, id="as older versions wrote it"),
+        pytest.param({"POD": POD, "nodeNames": ["n1", "n2"]}, id="in any letter case"),
+    ],
+)
+def test_a_question_by_name_is_read_in_any_letter_case(body: dict[str, Any]) -> None:
+    question = read_question(body)
+    assert (question.pod, question.nodes, question.objects) == (POD, ("n1", "n2"), None)
+
+
+@pytest.mark.parametrize("items", ["items", "Items"])
+def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
+    n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
+    question = read_question({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
+    assert question.nodes == ("n1", "n2")
+    assert filtered(question, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
+        "Nodes": {"items": [n2]},
+        "NodeNames": ["n2"],
+        "FailedNodes": {"n1": "Insufficient GPU Memory in one device"},
+        "Error": "",
+    }
+
+
+def test_a_question_by_name_is_answered_by_name() -> None:
+    question = read_question({"Pod": POD, "NodeNames": ["n1"]})
+    assert filtered(question, ["n1"], {}) == {"Nodes": None, "NodeNames": ["n1"], "FailedNodes": {}, "Error": ""}
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        pytest.param({"Pod": POD, "Nodes": {"items": []}, "NodeNames": []}, "not both", id="both lists"),
+        pytest.param({"Pod": POD}, "not neither", id="no list"),
+        pytest.param({"NodeNames": ["n1"]}, "Pod is None; expected the pod to schedule", id="no pod"),
+        pytest.param({"Pod": POD, "pod": POD, "NodeNames": []}, "Pod once, not as Pod and pod", id="two pods"),
+        pytest.param({"Pod": [], "NodeNames": []}, "Pod is .*an object", id="a pod that is a list"),
+        pytest.param({"Pod": POD, "NodeNames": ["n1", 2]}, r"NodeNames\[1\] is 2", id="a name that is a number"),
+        pytest.param({"Pod": POD, "NodeNames": "n1"}, "NodeNames is 'n1'; expected a list", id="names that are text"),
+        pytest.param({"Pod": POD, "Nodes": {"items": [{}]}}, r"metadata.name is None", id="a node without a name"),
+        pytest.param([1], "the document is", id="a list"),
+        pytest.param(None, "Pod is None", id="nothing"),
+    ],
+)
+def test_a_malformed_question_says_what_is_wrong(body: Any, complaint: str) -> None:
+    with pytest.raises(Malformed, match=complaint):
+        read_question(body)
+
+
+def test_an_empty_list_of_names_is_a_list() -> None:
+    assert read_question({"Pod": POD, "NodeNames": []}).nodes == ()
+
+
+def test_a_failed_filter_has_only_an_error() -> None:
+    assert filter_failed("the ledger is not ready")["Error"] == "the ledger is not ready"
+
+
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
+def test_a_binding_is_read_in_any_letter_case(spell: Any) -> None:
+    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
+    assert read_binding({spell(key): value for key, value in words.items()}) == Binding("lab", "train", "uid-1", "n1")
+
+
+@pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
+def test_a_binding_needs_all_of_its_words(missing: str) -> None:
+    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
+    with pytest.raises(Malformed, match=missing):
+        read_binding({**words, missing: ""})
+
+
+def test_answers_are_spelled_as_the_go_types_are() -> None:
+    assert bound() == {"Error": ""}
+    assert bound("no such pod") == {"Error": "no such pod"}
+    assert prioritized({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
+
+
+@pytest.mark.parametrize("score", [-1, 11])
+def test_a_score_that_the_scheduler_would_refuse_is_our_own_mistake(score: int) -> None:
+    with pytest.raises(ValueError, match="0 to 10"):
+        prioritized({"n1": score})

@@ -1,0 +1,263 @@
+"""GpuClaim, GpuNodeStatus and the Leases of cards."""
+
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.reasons import Refusal
+from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.protocols import Malformed, gpuclaim
+from carrel.protocols.gpuclaim import Allocated, Phase
+from tests.kit.objects import claim, gpu_node_status, pod
+
+
+@pytest.mark.parametrize(
+    ("spec", "request_"),
+    [
+        pytest.param({"devices": {"count": 2}}, Request(2, WHOLE), id="two whole cards"),
+        pytest.param(
+            {"devices": {"count": 2, "policy": "contiguous"}},
+            Request(2, WHOLE, policy=Policy.CONTIGUOUS),
+            id="contiguous",
+        ),
+        pytest.param(
+            {"devices": {"count": 2, "policy": "spread"}}, Request(2, WHOLE, policy=Policy.SPREAD), id="spread"
+        ),
+        pytest.param(
+            {"devices": {"count": 1, "policy": "preferIds", "preferIds": [3, 1]}},
+            Request(1, WHOLE, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)),
+            id="preferred ids in their order",
+        ),
+        pytest.param({"devices": {"count": 1, "exclusivity": "Exclusive"}}, Request(1, WHOLE), id="exclusive"),
+        pytest.param(
+            {"devices": {"count": 1, "exclusivity": "Shared"}},
+            Request(1, Portion(Fraction(1, 4))),
+            id="a shared quarter",
+        ),
+        pytest.param(
+            {"devices": {"count": 2, "exclusivity": "Shared", "memoryMiB": 8138}},
+            Request(2, Memory(MiB(8138))),
+            id="2 cards, 8138 MiB on each",
+        ),
+        pytest.param(
+            {"devices": {"count": 4}, "topology": {"mode": "Required", "minBandwidthGBps": 600}},
+            Request(4, WHOLE, topology=Topology(TopologyMode.REQUIRED, 600)),
+            id="one island of fast links",
+        ),
+        pytest.param(
+            {"devices": {"count": 1}, "topology": {"mode": "Ignore"}},
+            Request(1, WHOLE, topology=Topology(TopologyMode.IGNORE)),
+            id="topology ignored",
+        ),
+        pytest.param(
+            {"devices": {"count": 1}, "selector": {"matchLabels": {"zone": "a"}}},
+            Request(1, WHOLE, node_labels=frozenset({("zone", "a")})),
+            id="nodes by label",
+        ),
+    ],
+)
+def test_a_claim_is_a_request(spec: dict[str, Any], request_: Request) -> None:
+    assert gpuclaim.request_of(claim(spec), shared_claims_per_card=4) == request_
+
+
+def test_mig_is_refused_with_a_reason() -> None:
+    refusal = gpuclaim.request_of(claim({"devices": {"count": 1, "exclusivity": "MIG"}}), 4)
+    assert isinstance(refusal, Refusal)
+    assert "GpuClaim lab/my-gpu-request asks for MIG slices" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        pytest.param({}, "spec.devices.count is 0", id="no count"),
+        pytest.param({"devices": {"count": -1}}, "spec.devices.count is -1", id="less than nothing"),
+        pytest.param(
+            {"devices": {"count": 1, "policy": "Spread"}}, "contiguous, spread, preferIds", id="a policy's case"
+        ),
+        pytest.param(
+            {"devices": {"count": 1, "exclusivity": "shared"}}, "Exclusive, Shared or MIG", id="an exclusivity's case"
+        ),
+        pytest.param({"devices": {"count": 1, "preferIds": [0, -1]}}, r"preferIds\[1\] is -1", id="a negative id"),
+        pytest.param({"devices": {"count": 1, "memoryMiB": 1}}, "memoryMiB is 1", id="memory of an exclusive claim"),
+        pytest.param(
+            {"devices": {"count": 1, "exclusivity": "Shared", "memoryMiB": 0}}, "memoryMiB is 0", id="no memory"
+        ),
+        pytest.param(
+            {"devices": {"count": 1}, "topology": {"mode": "Must"}}, "Required, Preferred, Ignore", id="a mode"
+        ),
+        pytest.param(
+            {"devices": {"count": 1}, "topology": {"minBandwidthGBps": -1}}, "minBandwidthGBps is -1", id="a bandwidth"
+        ),
+        pytest.param({"devices": {"count": 1}, "gangRef": "job", "gangSize": 0}, "gangSize is 0", id="an empty gang"),
+    ],
+)
+def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(Malformed, match=f"GpuClaim lab/my-gpu-request: .*{complaint}"):
+        gpuclaim.request_of(claim(spec), shared_claims_per_card=4)
+
+
+def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
+    assert gpuclaim.claim_status(Phase.BOUND, "node-a", [0, 1]) == {
+        "phase": "Bound",
+        "nodeName": "node-a",
+        "gpuIds": [0, 1],
+        "allocated": "node-a:0,1",
+        "message": "",
+    }
+    assert gpuclaim.claim_status(Phase.PENDING, message="no room")["allocated"] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "allocated"),
+    [
+        pytest.param("0,1", Allocated((0, 1)), id="as the program writes it"),
+        pytest.param("node-a:0,1", Allocated((0, 1), "node-a"), id="as its document says"),
+        pytest.param("7", Allocated((7,)), id="one card"),
+    ],
+)
+def test_both_spellings_of_an_allocation_are_read(text: str, allocated: Allocated) -> None:
+    assert gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": text})) == allocated
+
+
+def test_an_allocation_is_written_as_cuda_reads_it() -> None:
+    assert gpuclaim.write_allocated([0, 1]) == {"gpu.scheduling/allocated": "0,1"}
+    assert gpuclaim.read_allocated(pod()) is None
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", "node-a:", "node-a:0,-1", "0 1"])
+def test_a_malformed_allocation_is_named(text: str) -> None:
+    with pytest.raises(Malformed, match=r"metadata\.annotations\['gpu\.scheduling/allocated'\]"):
+        gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": text}))
+
+
+@pytest.mark.parametrize(("node", "index"), [("node-a", 0), ("gpu-1", 15), ("rack-1.lab.example", 3)])
+def test_the_lease_of_a_card_is_named_after_node_and_index(node: str, index: int) -> None:
+    assert gpuclaim.lease_name(node, index) == f"gpu-{node}-{index}"
+    assert gpuclaim.read_lease_name(f"gpu-{node}-{index}") == (node, index)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "gpu-", "gpu-0", "gpu--0", "node-a-0", "gpu-node-a", "gpu-node-a-01", "gpu-a-99999"]
+)
+def test_other_leases_are_not_taken_for_a_cards(name: str) -> None:
+    assert gpuclaim.read_lease_name(name) is None
+
+
+def test_a_pods_name_is_cut_to_the_length_of_a_label() -> None:
+    assert gpuclaim.lease_labels() == {"gpu.scheduling/managed": "true"}
+    assert gpuclaim.lease_labels("train")["gpu.scheduling/pod"] == "train"
+    assert gpuclaim.lease_labels("a" * 62 + "-" + "b" * 30)["gpu.scheduling/pod"] == "a" * 62
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+OF_A_PEER = {
+    "metadata": {"name": "node-a"},
+    "spec": {"nodeName": "node-a"},
+    "status": {
+        "total": 2,
+        "devices": [
+            {"id": 1, "island": "nvlink-group-0", "bandwidthGBps": 600, "health": "Unhealthy"},
+            {"id": 0, "island": "nvlink-group-0", "bandwidthGBps": 600, "inUseBy": ["uid-1"]},
+        ],
+    },
+}
+
+
+def test_what_another_agent_does_not_say_comes_from_the_nodes_labels() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-RTX-A6000", "nvidia.com/gpu.memory": "49140"}
+    node = gpuclaim.node_of(gpu_node_status(OF_A_PEER), labels)
+    assert node == Node(
+        "node-a",
+        (
+            Gpu("node-a/0", "node-a", 0, "NVIDIA-RTX-A6000", MiB(49140), "nvlink-group-0", 600),
+            Gpu(
+                "node-a/1",
+                "node-a",
+                1,
+                "NVIDIA-RTX-A6000",
+                MiB(49140),
+                "nvlink-group-0",
+                600,
+                "its node reports it as Unhealthy",
+            ),
+        ),
+        labels,
+    )
+    assert gpuclaim.heartbeat_of(gpu_node_status(OF_A_PEER)) is None
+
+
+def test_a_card_of_unknown_size_can_only_be_had_whole() -> None:
+    card = gpuclaim.node_of(gpu_node_status(OF_A_PEER), {}).gpus[0]
+    assert (WHOLE.on(card.memory), Portion(Fraction(1, 2)).on(card.memory)) == (card.memory, card.memory)
+
+
+def test_carrels_agent_writes_what_carrel_reads() -> None:
+    node = Node(
+        "n1",
+        (
+            Gpu("GPU-a", "n1", 0, "A100", MiB(81920), "nvlink-0", 600),
+            Gpu("GPU-b", "n1", 1, "T4", MiB(15360), unusable="XID 79"),
+        ),
+    )
+    written = gpuclaim.node_status(node, {"GPU-a": ["uid-1"]}, datetime(2025, 6, 1, 8, tzinfo=UTC))
+    assert written == {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuNodeStatus",
+        "metadata": {"name": "n1"},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "total": 2,
+            "devices": [
+                {
+                    "id": 0,
+                    "inUseBy": ["uid-1"],
+                    "health": "Healthy",
+                    "bandwidthGBps": 600,
+                    "island": "nvlink-0",
+                    "uuid": "GPU-a",
+                    "model": "A100",
+                    "memoryMiB": 81920,
+                    "reason": "",
+                },
+                {
+                    "id": 1,
+                    "inUseBy": [],
+                    "health": "Unhealthy",
+                    "bandwidthGBps": 0,
+                    "island": "",
+                    "uuid": "GPU-b",
+                    "model": "T4",
+                    "memoryMiB": 15360,
+                    "reason": "XID 79",
+                },
+            ],
+            "heartbeat": "2025-06-01T08:00:00Z",
+        },
+    }
+    assert gpuclaim.node_of(gpu_node_status(written), {}) == node
+    assert gpuclaim.heartbeat_of(gpu_node_status(written)) == datetime(2025, 6, 1, 8, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("devices", "complaint"),
+    [
+        pytest.param([{"id": 0}, {"id": 0}], r"devices\[1\]\.id is 0; .*no other device", id="one id twice"),
+        pytest.param([{"id": 0, "uuid": "GPU-a"}, {"id": 1, "uuid": "GPU-a"}], r"devices\[1\]", id="one uuid twice"),
+        pytest.param([{"id": -1}], r"devices\[0\]\.id is -1", id="a negative id"),
+        pytest.param([{"id": 0, "memoryMiB": -1}], r"devices\[0\]\.memoryMiB is -1", id="negative memory"),
+        pytest.param([{"id": 0, "bandwidthGBps": -1}], r"bandwidthGBps is -1", id="negative bandwidth"),
+    ],
+)
+def test_a_malformed_node_status_is_named(devices: list[dict[str, Any]], complaint: str) -> None:
+    status = gpu_node_status({"metadata": {"name": "n1"}, "status": {"devices": devices}})
+    with pytest.raises(Malformed, match=f"GpuNodeStatus n1: status.*{complaint}"):
+        gpuclaim.node_of(status, {})
+
+
+def test_a_malformed_label_of_the_node_is_named() -> None:
+    with pytest.raises(Malformed, match=r"node node-a: metadata\.labels\['nvidia\.com/gpu\.memory'\] is '0'"):
+        gpuclaim.node_of(gpu_node_status(OF_A_PEER), {"nvidia.com/gpu.memory": "0"})

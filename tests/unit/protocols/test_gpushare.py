@@ -1,0 +1,145 @@
+"""gpushare's words, spelled as its programs spell them."""
+
+import pytest
+
+from carrel.core.gpus import MiB
+from carrel.core.requests import ContainerNeed, Memory, Request
+from carrel.protocols import Malformed, gpushare
+from carrel.protocols.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod, Unit
+from tests.kit.objects import config_map, init_container, pod
+
+PLACED = {
+    "ALIYUN_COM_GPU_MEM_IDX": "1",
+    "ALIYUN_COM_GPU_MEM_DEV": "16276",
+    "ALIYUN_COM_GPU_MEM_POD": "8138",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1717228800000000001",
+}
+
+
+def test_the_containers_of_a_pod_share_one_card() -> None:
+    request = gpushare.request_of(
+        pod(limits=[{"aliyun.com/gpu-mem": "2000"}, {}, {"aliyun.com/gpu-mem": "3000"}]), Unit.MIB
+    )
+    assert request == Request(1, Memory(MiB(5000)))
+    assert request.containers == (
+        ContainerNeed("c0", 1, Memory(MiB(2000))),
+        ContainerNeed("c2", 1, Memory(MiB(3000))),
+    )
+
+
+def test_the_unit_is_the_clusters() -> None:
+    assert gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "8"}]), Unit.GIB) == Request(1, Memory(MiB(8192)))
+    assert Unit.GIB.from_memory(MiB(16276)) == 15
+
+
+@pytest.mark.parametrize(
+    ("init", "expected"),
+    [
+        pytest.param([init_container("i", {"aliyun.com/gpu-mem": "900"})], 1000, id="a modest init container is free"),
+        pytest.param([init_container("i", {"aliyun.com/gpu-mem": "4000"})], 4000, id="a greedy one sets the amount"),
+        pytest.param(
+            [init_container("i", {"aliyun.com/gpu-mem": "4000"}, "Always")], 5000, id="a sidecar runs beside the others"
+        ),
+        pytest.param(
+            [
+                init_container("s", {"aliyun.com/gpu-mem": "2000"}, "Always"),
+                init_container("i", {"aliyun.com/gpu-mem": "3000"}),
+            ],
+            5000,
+            id="an init container runs beside earlier sidecars",
+        ),
+    ],
+)
+def test_init_containers_count_by_when_they_run(init: list[dict[str, object]], expected: int) -> None:
+    request = gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "1000"}], init=init), Unit.MIB)
+    assert request is not None
+    assert request.amount == Memory(MiB(expected))
+
+
+@pytest.mark.parametrize("limits", [{}, {"aliyun.com/gpu-mem": "0"}, {"cpu": "1"}])
+def test_a_pod_that_asks_for_no_memory_asks_for_nothing(limits: dict[str, str]) -> None:
+    assert gpushare.request_of(pod(limits=[limits]), Unit.MIB) is None
+
+
+@pytest.mark.parametrize("amount", ["-1", "0.5", "2^63", "9223372036854775808", "lots", " 1"])
+def test_a_malformed_amount_names_pod_field_and_value(amount: str) -> None:
+    field = r"pod lab/train: spec\.containers\[0\]\.resources\.limits\['aliyun\.com/gpu-mem'\] is"
+    with pytest.raises(Malformed, match=field):
+        gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": amount}]), Unit.MIB)
+
+
+def test_a_placed_pod_is_read_and_written_word_for_word() -> None:
+    assumption = Assumption(1, 16276, 8138, assigned=False, assumed_at_ns=1717228800000000001)
+    assert gpushare.read_assumption(pod(PLACED)) == assumption
+    assert gpushare.write_assumption(assumption) == PLACED
+
+
+def test_a_pod_that_was_not_placed_has_no_assumption() -> None:
+    assert gpushare.read_assumption(pod()) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ALIYUN_COM_GPU_MEM_IDX", "-1"),
+        ("ALIYUN_COM_GPU_MEM_DEV", "many"),
+        ("ALIYUN_COM_GPU_MEM_POD", "-8138"),
+        ("ALIYUN_COM_GPU_MEM_POD", "18446744073709551615"),
+        ("ALIYUN_COM_GPU_MEM_ASSIGNED", "yes"),
+        ("ALIYUN_COM_GPU_MEM_ASSUME_TIME", ""),
+    ],
+)
+def test_a_forged_annotation_is_malformed(key: str, value: str) -> None:
+    with pytest.raises(Malformed, match=key):
+        gpushare.read_assumption(pod({**PLACED, key: value}))
+
+
+def test_an_allocation_over_several_cards_is_read_and_written() -> None:
+    text = '{"0":{"1":4069,"3":8138},"1":{"3":1}}'
+    allocation = {0: {1: 4069, 3: 8138}, 1: {3: 1}}
+    assert gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text})) == allocation
+    assert gpushare.write_allocation(allocation) == {"scheduler.framework.gpushare.allocation": text}
+    assert gpushare.read_allocation(pod()) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"a":{}}', '{"0":{"-1":1}}', '{"0":{"1":-1}}', '{"0":{"1":true}}', '{"0":7}']
+)
+def test_a_malformed_allocation_is_named(text: str) -> None:
+    with pytest.raises(Malformed, match=r"scheduler\.framework\.gpushare\.allocation"):
+        gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text}))
+
+
+@pytest.mark.parametrize(("text", "cards"), [("0,2", {0, 2}), ("1", {1}), ("", set()), (" ", set()), ("0, 2", {0, 2})])
+def test_the_cards_an_admin_has_set_aside_are_read(text: str, cards: set[int]) -> None:
+    assert gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text})) == cards
+
+
+@pytest.mark.parametrize("text", ["0,,2", "all", "-1"])
+def test_a_malformed_list_of_cards_is_named(text: str) -> None:
+    with pytest.raises(Malformed, match=r"ConfigMap kube-system/unhealthy-gpu-n1: data\.gpus"):
+        gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text}))
+
+
+def test_the_inspection_is_what_the_kubectl_plugin_reads() -> None:
+    cards = [InspectedCard(0, 16276, [InspectedPod("train", "lab", 8138)]), InspectedCard(1, 16276)]
+    assert gpushare.inspection([InspectedNode("n1", cards)]) == {
+        "nodes": [
+            {
+                "name": "n1",
+                "totalGPU": 32552,
+                "usedGPU": 8138,
+                "devs": [
+                    {
+                        "id": 0,
+                        "totalGPU": 16276,
+                        "usedGPU": 8138,
+                        "pods": [{"name": "train", "namespace": "lab", "usedGPU": 8138}],
+                    },
+                    {"id": 1, "totalGPU": 16276, "usedGPU": 0, "pods": []},
+                ],
+            }
+        ]
+    }
+    assert gpushare.inspection([], "no such node: n9") == {"nodes": [], "error": "no such node: n9"}
