@@ -41,8 +41,8 @@ def prune(schema: Schema, value: Any, *, root: bool = True) -> Any:
     """Without the fields that the schema does not know."""
     if isinstance(value, list):
         items = schema.get("items")
-        return [prune(items, element, root=False) for element in value] if isinstance(items, Mapping) else value
-    if not isinstance(value, Mapping):
+        return [prune(items, element, root=False) for element in value] if isinstance(items, dict) else value
+    if not isinstance(value, dict):
         return value
     own = OBJECT_FIELDS if root or schema.get(EMBEDDED) else ()
     kept = {}
@@ -61,10 +61,8 @@ def apply_defaults(schema: Schema, value: Any, *, root: bool = True) -> Any:
     """With the defaults of missing fields. A null that the schema does not allow counts as missing."""
     if isinstance(value, list):
         items = schema.get("items")
-        return (
-            [apply_defaults(items, element, root=False) for element in value] if isinstance(items, Mapping) else value
-        )
-    if not isinstance(value, Mapping):
+        return [apply_defaults(items, element, root=False) for element in value] if isinstance(items, dict) else value
+    if not isinstance(value, dict):
         return value
     own = OBJECT_FIELDS if root or schema.get(EMBEDDED) else ()
     filled = dict(value)
@@ -93,7 +91,7 @@ def schema_of_field(schema: Schema, name: str) -> Schema | None:
     known = (schema.get("properties") or {}).get(name)
     if known is None:
         known = schema.get("additionalProperties")
-    return known if isinstance(known, Mapping) else None
+    return known if isinstance(known, dict) else None
 
 
 def _is_missing(schema: Schema, fields: Mapping[str, Any], name: str) -> bool:
@@ -147,7 +145,7 @@ def _check_enum(allowed: list[Any], schema: Schema, value: Any, path: str, cause
 def _check_properties(
     properties: Mapping[str, Schema], schema: Schema, value: Any, path: str, causes: list[Cause]
 ) -> None:
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return
     own = OBJECT_FIELDS if not path or schema.get(EMBEDDED) else ()
     for name, known in properties.items():
@@ -156,14 +154,14 @@ def _check_properties(
 
 
 def _check_additional(known: Any, schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    if not isinstance(known, Mapping) or not isinstance(value, Mapping):
+    if not isinstance(known, dict) or not isinstance(value, dict):
         return
     for name, below in value.items():
         _check(known, below, f"{path}.{name}" if path else name, causes)
 
 
 def _check_required(names: list[str], schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         causes += [required(f"{path}.{name}" if path else name) for name in names if name not in value]
 
 
@@ -181,14 +179,14 @@ def _check_list_type(kind: str, schema: Schema, value: Any, path: str, causes: l
     for index, element in enumerate(value):
         identity = element
         if kind == "map":
-            identity = {key: element[key] for key in keys if key in element} if isinstance(element, Mapping) else None
+            identity = {key: element[key] for key in keys if key in element} if isinstance(element, dict) else None
         if identity in seen:
             causes.append(duplicate(f"{path}[{index}]", identity))
         seen.append(identity)
 
 
 def _check_embedded(applies: bool, schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    if not applies or not isinstance(value, Mapping):
+    if not applies or not isinstance(value, dict):
         return
     for name in ("apiVersion", "kind"):
         if not value.get(name):
@@ -244,12 +242,12 @@ def _check_max_items(most: int, schema: Schema, value: Any, path: str, causes: l
 
 
 def _check_min_properties(least: int, schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    if isinstance(value, Mapping) and len(value) < least:
+    if isinstance(value, dict) and len(value) < least:
         causes.append(wrong(path, value, f"{path} in body should have at least {least} properties"))
 
 
 def _check_max_properties(most: int, schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    if isinstance(value, Mapping) and len(value) > most:
+    if isinstance(value, dict) and len(value) > most:
         causes.append(wrong(path, value, f"{path} in body should have at most {most} properties"))
 
 
