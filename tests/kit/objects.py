@@ -1,17 +1,17 @@
 """Objects as they come from the API server, from manifests as people write them."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import msgspec
-import yaml
 
 from carrel.adapters.kube import views
 
 
 def pod_from(manifest: Mapping[str, Any]) -> views.Pod:
     """Like the API server, it writes quantities as text."""
-    copy = yaml.safe_load(yaml.safe_dump(dict(manifest)))
+    copy = deepcopy(dict(manifest))
     for group in ("containers", "initContainers"):
         for container in copy.get("spec", {}).get(group, []):
             for amounts in container.get("resources", {}).values():

@@ -1,0 +1,32 @@
+"""What is written on a pod when it gets its cards: Carrel's own words, and those of the dialect it asked in.
+
+All of it goes onto the pod with the Binding, in one write. These are copies, for the kubelet's environment, for peers
+and for people; who holds what is written on the Leases.
+"""
+
+from carrel.core.placement import Placement
+from carrel.core.requests import WHOLE
+from carrel.protocols import carrel, gpuclaim, gpushare, kai
+from carrel.protocols.asks import Ask, Dialect, Terms
+
+
+def annotations(ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms) -> dict[str, str]:
+    notes = carrel.write_devices([gpu.uuid for gpu in placement.gpus])
+    by_container = placement.by_container()
+    if len(set(by_container.values())) > 1:
+        for container, gpus in by_container.items():
+            notes |= carrel.write_devices([gpu.uuid for gpu in gpus], container)
+    if ask.dialect is Dialect.GPUSHARE:
+        notes |= _gpushare(ask, placement, assumed_at_ns, terms.memory_unit)
+    elif ask.dialect is Dialect.GPUCLAIM:
+        notes |= gpuclaim.write_allocated([gpu.index for gpu in placement.gpus])
+    elif ask.dialect is Dialect.KAI:
+        notes |= kai.write_received(fraction=ask.request.amount != WHOLE)
+    return notes
+
+
+def _gpushare(ask: Ask, placement: Placement, assumed_at_ns: int, unit: gpushare.Unit) -> dict[str, str]:
+    card = placement.gpus[0]
+    pod_units = unit.from_memory(ask.request.amount.on(card.memory))
+    assumption = gpushare.Assumption(card.index, unit.from_memory(card.memory), pod_units, False, assumed_at_ns)
+    return gpushare.write_assumption(assumption)

@@ -1,0 +1,166 @@
+"""What is written is read back as it was, in every dialect."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.shares import Holder, Share, ShareState
+from carrel.protocols import carrel, gpuclaim, gpushare, jupyter, kai, maia
+from carrel.protocols.kubernetes import admission
+from carrel.protocols.kubernetes.json_patch import annotate, apply, pointer
+from carrel.protocols.kubernetes.quantity import quantity
+from carrel.protocols.kubernetes.time import instant, micro_seconds, seconds
+from tests.kit.objects import gpu_node_status, lease, pod
+
+COUNTS = st.integers(0, 2**63 - 1)
+INDICES = st.integers(0, 9999)
+MEMORY = st.integers(1, 2**40).map(MiB)
+UIDS = st.uuids().map(str)
+NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True)
+MOMENTS = st.datetimes(
+    min_value=datetime(1901, 1, 2),
+    max_value=datetime(9999, 1, 1),
+    timezones=st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
+)
+
+
+@given(MOMENTS)
+def test_instants(moment: datetime) -> None:
+    assert instant(micro_seconds(moment), "x", "y") == moment
+    assert instant(seconds(moment), "x", "y") == moment.astimezone(UTC).replace(microsecond=0)
+    assert instant(moment.isoformat(), "x", "y") == moment
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_whole_quantities(number: int) -> None:
+    assert quantity(str(number), "x", "y") == number
+
+
+@given(st.integers(0, 10**6), st.integers(0, 9), st.sampled_from([("", 1), ("k", 10**3), ("Ki", 2**10), ("Gi", 2**30)]))
+def test_quantities_with_a_point_and_a_suffix(number: int, places: int, suffix: tuple[str, int]) -> None:
+    text = f"{number // 10**places}.{number % 10**places:0{max(places, 1)}d}" if places else str(number)
+    exact = Fraction(number, 10**places) * suffix[1]
+    assert 0 <= quantity(text + suffix[0], "x", "y") - exact < Fraction(1, 10**9)
+
+
+@given(st.text().filter(str.isprintable))
+def test_names_of_notebook_users(name: str) -> None:
+    label = jupyter.escape(name)
+    assert jupyter.username_of(pod(labels={"hub.jupyter.org/username": label})) == name
+
+
+@given(st.lists(st.text(max_size=6).filter(str.isprintable), unique=True))
+def test_two_users_never_share_a_label(names: list[str]) -> None:
+    assert len({jupyter.escape(name) for name in names}) == len(names)
+
+
+@given(st.builds(gpushare.Assumption, COUNTS, COUNTS, COUNTS, st.booleans(), COUNTS))
+def test_gpushare_assumptions(assumption: gpushare.Assumption) -> None:
+    assert gpushare.read_assumption(pod(gpushare.write_assumption(assumption))) == assumption
+
+
+@given(st.dictionaries(INDICES, st.dictionaries(INDICES, COUNTS)))
+def test_gpushare_allocations(allocation: dict[int, dict[int, int]]) -> None:
+    assert gpushare.read_allocation(pod(gpushare.write_allocation(allocation))) == allocation
+
+
+@given(st.lists(INDICES, min_size=1))
+def test_claim_allocations(ids: list[int]) -> None:
+    read = gpuclaim.read_allocated(pod(gpuclaim.write_allocated(ids)))
+    assert read == gpuclaim.Allocated(tuple(ids))
+    status = gpuclaim.claim_status(gpuclaim.Phase.BOUND, "node-a", ids)
+    assert gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": status["allocated"]})) == gpuclaim.Allocated(
+        tuple(ids), "node-a"
+    )
+
+
+@given(NAMES, INDICES)
+def test_names_of_leases(node: str, index: int) -> None:
+    assert gpuclaim.read_lease_name(gpuclaim.lease_name(node, index)) == (node, index)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Node:
+    name = draw(NAMES)
+    cards = draw(st.lists(st.tuples(UIDS, NAMES, MEMORY, NAMES, st.integers(0, 900), st.sampled_from(["", "XID 79"]))))
+    return Node(
+        name,
+        tuple(
+            Gpu(f"GPU-{uuid}{i}", name, i, model, memory, island, bandwidth, unusable)
+            for i, (uuid, model, memory, island, bandwidth, unusable) in enumerate(cards)
+        ),
+    )
+
+
+@given(nodes(), MOMENTS)
+def test_node_statuses(node: Node, heartbeat: datetime) -> None:
+    status = gpu_node_status(gpuclaim.node_status(node, {}, heartbeat))
+    assert gpuclaim.node_of(status, {}) == node
+    assert gpuclaim.heartbeat_of(status) == heartbeat.astimezone(UTC).replace(microsecond=0)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> carrel.CardRecord:
+    gpu = f"GPU-{draw(UIDS)}"
+    holders = st.builds(Holder, UIDS, st.text(max_size=8))
+    states = st.sampled_from([ShareState.ASSUMED, ShareState.ASSIGNED, ShareState.RELEASING])
+    shared = st.lists(st.builds(Share, holders, st.just(gpu), MEMORY, states), unique_by=lambda share: share.holder.uid)
+    whole = st.builds(Share, holders, st.just(gpu), st.none(), states).map(lambda share: [share])
+    return carrel.CardRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)), draw(st.none() | holders))
+
+
+@given(records(), MOMENTS)
+def test_records_of_cards(record: carrel.CardRecord, now: datetime) -> None:
+    written = carrel.write_lease(record, "carrel-system", now)
+    # Through JSON and back, as the API server does.
+    assert carrel.read_lease(lease(json.loads(json.dumps(written)))) == record
+
+
+@given(st.lists(UIDS, min_size=1), st.just("") | NAMES)
+def test_devices(uuids: list[str], container: str) -> None:
+    assert carrel.read_devices(pod(carrel.write_devices(uuids, container)), container) == tuple(uuids)
+
+
+@given(st.lists(NAMES, min_size=1, unique=True))
+def test_gpu_groups(groups: list[str]) -> None:
+    assert kai.read_groups(kai.group_labels(groups)) == tuple(groups)
+
+
+@given(MOMENTS | st.just(maia.Revocable.ANY_TIME))
+def test_ends(when: maia.TerminateAt) -> None:
+    read = maia.read_terminate_at(pod(maia.write_terminate_at(when)))
+    expected = when.astimezone(UTC).replace(microsecond=0) if isinstance(when, datetime) else when
+    assert read == expected
+
+
+WISHES = st.builds(maia.Wish, NAMES, *[MOMENTS.map(lambda moment: moment.astimezone(UTC).replace(microsecond=0))] * 2)
+
+
+@given(st.builds(maia.Enquiry, NAMES, st.text(), st.text(), st.none() | WISHES))
+def test_enquiries(enquiry: maia.Enquiry) -> None:
+    assert maia.read_enquiry(maia.write_enquiry(enquiry)) == enquiry
+
+
+@given(st.booleans(), st.none() | MOMENTS, NAMES)
+def test_verdicts(schedulable: bool, until: datetime | None, model: str) -> None:
+    moment = until.astimezone(UTC).replace(microsecond=0) if until else None
+    verdict = maia.Verdict(schedulable, moment, model if schedulable else "")
+    assert maia.read_verdict(maia.write_verdict(verdict)) == verdict
+
+
+@given(st.text(), st.text(), st.none() | st.dictionaries(st.text(), st.text()))
+def test_an_annotation_arrives_through_an_admission_answer(
+    key: str, value: str, present: dict[str, str] | None
+) -> None:
+    document: dict[str, Any] = {"metadata": {"annotations": present}}
+    request = admission.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", admission.User("a"))
+    response = admission.allowed(request, annotate(document, {key: value}))["response"]
+    operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    assert apply(document, operations)["metadata"]["annotations"][key] == value
+    assert apply({"metadata": {key: 1}}, [{"op": "test", "path": pointer("metadata", key), "value": 1}])
