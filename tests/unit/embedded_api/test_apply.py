@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carrel.adapters.memory.apply import ApplyConflict, server_side_apply, track_update
 from carrel.adapters.memory.merge_keys import merge_keys_for
-from carrel.adapters.memory.ownership import fields_v1, paths_of
+from carrel.adapters.memory.ownership import Holding, fields_v1, owned_paths
 from carrel.protocols import Malformed
 
 Json = dict[str, Any]
@@ -244,10 +244,11 @@ PODS = st.builds(lambda labels, containers: pod(labels, containers=containers), 
 
 
 @given(PODS)
-def test_fields_read_back_what_they_write(applied: Json) -> None:
-    fields = apply(None, applied)["metadata"]["managedFields"]
-    for entry in fields:
-        assert fields_v1(set(paths_of(entry["fieldsV1"]))) == entry["fieldsV1"]
+def test_owned_paths_read_back_as_they_are_written(applied: Json) -> None:
+    paths = owned_paths(applied, POD)
+    holding = Holding(fields_v1(paths), T1)
+    assert holding.paths == paths
+    assert all(holding.holds(path) for path in paths)
 
 
 @given(PODS, PODS, PODS)

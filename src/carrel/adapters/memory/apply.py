@@ -78,22 +78,21 @@ def server_side_apply(
     me = Owner(manager, "Apply", str(applied.get("apiVersion", "")), subresource)
     owners = _owners_of(before, keys, now)
     others = {owner: holding for owner, holding in owners.items() if not _is_same(owner, me)}
-    mine = frozenset[Path]().union(*(holding.paths for owner, holding in owners.items() if _is_same(owner, me)))
+    mine = frozenset[Path]().union(*(owners[owner].paths for owner in owners.keys() - others.keys()))
     wanted = owned_paths(applied, keys)
-    kept = wanted.union(*(holding.paths for holding in others.values()))
-    doomed = fields_v1(_abandoned(mine - wanted, kept))
+    doomed = fields_v1(_abandoned(mine - wanted, wanted, others))
     merged = _merged(_without(before, doomed, keys), applied, keys, "")
-    found = difference(before, merged, keys)
+    found = difference(before, merged, keys) if others else Difference()
     conflicts = [
         FieldConflict(owner, path)
         for owner, holding in others.items()
-        for path in sorted(holding.paths & found.changed)
+        for path in sorted(found.changed)
+        if holding.holds(path)
     ]
     if conflicts and not force:
         raise ApplyConflict(conflicts)
     remaining = _after_write(others, found, now)
-    unchanged = me in owners and owners[me].paths == wanted
-    remaining[me] = owners[me] if unchanged else Holding(wanted, now)
+    remaining[me] = owners[me] if me in owners and mine == wanted else Holding(fields_v1(wanted), now)
     metadata = {**(merged.get("metadata") or {}), "managedFields": written_owners(remaining)}
     return {**merged, "metadata": metadata}
 
@@ -112,17 +111,17 @@ def track_update(
     owners = read_owners(entries)
     found = difference(before or {}, after, keys)
     me = Owner(manager, "Update", str(after.get("apiVersion", "")), subresource)
-    mine = owners.get(me, Holding(frozenset()))
     remaining = _after_write(owners, found, now)
-    held = (mine.paths - found.removed) | found.changed
-    remaining[me] = mine if held == mine.paths else Holding(held, now)
+    remaining[me] = owners.get(me, Holding({}, now)).after(now, lost=found.removed, won=found.changed)
     return written_owners(remaining)
 
 
 def _owners_of(live: Json, keys: MergeKeys, now: str) -> Owners:
     entries = (live.get("metadata") or {}).get("managedFields")
     if live and not entries:
-        return {Owner(_BEFORE, "Update", str(live.get("apiVersion", ""))): Holding(owned_paths(live, keys), now)}
+        return {
+            Owner(_BEFORE, "Update", str(live.get("apiVersion", ""))): Holding(fields_v1(owned_paths(live, keys)), now)
+        }
     return read_owners(entries)
 
 
@@ -132,15 +131,15 @@ def _is_same(owner: Owner, me: Owner) -> bool:
 
 
 def _after_write(owners: Owners, found: Difference, now: str) -> Owners:
-    remaining: Owners = {}
-    for owner, holding in owners.items():
-        paths = holding.paths - found.changed - found.removed
-        remaining[owner] = holding if paths == holding.paths else Holding(paths, now)
-    return remaining
+    touched = found.changed | found.removed
+    return {owner: holding.after(now, lost=touched) for owner, holding in owners.items()}
 
 
-def _abandoned(dropped: frozenset[Path], kept: frozenset[Path]) -> set[Path]:
+def _abandoned(dropped: frozenset[Path], wanted: frozenset[Path], others: Owners) -> set[Path]:
     """Of the paths that their owner dropped, those that nobody keeps, in whole or in part."""
+    if not dropped:
+        return set()
+    kept = wanted.union(*(holding.paths for holding in others.values()))
     needed = {path[:length] for path in kept for length in range(1, len(path) + 1)}
     return {path for path in dropped if path not in needed}
 

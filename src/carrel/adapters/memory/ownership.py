@@ -15,6 +15,8 @@ from carrel.ports.cluster import Json
 
 Path = tuple[str, ...]
 
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
 _SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "selfLink", "managedFields")
 _NOBODYS: frozenset[Path] = frozenset(
     [
@@ -43,10 +45,30 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one owner owns, and since when it is so."""
+    """What one owner owns, and since when it is so. Kept as the tree that is written: most writes touch none."""
 
-    paths: frozenset[Path]
-    time: str = ""
+    fields: Json
+    time: str
+
+    @property
+    def paths(self) -> frozenset[Path]:
+        return frozenset(_paths_of(self.fields, ()))
+
+    def holds(self, path: Path) -> bool:
+        node = self.fields
+        for element in path:
+            if element not in node:
+                return False
+            node = node[element]
+        return not node or "." in node
+
+    def after(self, now: str, *, lost: Iterable[Path] = (), won: Iterable[Path] = ()) -> "Holding":
+        """The same holding if nothing is lost or won."""
+        leaving = [path for path in lost if self.holds(path)]
+        coming = [path for path in won if not self.holds(path)]
+        if not leaving and not coming:
+            return self
+        return Holding(fields_v1(self.paths.difference(leaving).union(coming)), now)
 
 
 Owners = dict[Owner, Holding]
@@ -156,13 +178,12 @@ def fields_v1(paths: Iterable[Path]) -> Json:
     return tree
 
 
-def paths_of(tree: Any, path: Path = ()) -> Iterable[Path]:
-    """What `fields_v1` wrote."""
+def _paths_of(tree: Json, path: Path) -> Iterable[Path]:
     for element, below in tree.items():
         if element == ".":
             yield path
         elif below:
-            yield from paths_of(below, (*path, element))
+            yield from _paths_of(below, (*path, element))
         else:
             yield (*path, element)
 
@@ -173,25 +194,21 @@ def read_owners(entries: Any) -> Owners:
     for entry in entries or ():
         if isinstance(entry, dict) and isinstance(entry.get("fieldsV1"), dict):
             words = (entry.get(word, "") for word in ("manager", "operation", "apiVersion", "subresource"))
-            owners[Owner(*words)] = Holding(frozenset(paths_of(entry["fieldsV1"])), entry.get("time", ""))
+            owners[Owner(*words)] = Holding(entry["fieldsV1"], entry.get("time", ""))
     return owners
 
 
 def written_owners(owners: Owners) -> list[Json]:
     entries = []
     for owner, holding in sorted(owners.items(), key=lambda pair: (pair[0].operation, pair[1].time, pair[0].manager)):
-        if holding.paths:
+        if holding.fields:
             entry: Json = {
                 "manager": owner.manager,
                 "operation": owner.operation,
                 "apiVersion": owner.api_version,
                 "time": holding.time,
                 "fieldsType": "FieldsV1",
-                "fieldsV1": fields_v1(holding.paths),
+                "fieldsV1": holding.fields,
             }
             entries.append(entry | {"subresource": owner.subresource} if owner.subresource else entry)
     return entries
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
