@@ -25,6 +25,12 @@ fmt: $(READY)  ## Format the code and mend what the linter can
 bench: $(READY)  ## Run the benchmarks; they print figures and ratios
 	@$(BIN)/python -m benchmarks
 
+e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; minutes the first time, which builds it)
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest tests/e2e
+
+testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
+	@$(BIN)/python -m testbed up
+
 lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --upgrade --group dev pyproject.toml --output-file requirements.lock

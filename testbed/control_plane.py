@@ -4,6 +4,7 @@ Every call answers when the component is ready, and everything ends with the `wi
 follow what the found release understands: 1.20 (built from source), or that of the binaries a machine already has.
 """
 
+import base64
 import datetime
 import json
 import re
@@ -96,6 +97,22 @@ class ApiServer:
         with urllib.request.urlopen(request, context=self._trust, timeout=30) as answer:
             return json.load(answer)
 
+    def wait_for_namespace(self, name: str) -> None:
+        """Until pods may be made there: the controllers have given the namespace its ServiceAccount and its token."""
+
+        def has_account() -> bool:
+            account = self.call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
+            # From 1.24 on, tokens are made for each pod and no longer kept as Secrets.
+            return self.minor >= 24 or bool(account.get("secrets"))
+
+        self._process.wait_until(f"made a ServiceAccount in {name}", has_account)
+
+    def compact(self) -> None:
+        """Makes etcd forget all history, so that old resource versions and continue tokens expire."""
+        anything = base64.b64encode(b"\0").decode()
+        revision = self._ask_etcd("range", {"key": anything})["header"]["revision"]
+        self._ask_etcd("compaction", {"revision": revision, "physical": True})
+
     def start(self, name: str, command: Sequence[str | Path]) -> Process:
         """A program that ends with this API server, before it."""
         process = Process.start(name, command, self.run.log(name))
@@ -158,6 +175,11 @@ class ApiServer:
         process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))
         return process
 
+    def _ask_etcd(self, call: str, body: Mapping[str, Any]) -> Any:
+        url = f"http://{LOOPBACK}:{self.slot.ports[ETCD]}/v3/kv/{call}"
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
+            return json.load(answer)
+
     def _start_etcd(self) -> None:
         url, peers = (f"http://{LOOPBACK}:{self.slot.ports[port]}" for port in (ETCD, ETCD_PEERS))
         command: list[str | Path] = [
@@ -206,8 +228,8 @@ class ApiServer:
             command += ["--endpoint-reconciler-type=none"]
         if not shape.service_accounts:
             command += ["--disable-admission-plugins=ServiceAccount"]
-        process = self.start("kube-apiserver", command)
-        process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
+        self._process = self.start("kube-apiserver", command)
+        self._process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
 
     @cached_property
     def _trust(self) -> SSLContext:

@@ -47,8 +47,7 @@ class Node:
         self.name = NAME
         self.api = api
         self.namespace = inner
-        self._debian = tools.cache() / "debian"
-        debian.unpack([*PACKAGES, *LIBRARIES], self._debian)
+        self._debian = fetch_programs()
         self._choose_iptables()
         self._start_containerd()
         for image in busybox_images(self._debian / "bin/busybox"):
@@ -184,6 +183,13 @@ class Node:
         file = self.namespace.path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def fetch_programs() -> Path:
+    """The folder of the node's programs, as they would lie below `/`."""
+    root = tools.cache() / "debian"
+    debian.unpack([*PACKAGES, *LIBRARIES], root)
+    return root
 
 
 @contextmanager
