@@ -9,6 +9,8 @@ from carrel.adapters.memory import status
 from carrel.adapters.memory.causes import Cause, duplicate, prohibited, required, unsupported, wrong
 from carrel.adapters.memory.objects import is_qualified
 from carrel.adapters.memory.quantities import write_as_text
+from carrel.adapters.memory.selectors import label_selector_of
+from carrel.protocols import Malformed
 
 Json = dict[str, Any]
 
@@ -160,6 +162,14 @@ def check_disruption_budget(budget: Json, live: Json | None) -> list[Cause]:
     spec = budget.get("spec", {})
     if "minAvailable" in spec and "maxUnavailable" in spec:
         return [wrong("spec", "", "minAvailable and maxUnavailable cannot be both set")]
+    return selector_causes(spec["selector"], "spec.selector") if "selector" in spec else []
+
+
+def selector_causes(selector: Json, path: str) -> list[Cause]:
+    try:
+        label_selector_of(selector)
+    except Malformed as error:
+        return [wrong(f"{path}.{error.field}", error.value, error.expected)]
     return []
 
 
@@ -214,6 +224,10 @@ def _webhook_causes(webhook: Json, path: str) -> list[Cause]:
                 "the timeout value must be between 1 and 30 seconds",
             )
         )
+    for field in ("namespaceSelector", "objectSelector"):
+        causes += selector_causes(webhook[field], f"{path}.{field}")
+    if webhook.get("matchConditions"):
+        causes.append(prohibited(f"{path}.matchConditions", "this API server does not evaluate CEL"))
     target = webhook.get("clientConfig", {})
     if ("url" in target) == ("service" in target):
         causes.append(required(f"{path}.clientConfig", "exactly one of url or service is required"))

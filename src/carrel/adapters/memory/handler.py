@@ -18,11 +18,14 @@ from carrel.adapters.memory.calls import Call, call_of
 from carrel.adapters.memory.collector import Collector
 from carrel.adapters.memory.crds import Definitions
 from carrel.adapters.memory.deletion import Deletion, options_of
-from carrel.adapters.memory.kinds import PODS, Kinds
+from carrel.adapters.memory.kinds import CREATE_ONLY, PODS, Kinds
+from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.reads import Reads, selected_by
+from carrel.adapters.memory.reviews import Reviews
 from carrel.adapters.memory.store import Store, Stored, encode
 from carrel.adapters.memory.subresources import Subresources
 from carrel.adapters.memory.watch import Watcher
+from carrel.adapters.memory.webhooks import Caller, ServiceAddress
 from carrel.adapters.memory.writes import Writes
 from carrel.adapters.wire import ApiRequest, ApiResponse
 
@@ -46,6 +49,8 @@ class Settings:
     """Bearer token → user. None: everybody is the administrator."""
     may: Access = anything_goes
     """Who may do what; administrators may do everything."""
+    service_address: ServiceAddress | None = None
+    """Where the Services are that admission webhooks name; without it only webhooks with a url can be called."""
     remembered_changes: int = 10_000
     """For each kind: how far back a watch or a continue token may reach before it is answered with 410."""
     bookmark_every_s: float = 60.0
@@ -58,14 +63,17 @@ class EmbeddedApi:
         self._settings = settings
         self.store = Store(settings.remembered_changes)
         self.kinds = Kinds()
+        names = Names(settings.chance)
         self._doorkeeper = Doorkeeper(settings.tokens, settings.may)
-        self._admission = Admission()
+        self._webhooks = Caller(settings.service_address)
+        self._admission = Admission(self.store, self._webhooks, names.uid)
         self._deletion = Deletion(self.store, settings.clock)
         Definitions(self.store, self.kinds, settings.clock)
         self._collector = Collector(self.store, self.kinds, self._deletion)
         self._reads = Reads(self.store, settings.clock)
-        self._writes = Writes(self.store, self._admission, self._deletion, settings.clock, settings.chance)
+        self._writes = Writes(self.store, self._admission, self._deletion, settings.clock, names)
         self._subresources = Subresources(self.store, self._reads, self._admission, self._deletion, settings.clock)
+        self._reviews = Reviews(self._doorkeeper, self._reads, names, settings.clock)
         self._closing = asyncio.Event()
         for name in FIRST_NAMESPACES:
             self._writes.found_namespace(name)
@@ -81,6 +89,7 @@ class EmbeddedApi:
     async def aclose(self) -> None:
         """Ends every open watch."""
         self._closing.set()
+        await self._webhooks.aclose()
 
     def forget_history(self) -> None:
         """As a compaction does: no older version can be watched or listed from any more."""
@@ -97,8 +106,8 @@ class EmbeddedApi:
         verb = call.verb
         ask = Ask(user, verb, target.kind.group, target.kind.plural, target.subresource, target.namespace, target.name)
         self._doorkeeper.check(ask)
-        if target.subresource in ("binding", "eviction"):
-            return await self._pod_action(call)
+        if target.subresource in ("binding", "eviction", "token"):
+            return await self._act(call)
         if verb not in target.kind.verbs or (target.name and verb == "create"):
             raise status.method_not_allowed()
         match verb:
@@ -108,6 +117,8 @@ class EmbeddedApi:
                 return ApiResponse(200, self._reads.list_bytes(call), JSON_HEADERS)
             case "watch":
                 return self._watch(call)
+            case "create" if target.kind.verbs == CREATE_ONLY:
+                return ApiResponse(201, encode(self._reviews.answer(call)), JSON_HEADERS)
             case "create":
                 return self._object(call, await self._writes.create(call), 201)
             case "update":
@@ -120,11 +131,18 @@ class EmbeddedApi:
             case _:
                 return await self._delete_collection(call)
 
-    async def _pod_action(self, call: Call) -> ApiResponse:
-        if call.method != "POST" or call.kind.storage != PODS.storage:
+    async def _act(self, call: Call) -> ApiResponse:
+        """The subresources that are verbs: something is sent there, and nothing can be read."""
+        if call.method != "POST":
             raise status.method_not_allowed()
-        act = self._subresources.bind if call.target.subresource == "binding" else self._subresources.evict
-        return ApiResponse(201, encode(await act(call)), JSON_HEADERS)
+        match call.target.subresource:
+            case "binding":
+                answer = await self._subresources.bind(call)
+            case "eviction":
+                answer = await self._subresources.evict(call)
+            case _:
+                answer = self._reviews.issue_token(call)
+        return ApiResponse(201, encode(answer), JSON_HEADERS)
 
     def _watch(self, call: Call) -> ApiResponse:
         collection = self.store.collection(call.kind.storage)

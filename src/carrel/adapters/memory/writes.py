@@ -5,11 +5,9 @@ before it stores: if the object changed while a webhook was asked, a patch start
 version is a conflict. No lock is held while anybody waits.
 """
 
-import random
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from carrel.adapters.memory import causes, objects, pods, status
 from carrel.adapters.memory.admission import Admission, Review
@@ -18,6 +16,7 @@ from carrel.adapters.memory.bodies import read_body
 from carrel.adapters.memory.calls import Call, Target
 from carrel.adapters.memory.deletion import Deletion
 from carrel.adapters.memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Kind
+from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.patches import APPLY_PATCH, Applied, keys_of, patch_of
 from carrel.adapters.memory.rules import rules_of
 from carrel.adapters.memory.store import Store, Stored, encode
@@ -26,26 +25,21 @@ from carrel.adapters.memory.times import timestamp
 Json = dict[str, Any]
 Clock = Callable[[], datetime]
 
-NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""What generated names end in: no vowels, so that no word comes out."""
-LONGEST_PREFIX = 58
 ATTEMPTS = 10
 
 
 class Writes:
-    def __init__(
-        self, store: Store, admission: Admission, deletion: Deletion, clock: Clock, chance: random.Random
-    ) -> None:
+    def __init__(self, store: Store, admission: Admission, deletion: Deletion, clock: Clock, names: Names) -> None:
         self._store = store
         self._admission = admission
         self._deletion = deletion
         self._clock = clock
-        self._chance = chance
+        self._names = names
 
     def found_namespace(self, name: str) -> None:
         """One of the namespaces that are there from the start."""
         tree: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {}}
-        objects.stamp_new(NAMESPACES, tree, name=name, uid=self._uid(), now=timestamp(self._clock()))
+        objects.stamp_new(NAMESPACES, tree, name=name, uid=self._names.uid(), now=timestamp(self._clock()))
         self._store.write(NAMESPACES.storage, None, rules_of(NAMESPACES).default(tree))
 
     async def create(self, call: Call) -> Stored:
@@ -93,7 +87,7 @@ class Writes:
         if kind.storage == PODS.storage:
             pods.admit(tree, self._priority_class)
         name = tree["metadata"].get("name") or self._free_name(call.target, tree["metadata"]["generateName"])
-        objects.stamp_new(kind, tree, name=name, uid=self._uid(), now=timestamp(self._clock()))
+        objects.stamp_new(kind, tree, name=name, uid=self._names.uid(), now=timestamp(self._clock()))
         tree["apiVersion"] = kind.stored_api_version
         self._check(kind, tree, None)
         await self._admission.validate(Review("CREATE", call, tree, None))
@@ -197,12 +191,9 @@ class Writes:
             return found.tree if found else None
         return next((item.tree for item in classes.items() if item.tree.get("globalDefault")), None)
 
-    def _uid(self) -> str:
-        return str(UUID(int=self._chance.getrandbits(128), version=4))
-
     def _free_name(self, target: Target, prefix: str) -> str:
         collection = self._store.collection(target.kind.storage)
         while True:
-            name = prefix[:LONGEST_PREFIX] + "".join(self._chance.choices(NAME_LETTERS, k=5))
+            name = self._names.generated(prefix)
             if collection.get(target.namespace, name) is None:
                 return name

@@ -1,0 +1,94 @@
+"""Questions about people, asked as objects that are never stored: who is this token, may this user do that, who am I.
+
+Also the tokens of ServiceAccounts, which are such an answer.
+"""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from carrel.adapters.memory import status
+from carrel.adapters.memory.auth import Ask, Doorkeeper, User, service_account
+from carrel.adapters.memory.bodies import without_nulls
+from carrel.adapters.memory.calls import Call
+from carrel.adapters.memory.causes import required
+from carrel.adapters.memory.names import Names
+from carrel.adapters.memory.reads import Reads
+from carrel.adapters.memory.times import timestamp
+
+Json = dict[str, Any]
+
+HOUR_S = 3600
+
+
+class Reviews:
+    def __init__(self, doorkeeper: Doorkeeper, reads: Reads, names: Names, clock: Callable[[], datetime]) -> None:
+        self._doorkeeper = doorkeeper
+        self._reads = reads
+        self._names = names
+        self._clock = clock
+
+    def answer(self, call: Call) -> Json:
+        """The question with its `status` filled in."""
+        question = without_nulls(call.document())
+        spec = question.get("spec") or {}
+        if not isinstance(spec, dict):
+            raise status.bad_request(f"{call.kind.kind}: spec must be an object")
+        answers = {
+            "TokenReview": self._token_review,
+            "SelfSubjectReview": self._self_review,
+            "SubjectAccessReview": self._access_review,
+            "SelfSubjectAccessReview": self._access_review,
+        }
+        head = {"kind": call.kind.kind, "apiVersion": call.kind.api_version, "metadata": {"creationTimestamp": None}}
+        return head | {"spec": spec, "status": answers[call.kind.kind](call, spec)}
+
+    def _token_review(self, call: Call, spec: Json) -> Json:
+        if not spec.get("token"):
+            raise status.invalid(call.kind, "", [required("spec.token")])
+        user = self._doorkeeper.known(spec["token"])
+        if user is None:
+            return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
+        return {"authenticated": True, "user": user.as_json(), "audiences": spec.get("audiences", [])}
+
+    def _self_review(self, call: Call, spec: Json) -> Json:
+        return {"userInfo": call.user.as_json()}
+
+    def _access_review(self, call: Call, spec: Json) -> Json:
+        user = call.user
+        if call.kind.kind == "SubjectAccessReview":
+            user = User(spec.get("user", ""), spec.get("uid", ""), tuple(spec.get("groups", ())))
+            if not user.name and not user.groups:
+                raise status.invalid(
+                    call.kind, "", [required("spec.user", "at least one of user or group must be specified")]
+                )
+        return {"allowed": self._doorkeeper.may(_asked(call, user, spec))}
+
+    def issue_token(self, call: Call) -> Json:
+        """A TokenRequest for a ServiceAccount. The token is good as long as the process lives."""
+        spec = without_nulls(call.document()).get("spec") or {}
+        account = self._reads.get(call)
+        token = self._names.token()
+        namespace, name = account.key
+        self._doorkeeper.issue(token, service_account(namespace, name, account.uid))
+        lives = timedelta(seconds=spec.get("expirationSeconds", HOUR_S))
+        return {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": name, "namespace": namespace, "creationTimestamp": timestamp(self._clock())},
+            "spec": {"audiences": [], "expirationSeconds": HOUR_S, **spec},
+            "status": {"token": token, "expirationTimestamp": timestamp(self._clock() + lives)},
+        }
+
+
+def _asked(call: Call, user: User, spec: Json) -> Ask:
+    match spec:
+        case {"resourceAttributes": {}, "nonResourceAttributes": {}}:
+            pass
+        case {"resourceAttributes": {} as about}:
+            fields = ("group", "resource", "subresource", "namespace", "name")
+            return Ask(user, about.get("verb", ""), *(about.get(field, "") for field in fields))
+        case {"nonResourceAttributes": {} as about}:
+            return Ask(user, about.get("verb", ""), path=about.get("path", ""))
+    why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+    raise status.invalid(call.kind, "", [required("spec.resourceAttributes", why)])
