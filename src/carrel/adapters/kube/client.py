@@ -51,8 +51,14 @@ class _WatchLine(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Bookmark(msgspec.Struct):
+    """Of its object only the version is given; the rest is null or missing."""
+
+    metadata: views.ListMetadata
+
+
 _read_line = msgspec.json.Decoder(_WatchLine).decode
-_read_bookmark = msgspec.json.Decoder(views.Object).decode
+_read_bookmark = msgspec.json.Decoder(_Bookmark).decode
 
 
 class Client:

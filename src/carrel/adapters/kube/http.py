@@ -47,7 +47,7 @@ class HttpTransport:
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
         self._tls_proof: Proof | None = None
-        self._tls = tls_context(access.trust, Proof())
+        self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: ApiRequest) -> ApiResponse:
         response = await self._send_once(request)
@@ -97,9 +97,12 @@ class HttpTransport:
             )
         return self._session
 
-    def _tls_for(self, proof: Proof) -> ssl.SSLContext:
+    def _tls_for(self, proof: Proof) -> ssl.SSLContext | bool:
+        """Made once for each client certificate: connections are kept by it."""
+        if self._base.scheme == "http":
+            return True
         certificate = Proof(certificate=proof.certificate, key=proof.key)
-        if self._tls_proof != certificate:
+        if self._tls is None or self._tls_proof != certificate:
             self._tls = tls_context(self._access.trust, certificate)
             self._tls_proof = certificate
         return self._tls
