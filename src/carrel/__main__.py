@@ -1,12 +1,27 @@
-"""The one command: `carrel <door>`."""
+"""The one command: `carrel <door>`. A door imports what it needs only when it is opened, so that `--help` is quick."""
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, help="Books, shares and schedules the GPUs of a Kubernetes cluster.")
+from carrel import __version__
+from carrel.doors.demo import demo
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.",
+)
+app.command()(demo)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
 
 
 def main() -> None:
-    app()
+    app(prog_name="carrel")
 
 
 if __name__ == "__main__":

@@ -188,6 +188,18 @@ class Ledger:
             touched.add(share.gpu)
         self._recount(*touched)
 
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> None:
+        """Records all that is held of one card, as its Lease tells it; what it does not tell is gone."""
+        card = self._cards.get(uuid)
+        before = card.shares if card is not None else self._homeless.get(uuid, {})
+        told = {share.holder.uid: share for share in shares}
+        for uid, share in tuple(before.items()):
+            if uid not in told:
+                self._write(replace(share, state=ShareState.GONE))
+        self.restore(told.values())
+        self._set_kept(uuid, kept_for)
+        self._recount(uuid)
+
     def assign(self, uid: str) -> None:
         """The node has handed the pod's cards over."""
         self._advance(uid, ShareEvent.ASSIGN)
@@ -274,7 +286,7 @@ class Ledger:
         else:
             self._kept[uuid] = holder
         card = self._cards.get(uuid)
-        if card is not None:
+        if card is not None and card.kept_for != holder:
             card.kept_for = holder
             self._recount(uuid)
 

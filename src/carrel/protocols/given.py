@@ -21,7 +21,7 @@ def annotations(ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms
     elif ask.dialect is Dialect.GPUCLAIM:
         notes |= gpuclaim.write_allocated([gpu.index for gpu in placement.gpus])
     elif ask.dialect is Dialect.KAI:
-        notes |= kai.write_received(fraction=ask.request.amount != WHOLE)
+        notes |= kai.received(fraction=ask.request.amount != WHOLE)
     return notes
 
 

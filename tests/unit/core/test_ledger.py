@@ -90,6 +90,24 @@ def test_after_a_restart_the_book_is_the_same() -> None:
     }
 
 
+def test_what_the_lease_of_a_card_tells_replaces_what_was_known_of_the_card() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("stays", "n1", 0, 1000))
+    ledger.hold(held("goes", "n1", 0, 1000))
+    ledger.hold(held("goes", "n1", 1, 1000))
+
+    ledger.set_card("GPU-n1-0", [held("stays", "n1", 0, 1000), held("comes", "n1", 0, 2000)], holder("booked"))
+
+    assert free(ledger) == [13276, 15276]
+    assert set(ledger.shares_of("uid-goes")) == {"GPU-n1-1"}
+    assert ledger.kept_for("uid-booked") == {"GPU-n1-0"}
+
+    ledger.set_card("GPU-n1-0", [])
+    assert free(ledger) == [16276, 15276]
+    assert ledger.kept_for("uid-booked") == frozenset()
+    ledger.audit()
+
+
 def test_shares_are_known_before_their_node_reports_its_cards() -> None:
     ledger = Ledger(shares=[held("a", "n1", 0, 8138)])
     assert ledger.card("GPU-n1-0") is None

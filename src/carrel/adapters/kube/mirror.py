@@ -1,0 +1,43 @@
+"""The kinds that a door watches, each in its own store, kept up together."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from carrel.adapters.kube.pace import REAL_PACE, Pace
+from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
+from carrel.adapters.kube.store import IndexFunction, Store
+from carrel.ports.cluster import EVERYTHING, Cluster, Selection
+from carrel.protocols.kubernetes import shapes
+from carrel.protocols.kubernetes.resources import Resource
+
+V = TypeVar("V", bound=shapes.Object)
+
+
+class Mirror:
+    def __init__(self, cluster: Cluster, rhythm: Rhythm = NORMAL_RHYTHM, pace: Pace = REAL_PACE) -> None:
+        self._cluster = cluster
+        self._rhythm = rhythm
+        self._pace = pace
+        self._reflectors: list[Reflector[Any]] = []
+
+    def watch(
+        self,
+        resource: Resource[V],
+        selection: Selection = EVERYTHING,
+        indexes: Mapping[str, IndexFunction[V]] | None = None,
+    ) -> Reflector[V]:
+        """To be asked for before `run`."""
+        reflector = Reflector(self._cluster, resource, Store(indexes), selection, rhythm=self._rhythm, pace=self._pace)
+        self._reflectors.append(reflector)
+        return reflector
+
+    async def run(self) -> None:
+        """Runs until it is cancelled; one that breaks takes the others with it."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+
+    async def wait_synced(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.wait_synced()

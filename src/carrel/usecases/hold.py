@@ -1,0 +1,152 @@
+"""Takes cards by writing their Leases, and gives them back: the only writer of shares.
+
+Every write names the version it changes, so two schedulers, a failover or a process that slept cannot promise a card
+twice: one of them finds the Lease changed, looks again, and either still fits or gives everything back.
+A crash at any point leaves a Lease that names the pod: its next bind finds and uses it, or the collector frees it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from weakref import WeakValueDictionary
+
+from carrel.core.gpus import Gpu
+from carrel.core.placement import Placement
+from carrel.core.reasons import Refusal
+from carrel.core.shares import Holder, Share
+from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound, Selection, Unknown
+from carrel.protocols import carrel, gpuclaim
+from carrel.protocols.carrel import CardRecord
+from carrel.protocols.kubernetes.resources import LEASES
+from carrel.usecases.observe import Books, KnownLease
+
+ATTEMPTS = 8
+"""Each is lost to another writer of the same card; with more than a few at once something else is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cabinet:
+    """Where the Leases are kept."""
+
+    cluster: Cluster
+    namespace: str
+    now: Callable[[], datetime]
+
+
+class Cards:
+    def __init__(self, books: Books, cabinet: Cabinet) -> None:
+        self._books = books
+        self._cabinet = cabinet
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def take(self, placement: Placement, holder: Holder) -> Refusal | None:
+        """All cards of the placement or none. The ledger must have room for them; another replica may be quicker."""
+        self._books.promise(placement, holder)
+        try:
+            for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
+                refusal = await self._take_one(gpu, share)
+                if refusal is not None:
+                    await self._release(holder.uid)
+                    return refusal
+        except BaseException:
+            # Also when cancelled: what was taken goes back, if the API server answers; else the collector does it.
+            await asyncio.shield(self._release(holder.uid))
+            raise
+        self._books.keep_promise(holder.uid)
+        return None
+
+    async def give_back(self, uid: str) -> None:
+        """Takes the pod off every Lease that records it."""
+        for lease in self._books.leases():
+            if any(share.holder.uid == uid for share in lease.record.shares):
+                await self.strike(lease.record.node, lease.record.index, uid)
+
+    async def strike(self, node: str, index: int, uid: str) -> None:
+        """Takes one pod off the Lease of one card, whatever else happens to that Lease meanwhile."""
+        name = gpuclaim.lease_name(node, index)
+        async with self._lock(name):
+            for _ in range(ATTEMPTS):
+                lease = self._books.lease(name)
+                if lease is None or not any(share.holder.uid == uid for share in lease.record.shares):
+                    return
+                left = tuple(share for share in lease.record.shares if share.holder.uid != uid)
+                try:
+                    await self._write(replace(lease.record, shares=left), lease)
+                    return
+                except (Conflict, AlreadyExists, NotFound, Unknown):
+                    await self._look_again(name, lease)
+
+    async def _release(self, uid: str) -> None:
+        try:
+            await self.give_back(uid)
+        finally:
+            self._books.keep_promise(uid)
+
+    async def _take_one(self, gpu: Gpu, share: Share) -> Refusal | None:
+        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        async with self._lock(name):
+            for _ in range(ATTEMPTS):
+                lease = self._books.lease(name)
+                record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
+                if share.holder.uid in {held.holder.uid for held in record.shares}:
+                    return None
+                refusal = self._no_longer(gpu, share)
+                if refusal is not None:
+                    return refusal
+                # A card that was kept for this pod has served its purpose.
+                kept = None if record.kept_for and record.kept_for.uid == share.holder.uid else record.kept_for
+                try:
+                    await self._write(replace(record, shares=(*record.shares, share), kept_for=kept), lease)
+                except (Conflict, AlreadyExists, NotFound, Unknown):
+                    await self._look_again(name, lease)
+        return Refusal(f"{gpu} could not be taken: its Lease {name} changed {ATTEMPTS} times in a row")
+
+    def _no_longer(self, gpu: Gpu, share: Share) -> Refusal | None:
+        """Whether the card, which had room when it was chosen, has it still."""
+        card = self._books.ledger.card(gpu.uuid)
+        if card is None or card.gpu.unusable:
+            return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
+        if card.kept_for is not None and card.kept_for.uid != share.holder.uid:
+            return Refusal(f"{gpu} is now held for the booked pod {card.kept_for}")
+        if card.free < 0:  # our own promise is counted in
+            return Refusal(f"{gpu} was taken by another pod in the meantime")
+        return None
+
+    # --- one Lease ---------------------------------------------------------------------------------------------------
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        """One write of a Lease at a time: within this process there is no need to lose a race."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _write(self, record: CardRecord, before: KnownLease | None) -> None:
+        """Creates, updates or, if nothing is left to say, deletes the Lease; only if it is as it was before."""
+        cluster, namespace = self._cabinet.cluster, self._cabinet.namespace
+        name = gpuclaim.lease_name(record.node, record.index)
+        if before is not None and not record.shares and record.kept_for is None:
+            how = Deletion(uid=before.uid, resource_version=before.version)
+            await cluster.delete(LEASES, name, namespace, how=how)
+            self._books.erased(name, before.uid)
+            return
+        body = carrel.write_lease(record, namespace, self._cabinet.now())
+        if before is None:
+            answer = await cluster.create(LEASES, body, namespace)
+        else:
+            body["metadata"] |= {"resourceVersion": before.version, "uid": before.uid}
+            answer = await cluster.update(LEASES, body)
+        self._books.wrote(_known(answer, record))
+
+    async def _look_again(self, name: str, before: KnownLease | None) -> None:
+        """What the Lease says now, straight from the API server."""
+        only_it = Selection(self._cabinet.namespace, fields=f"metadata.name={name}")
+        found = (await self._cabinet.cluster.list(LEASES, only_it)).items
+        if found:
+            self._books.see_lease(None, found[0])
+        elif before is not None:
+            self._books.erased(name, before.uid)
+
+
+def _known(answer: Json, record: CardRecord) -> KnownLease:
+    metadata = answer["metadata"]
+    written_at = answer["spec"].get("renewTime", "")
+    return KnownLease(metadata["name"], metadata["uid"], metadata["resourceVersion"], record, written_at)
