@@ -28,6 +28,11 @@ def apply(live: Json | None, applied: Json, manager: str = "carrel", *, force: b
     return server_side_apply(live, applied, manager=manager, force=force, keys=POD, now=now)
 
 
+def update(before: Json, after: Json, manager: str = "kubelet", now: str = T2, subresource: str = "") -> Json:
+    fields = track_update(before, after, manager=manager, now=now, keys=POD, subresource=subresource)
+    return {**after, "metadata": {**after["metadata"], "managedFields": fields}}
+
+
 def plain(tree: Json) -> Json:
     """Without who owns what."""
     return {**tree, "metadata": {name: value for name, value in tree["metadata"].items() if name != "managedFields"}}
@@ -96,6 +101,19 @@ def test_an_element_stays_with_its_key_while_another_owns_a_field_in_it() -> Non
     shared = apply(created, pod(containers=[{"name": "a", "workingDir": "/w"}]), "helm")
     left = apply(shared, pod(), "carrel")
     assert left["spec"]["containers"] == [{"name": "a", "workingDir": "/w"}]
+
+
+def test_an_element_that_an_ordinary_write_added_to_keeps_its_key() -> None:
+    created = apply(None, pod(containers=[{"name": "a", "image": "x"}]), "carrel")
+    written = update(created, pod(containers=[{"name": "a", "image": "x", "workingDir": "/w"}]))
+    left = apply(written, pod(), "carrel")
+    assert left["spec"]["containers"] == [{"name": "a", "workingDir": "/w"}]
+
+
+def test_a_scalar_that_would_become_a_map_is_a_conflict() -> None:
+    created = apply(None, pod(free="text"), "helm")
+    with pytest.raises(ApplyConflict, match=r"\.spec\.free"):
+        apply(created, pod(free={"a": "map"}), "carrel")
 
 
 def test_anothers_field_is_a_conflict() -> None:
@@ -188,11 +206,6 @@ def test_before_the_first_apply_everything_belongs_to_whoever_wrote_it() -> None
 def test_a_document_that_cannot_be_applied_is_malformed(applied: Json) -> None:
     with pytest.raises(Malformed, match="applied configuration"):
         apply(None, applied)
-
-
-def update(before: Json, after: Json, manager: str = "kubelet", now: str = T2, subresource: str = "") -> Json:
-    fields = track_update(before, after, manager=manager, now=now, keys=POD, subresource=subresource)
-    return {**after, "metadata": {**after["metadata"], "managedFields": fields}}
 
 
 def test_an_ordinary_write_takes_the_fields_that_it_changes() -> None:

@@ -167,9 +167,9 @@ def test_finalizers_are_merged_as_a_set_and_leave_by_name() -> None:
         ),
         pytest.param(
             "Node",
-            {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}},
+            {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname"}]}},
             {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.2"}]}},
-            {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.2"}]}},
+            {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.2"}, {"type": "Hostname"}]}},
             id="addresses by type",
         ),
         pytest.param(

@@ -324,6 +324,16 @@ def test_unknown_fields_are_pruned_and_metadata_is_left_alone() -> None:
     )
 
 
+def test_below_the_root_the_words_of_an_object_are_no_exception() -> None:
+    assert prune(CLAIM, claim(devices={"count": 1, "kind": "x", "metadata": {}})) == claim()
+
+
+def test_true_is_not_one_of_the_numbers() -> None:
+    assert [cause.message for cause in validate({"enum": [0, 1]}, True, "spec.x")] == [
+        'Unsupported value: true: supported values: "0", "1"'
+    ]
+
+
 def test_defaults_fill_what_is_missing_at_every_depth() -> None:
     filled = apply_defaults(CLAIM, claim(mounts=[{"name": "a"}, {"name": "b", "mode": "rw"}]))
     assert filled["spec"] == {
@@ -341,9 +351,11 @@ def test_a_null_counts_as_missing_unless_it_is_allowed() -> None:
 
 
 def test_a_default_is_not_shared_between_objects() -> None:
-    first, second = (apply_defaults(CLAIM, claim()) for _ in range(2))
-    first["spec"]["topology"]["island"] = "changed"
-    assert second["spec"]["topology"] == {"island": "any"}
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True, "default": {"list": [1]}}
+    schema = {"type": "object", "properties": {"spec": free}}
+    first, second = (apply_defaults(schema, {}) for _ in range(2))
+    first["spec"]["list"].append(2)
+    assert second == {"spec": {"list": [1]}}
 
 
 def crd(schema: Json | None = None, **spec: Any) -> Json:
