@@ -1,10 +1,10 @@
 """The thin Kubernetes client. Read it in this order:
 
-    config, credentials   where the API server is and who we are     views       what lists and watches decode into
-    tls, http             the transport over sockets                 store       the objects of one kind, indexed
-    answers, client       the verbs of the Cluster port              reflector   keeps a store equal to the server
-    pace                  time and chance, passed in                 queue       keys to look after, later and later
-    leader                at most one process leads
+config, credentials   where the API server is and who we are     views       what lists and watches decode into
+tls, http             the transport over sockets                 store       the objects of one kind, indexed
+answers, client       the verbs of the Cluster port              reflector   keeps a store equal to the server
+pace                  time and chance, passed in                 queue       keys to look after, later and later
+leader                at most one process leads
 """
 
 from carrel.adapters.kube.client import Client

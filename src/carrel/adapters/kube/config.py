@@ -67,6 +67,8 @@ def access_to(kubeconfig: Path, environ: Mapping[str, str], context: str = "") -
 
 def _in_cluster(environ: Mapping[str, str], folder: Path) -> Access:
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if not port.isdecimal():
+        raise Malformed("environment", "KUBERNETES_SERVICE_PORT", port, "a number")
     authorities = _file_text(f"ServiceAccount {folder}", "ca.crt", folder / "ca.crt")
     namespace = _file_text(f"ServiceAccount {folder}", "namespace", folder / "namespace")
     server = URL.build(scheme="https", host=host, port=int(port))

@@ -1,0 +1,311 @@
+"""What the client sends, and what it makes of what it hears."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.adapters.kube import Client
+from carrel.adapters.wire import ApiRequest, ApiResponse
+from carrel.ports.cluster import (
+    AlreadyExists,
+    Apply,
+    BindTarget,
+    Busy,
+    Change,
+    ClusterError,
+    Conflict,
+    Deletion,
+    Event,
+    Expired,
+    Forbidden,
+    Invalid,
+    JsonPatch,
+    MergePatch,
+    NotFound,
+    Patch,
+    Selection,
+    StrategicPatch,
+    Unavailable,
+    Unknown,
+)
+from carrel.protocols.kubernetes.resources import LEASES, NODES, PODS
+from tests.unit.kube.scripted import Answering, Scripted, refused, said, streamed, version
+
+TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})
+
+BINDING = {
+    "apiVersion": "v1",
+    "kind": "Binding",
+    "metadata": {"name": "train", "namespace": "lab", "uid": "u1", "annotations": {"carrel.dev/devices": "GPU-1"}},
+    "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+}
+
+
+def body_of(request: ApiRequest) -> Any:
+    return json.loads(request.body)
+
+
+class TestWhatIsSent:
+    async def test_get(self) -> None:
+        transport = Scripted(said({}))
+        await Client(transport).get(LEASES, "gpu-n1-0", "carrel")
+        [asked] = transport.asked
+        assert (asked.method, asked.path) == ("GET", "/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-n1-0")
+        assert (dict(asked.query), asked.body) == ({}, b"")
+
+    async def test_list_with_everything(self) -> None:
+        transport = Scripted(said({"metadata": {}, "items": None}))
+        selection = Selection("lab", labels="a=b", fields="spec.nodeName=n1")
+        await Client(transport).list(PODS, selection, limit=500, continue_token="abc", resource_version="7")
+        [asked] = transport.asked
+        assert asked.path == "/api/v1/namespaces/lab/pods"
+        assert asked.query == {
+            "labelSelector": "a=b",
+            "fieldSelector": "spec.nodeName=n1",
+            "limit": "500",
+            "continue": "abc",
+            "resourceVersion": "7",
+        }
+
+    async def test_watch(self) -> None:
+        transport = Scripted(streamed([]))
+        async with Client(transport).watch(NODES, resource_version="7") as events:
+            assert [event async for event in events] == []
+        [asked] = transport.asked
+        assert asked.path == "/api/v1/nodes"
+        assert asked.query == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "7"}
+
+    @pytest.mark.parametrize(
+        ("patch", "content_type", "body", "query"),
+        [
+            (
+                JsonPatch([{"op": "remove", "path": "/a"}]),
+                "application/json-patch+json",
+                [{"op": "remove", "path": "/a"}],
+                {},
+            ),
+            (MergePatch({"a": None}), "application/merge-patch+json", {"a": None}, {}),
+            (StrategicPatch({"a": 1}), "application/strategic-merge-patch+json", {"a": 1}, {}),
+            (Apply({"a": 1}, "carrel"), "application/apply-patch+yaml", {"a": 1}, {"fieldManager": "carrel"}),
+            (
+                Apply({"a": 1}, "carrel", force=True),
+                "application/apply-patch+yaml",
+                {"a": 1},
+                {"fieldManager": "carrel", "force": "true"},
+            ),
+        ],
+        ids=["json", "merge", "strategic", "apply", "apply by force"],
+    )
+    async def test_patch(self, patch: Patch, content_type: str, body: Any, query: dict[str, str]) -> None:
+        transport = Scripted(said({}))
+        await Client(transport).patch(PODS, "train", patch, "lab", subresource="status", dry_run=True)
+        [asked] = transport.asked
+        assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/lab/pods/train/status")
+        assert asked.headers["content-type"] == content_type
+        assert body_of(asked) == body
+        assert asked.query == {"dryRun": "All"} | query
+
+    async def test_delete_with_everything(self) -> None:
+        transport = Scripted(said({}))
+        how = Deletion("u1", "7", grace_seconds=0, propagation="Foreground", dry_run=True)
+        await Client(transport).delete(PODS, "train", "lab", how=how)
+        [asked] = transport.asked
+        assert (asked.method, asked.path) == ("DELETE", "/api/v1/namespaces/lab/pods/train")
+        assert body_of(asked) == {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": "u1", "resourceVersion": "7"},
+            "gracePeriodSeconds": 0,
+            "propagationPolicy": "Foreground",
+            "dryRun": ["All"],
+        }
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a/../b", "%2e%2e"])
+    async def test_a_name_that_would_make_another_path_is_never_sent(self, name: str) -> None:
+        transport = Scripted(said({}))
+        client = Client(transport)
+        with pytest.raises(Invalid):
+            await client.delete(PODS, name, "lab")
+        with pytest.raises(Invalid):
+            await client.get(PODS, name, "lab")
+        with pytest.raises(Invalid):
+            await client.evict("lab", name)
+        assert [asked.path for asked in transport.asked if asked.path != "/version"] == []
+
+    async def test_a_namespace_that_would_make_another_path_is_never_sent(self) -> None:
+        transport = Scripted(said({}))
+        with pytest.raises(Invalid):
+            await Client(transport).create(PODS, {}, "lab/pods/x")
+        assert transport.asked == []
+
+
+class TestBind:
+    @pytest.mark.parametrize("minor", ["27", "35+"])
+    async def test_is_one_call_where_the_server_checks_the_uid(self, minor: str) -> None:
+        transport = Scripted(version(minor), said({"kind": "Status"}, 201))
+        client = Client(transport)
+        await client.bind(TARGET)
+        await client.bind(TARGET)
+        assert [(asked.method, asked.path) for asked in transport.asked] == [
+            ("GET", "/version"),
+            ("POST", "/api/v1/namespaces/lab/pods/train/binding"),
+            ("POST", "/api/v1/namespaces/lab/pods/train/binding"),
+        ]
+        assert body_of(transport.asked[1]) == BINDING
+
+    @pytest.mark.parametrize("minor", ["20", "25", "26+"])
+    async def test_compares_the_uid_itself_where_the_server_does_not(self, minor: str) -> None:
+        for uid, calls in (("u1", ["GET", "GET", "POST"]), ("u2", ["GET", "GET"])):
+            transport = Scripted(version(minor), said({"metadata": {"uid": uid}}), said({"kind": "Status"}, 201))
+            if uid == "u1":
+                await Client(transport).bind(TARGET)
+            else:
+                with pytest.raises(Conflict, match="u2, not u1"):
+                    await Client(transport).bind(TARGET)
+            assert [asked.method for asked in transport.asked] == calls
+
+    @pytest.mark.parametrize(
+        ("minor", "policy"), [("20", "policy/v1beta1"), ("21", "policy/v1beta1"), ("22", "policy/v1")]
+    )
+    async def test_an_eviction_speaks_what_the_server_understands(self, minor: str, policy: str) -> None:
+        transport = Scripted(version(minor), said({"kind": "Status"}, 201))
+        await Client(transport).evict("lab", "train", how=Deletion(uid="u1"))
+        eviction = body_of(transport.asked[1])
+        assert transport.asked[1].path == "/api/v1/namespaces/lab/pods/train/eviction"
+        assert (eviction["apiVersion"], eviction["kind"]) == (policy, "Eviction")
+        assert eviction["deleteOptions"]["preconditions"] == {"uid": "u1"}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "error"),
+    [
+        (400, "BadRequest", Invalid),
+        (401, "Unauthorized", Forbidden),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (405, "MethodNotAllowed", Invalid),
+        (409, "AlreadyExists", AlreadyExists),
+        (409, "Conflict", Conflict),
+        (410, "Expired", Expired),
+        (410, "Gone", Expired),
+        (415, "UnsupportedMediaType", Invalid),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", Busy),
+        (503, "ServiceUnavailable", Unavailable),
+        (500, "InternalError", Unknown),
+        (502, "", Unknown),
+        (504, "Timeout", Unknown),
+    ],
+)
+async def test_a_refused_write_is_an_error_of_its_own_kind(code: int, reason: str, error: type[ClusterError]) -> None:
+    with pytest.raises(error) as caught:
+        await Client(Scripted(refused(code, reason, {"name": "train"}))).create(PODS, {}, "lab")
+    assert type(caught.value) is error
+    assert (caught.value.status, caught.value.reason) == (code, reason)
+    assert caught.value.details["name"] == "train"
+    assert "POST /api/v1/namespaces/lab/pods: no" in str(caught.value)
+
+
+@pytest.mark.parametrize("code", [500, 502, 503, 504])
+async def test_a_read_that_fails_has_written_nothing(code: int) -> None:
+    with pytest.raises(Unavailable):
+        await Client(Scripted(refused(code))).get(PODS, "train", "lab")
+
+
+async def test_a_lost_answer_is_unknown_for_a_write_and_unavailable_for_a_read() -> None:
+    client = Client(Scripted(Unknown(0, "AnswerLost", "gone")))
+    with pytest.raises(Unknown):
+        await client.delete(PODS, "train", "lab")
+    with pytest.raises(Unavailable):
+        await client.list(PODS)
+
+
+async def test_how_long_to_wait_is_read_from_the_header_too() -> None:
+    for answer in (refused(429, "TooManyRequests", retry_after="3"), refused(429, "", {"retryAfterSeconds": 3})):
+        with pytest.raises(Busy) as busy:
+            await Client(Scripted(answer)).list(PODS)
+        assert busy.value.retry_after_s == 3.0
+
+
+@pytest.mark.parametrize(
+    "body", [b"<html>bad gateway</html>", b"", b"[]", b'"text"', b'{"kind":"Pod"}', b"\xff\xfe", b'{"message": 7}']
+)
+async def test_an_answer_of_a_proxy_is_shown_as_it_is(body: bytes) -> None:
+    answer = ApiResponse(403, body, {"content-type": "text/html"})
+    with pytest.raises(Forbidden) as refusal:
+        await Client(Scripted(answer)).get(PODS, "train", "lab")
+    assert refusal.value.reason == "text/html"
+
+
+@pytest.mark.parametrize("body", [b"<html>welcome</html>", b"", b"[]", b'{"items": 7}'])
+async def test_a_good_answer_that_is_no_kubernetes_json_is_not_believed(body: bytes) -> None:
+    client = Client(Scripted(ApiResponse(200, body)))
+    with pytest.raises(Unavailable, match="not Kubernetes JSON"):
+        await client.list(PODS)
+    if body[:1] != b"{":
+        with pytest.raises(Unknown, match="not Kubernetes JSON"):
+            await client.create(PODS, {}, "lab")
+
+
+def watch_line(change: str, name: str, number: int) -> bytes:
+    document = {"type": change, "object": {"kind": "Pod", "metadata": {"name": name, "resourceVersion": str(number)}}}
+    return json.dumps(document).encode() + b"\n"
+
+
+async def watched(chunks: list[bytes]) -> list[Event[Any]]:
+    async with Client(Scripted(streamed(chunks))).watch(PODS, resource_version="1") as events:
+        return [event async for event in events]
+
+
+@given(st.data())
+async def test_a_watch_is_read_however_its_bytes_are_cut(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.text(min_size=1, max_size=8), max_size=6))
+    whole = b"".join(watch_line("ADDED", name, number) for number, name in enumerate(names))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=12)))
+    chunks = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    events = await watched(chunks)
+    assert [(event.item.metadata.name, event.resource_version) for event in events if event.item] == [
+        (name, str(number)) for number, name in enumerate(names)
+    ]
+
+
+async def test_a_line_that_was_cut_off_is_no_event() -> None:
+    whole = watch_line("ADDED", "a", 2) + watch_line("ADDED", "b", 3)
+    events = await watched([whole[:-10]])
+    assert [event.item.metadata.name for event in events if event.item] == ["a"]
+
+
+async def test_a_bookmark_has_a_version_and_no_object() -> None:
+    line = {
+        "type": "BOOKMARK",
+        "object": {"metadata": {"resourceVersion": "9", "creationTimestamp": None}, "spec": None},
+    }
+    assert await watched([json.dumps(line).encode() + b"\n"]) == [Event(Change.BOOKMARK, None, "9")]
+
+
+async def test_an_expired_version_is_told_in_both_forms() -> None:
+    status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"}
+    line = json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"
+    with pytest.raises(Expired, match="too old"):
+        await watched([line])
+    with pytest.raises(Expired):
+        async with Client(Scripted(refused(410, "Expired"))).watch(PODS, resource_version="1"):
+            pass
+
+
+@pytest.mark.parametrize("line", [b"<html>\n", b'{"type":"DANCED","object":{}}\n', b'{"type":"ADDED"}\n', b"[]\n"])
+async def test_a_line_that_is_no_event_ends_the_watch(line: bytes) -> None:
+    with pytest.raises(Unavailable):
+        await watched([line])
+
+
+async def test_a_stream_is_closed_when_its_reader_leaves() -> None:
+    response = streamed([watch_line("ADDED", "a", 2), watch_line("ADDED", "b", 3)])
+    async with Client(Answering(lambda _: response)).watch(PODS, resource_version="1") as events:
+        await anext(events)
+    assert response.stream is not None
+    with pytest.raises(StopAsyncIteration):
+        await anext(response.stream)
