@@ -75,6 +75,8 @@ class EmbeddedApi:
         self._subresources = Subresources(self.store, self._reads, self._admission, self._deletion, settings.clock)
         self._reviews = Reviews(self._doorkeeper, self._reads, names, settings.clock)
         self._closing = asyncio.Event()
+        for kind in self.kinds.stored():
+            self.store.collection(kind.storage)
         for name in FIRST_NAMESPACES:
             self._writes.found_namespace(name)
 
@@ -122,7 +124,8 @@ class EmbeddedApi:
             case "create":
                 return self._object(call, await self._writes.create(call), 201)
             case "update":
-                return self._object(call, await self._writes.update(call))
+                stored, new = await self._writes.update(call)
+                return self._object(call, stored, 201 if new else 200)
             case "patch":
                 stored, new = await self._writes.patch(call)
                 return self._object(call, stored, 201 if new else 200)

@@ -32,6 +32,8 @@ class Rules:
     """Called with the new tree and the live one (None on create)."""
     needs_version: bool = False
     """An update (PUT) has to name the resourceVersion that it replaces."""
+    creates_on_update: bool = False
+    """An update (PUT) of what is not there makes it. A surprise for locks: the uid in the body protects from it."""
 
 
 _PLAIN = Rules()
@@ -41,9 +43,9 @@ _RULES: dict[Storage, Rules] = {
     ("", "nodes"): Rules(built_in.default_node),
     ("", "secrets"): Rules(built_in.default_secret, built_in.check_secret),
     ("", "configmaps"): Rules(check=built_in.check_config_map),
-    ("", "events"): Rules(check=built_in.check_event),
+    ("", "events"): Rules(check=built_in.check_event, creates_on_update=True),
     ("", "services"): Rules(built_in.default_service, built_in.check_service),
-    ("coordination.k8s.io", "leases"): Rules(check=built_in.check_lease, needs_version=True),
+    ("coordination.k8s.io", "leases"): Rules(check=built_in.check_lease, needs_version=True, creates_on_update=True),
     ("scheduling.k8s.io", "priorityclasses"): Rules(built_in.default_priority_class, built_in.check_priority_class),
     ("policy", "poddisruptionbudgets"): Rules(check=built_in.check_disruption_budget, needs_version=True),
     ("apiextensions.k8s.io", "customresourcedefinitions"): Rules(crds.default, crds.check, needs_version=True),

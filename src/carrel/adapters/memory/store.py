@@ -137,7 +137,8 @@ class Store:
     def collection(self, storage: Storage) -> Collection:
         found = self._collections.get(storage)
         if found is None:
-            found = self._collections[storage] = Collection(self._remembered)
+            # Nothing was there before; as on a real server, nobody can look back further than the collection is old.
+            found = self._collections[storage] = Collection(self._remembered, forgotten=self.version)
         return found
 
     def collections(self) -> list[tuple[Storage, Collection]]:

@@ -45,18 +45,28 @@ class Writes:
     async def create(self, call: Call) -> Stored:
         return await self._create(call, call.document())
 
-    async def update(self, call: Call) -> Stored:
+    async def update(self, call: Call) -> tuple[Stored, bool]:
+        """The updated object, and whether it is new."""
         body = call.document()
-        if not isinstance(metadata := body.get("metadata"), dict) or not metadata.get("name"):
-            raise status.bad_request("the object to update must have metadata.name")
-        if metadata["name"] != call.target.name:
+        metadata = body.get("metadata")
+        if not isinstance(metadata, dict) or metadata.get("name") != call.target.name:
+            given = metadata.get("name") if isinstance(metadata, dict) else None
             raise status.bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.target.name})"
+                f"the name of the object ({given}) does not match the name on the URL ({call.target.name})"
             )
-        if rules_of(call.kind).needs_version and not metadata.get("resourceVersion"):
+        rules = rules_of(call.kind)
+        if rules.creates_on_update and self._live(call.target) is None:
+            return await self._create_by_update(call, body, metadata), True
+        if rules.needs_version and not metadata.get("resourceVersion"):
             cause = causes.wrong("metadata.resourceVersion", 0, "must be specified for an update")
             raise status.invalid(call.kind, call.target.name, [cause])
-        return await self._change(call, lambda live: body, anew=not metadata.get("resourceVersion"))
+        return await self._change(call, lambda live: body, anew=not metadata.get("resourceVersion")), False
+
+    async def _create_by_update(self, call: Call, body: Json, metadata: Json) -> Stored:
+        if uid := metadata.get("uid"):
+            raise status.conflict(call.kind, call.target.name, status.failed_precondition("UID", uid, ""))
+        kept = {key: value for key, value in metadata.items() if key != "resourceVersion"}
+        return await self._create(call, {**body, "metadata": kept})
 
     async def patch(self, call: Call) -> tuple[Stored, bool]:
         """The patched object, and whether it is new: only an apply makes a new one."""
@@ -66,8 +76,7 @@ class Writes:
 
     async def _apply(self, call: Call) -> tuple[Stored, bool]:
         applied = Applied(call, timestamp(self._clock()))
-        there = self._store.collection(call.kind.storage).get(call.target.namespace, call.target.name)
-        if there is None and not call.target.subresource:
+        if self._live(call.target) is None and not call.target.subresource:
             return await self._create(call, applied.to(None)), True
         return await self._change(call, applied.to), False
 
@@ -102,17 +111,19 @@ class Writes:
     async def _change(self, call: Call, proposed: Callable[[Json], Json], anew: bool = True) -> Stored:
         """Writes what `proposed` makes of the live object; starts over if that changed while a webhook was asked."""
         target = call.target
-        collection = self._store.collection(target.kind.storage)
         for _ in range(ATTEMPTS):
-            live = collection.get(target.namespace, target.name)
+            live = self._live(target)
             if live is None:
                 raise status.not_found(target.kind, target.name)
             tree = await self._admitted(call, live, self._proposed(call, live, proposed))
-            if collection.get(target.namespace, target.name) is live:
+            if self._live(target) is live:
                 return self._stored(call, live, tree)
             if not anew:
                 break
         raise status.conflict(target.kind, target.name)
+
+    def _live(self, target: Target) -> Stored | None:
+        return self._store.collection(target.kind.storage).get(target.namespace, target.name)
 
     def _proposed(self, call: Call, live: Stored, proposed: Callable[[Json], Json]) -> Json:
         target = call.target
