@@ -125,7 +125,7 @@ async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> Asyn
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise _lost(request, error) from error
+        raise Unavailable(0, "StreamBroken", f"{request.method} {request.path}: {_told(error)}") from error
     finally:
         # Closed, not given back to the pool: the server would go on writing into it.
         response.close()
