@@ -1,0 +1,163 @@
+"""A small cluster on the embedded API, and as many replicas of Carrel's scheduling on it as a test wants."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from carrel.adapters.kube.client import Client
+from carrel.adapters.kube.mirror import Mirror
+from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.simulation.kubelets import Kubelets
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.core.gpus import Node
+from carrel.core.reasons import Refusal
+from carrel.manifests import crds
+from carrel.ports.cluster import EVERYTHING, Json, Selection
+from carrel.protocols.asks import DEFAULT_TERMS, Ask, request_of
+from carrel.protocols.carrel import read_lease
+from carrel.protocols.kubernetes.resources import (
+    CRDS,
+    GPU_CLAIMS,
+    GPU_NODE_STATUSES,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+)
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.usecases.collect import Collector
+from carrel.usecases.hold import Cabinet, Cards
+from carrel.usecases.observe import Books
+from carrel.usecases.schedule import Scheduling, Surroundings
+from tests.kit.eventually import eventually
+
+OURS = "carrel"
+
+
+class Clock:
+    """Shows what the test says."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class WriteCounter:
+    """A transport that remembers the writes that went through it."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.writes: list[str] = []
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.method != "GET":
+            self.writes.append(f"{request.method} {request.path}")
+        return await self._inner.send(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Replica:
+    """One process of Carrel: its own caches, its own ledger."""
+
+    def __init__(self, transport: Transport, clock: Clock) -> None:
+        self.transport = WriteCounter(transport)
+        client = Client(self.transport)
+        self.mirror = Mirror(client)
+        self.pods = self.mirror.watch(PODS)
+        self._claims = self.mirror.watch(GPU_CLAIMS)
+        self.books = Books(self.pods.store.by_uid)
+        self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
+        self.mirror.watch(NODES).on_change(self.books.see_node)
+        self.leases = self.mirror.watch(LEASES, Selection(OURS))
+        self.leases.on_change(self.books.see_lease)
+        self.pods.on_change(self.books.see_pod)
+        self.cards = Cards(self.books, Cabinet(client, OURS, clock))
+        self.scheduling = Scheduling(self.books, self.cards, Surroundings(client, self._ask_of, clock, DEFAULT_TERMS))
+        self.collector = Collector(self.books, self.cards, client, self.pods.store.by_uid, clock)
+
+    def _ask_of(self, pod: Pod) -> Ask | Refusal | None:
+        return request_of(pod, lambda namespace, name: self._claims.store.get(name, namespace))
+
+    async def sees(self, pod: Json) -> Pod:
+        """The pod as this replica's cache has it, once it has it in this version or a later one."""
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+
+        def here() -> Pod | None:
+            found = self.pods.store.get(name, namespace)
+            wanted = int(pod["metadata"]["resourceVersion"])
+            return found if found and int(found.metadata.resource_version) >= wanted else None
+
+        found = await eventually(here, f"{namespace}/{name} in the cache")
+        assert found is not None
+        return found
+
+    async def bind(self, pod: Json, node: str) -> Refusal | None:
+        return await self.scheduling.bind(await self.sees(pod), node)
+
+
+class Lab:
+    def __init__(self, api: EmbeddedApi, clock: Clock) -> None:
+        self.api = api
+        self.client = Client(api)
+        self.clock = clock
+
+    @contextlib.asynccontextmanager
+    async def replica(self, transport: Transport | None = None) -> AsyncIterator[Replica]:
+        """A replica whose ledger is rebuilt. When the block ends it is killed."""
+        replica = Replica(transport or self.api, self.clock)
+        running = asyncio.ensure_future(replica.mirror.run())
+        try:
+            await replica.mirror.wait_synced()
+            yield replica
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+    async def pod(self, name: str, **spec: Any) -> Json:
+        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`."""
+        container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})},
+            "spec": {"schedulerName": "gpu-scheduler", "containers": spec.get("containers", [container])},
+        }
+        return await self.client.create(PODS, body, "lab")
+
+    async def annotations(self, name: str) -> dict[str, str]:
+        found: dict[str, str] = (await self.client.get(PODS, name, "lab"))["metadata"].get("annotations", {})
+        return found
+
+    async def held(self) -> dict[str, dict[str, int | None]]:
+        """What the Leases say, read anew: Lease → uid → MiB (None: whole)."""
+        leases = (await self.client.list(LEASES, Selection(OURS))).items
+        records = {lease.metadata.name: read_lease(lease) for lease in leases}
+        return {
+            name: {share.holder.uid: share.memory for share in record.shares}
+            for name, record in records.items()
+            if record is not None
+        }
+
+    async def bound(self) -> dict[str, str]:
+        """uid → node, of all pods that are bound."""
+        pods = (await self.client.list(PODS, EVERYTHING)).items
+        return {pod.metadata.uid: pod.spec.node_name for pod in pods if pod.spec.node_name}
+
+
+@contextlib.asynccontextmanager
+async def a_lab(nodes: Sequence[Node]) -> AsyncIterator[Lab]:
+    lab = Lab(EmbeddedApi(), Clock())
+    for crd in crds():
+        await lab.client.create(CRDS, crd)
+    for name in (OURS, "lab"):
+        await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    mirror = Mirror(lab.client)
+    await Kubelets(lab.client, nodes, mirror.watch(PODS), lab.clock).announce()
+    yield lab
