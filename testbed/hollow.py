@@ -140,8 +140,9 @@ class Kubelets:
             only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
             await self._call("DELETE", path, only_this)
         elif phase == "Pending":
-            status = {"metadata": {"uid": metadata["uid"]}, "status": _running(pod)}
-            await self._call("PATCH", f"{path}/status", status)
+            # A pod that has changed meanwhile is left alone: another event tells.
+            as_seen = {"resourceVersion": metadata["resourceVersion"]}
+            await self._call("PATCH", f"{path}/status", {"metadata": as_seen, "status": _running(pod)})
 
     # --- calls -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""The contract suite of the Cluster port, every test of it, on a real kube-apiserver."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from carrel.adapters.kube import Client, HttpTransport, access_to
+from testbed import runs
+from testbed.control_plane import ApiServer
+from testbed.control_plane import api_server as start_api_server
+from tests.contracts import backends
+from tests.contracts.backends import Backend
+from tests.contracts.fixtures import cluster, desks, namespace
+
+__all__ = ["cluster", "desks", "namespace"]
+
+SUITE = [f"tests.contracts.{file.stem}" for file in sorted(Path(backends.__file__).parent.glob("test_*.py"))]
+pytest.register_assert_rewrite(*SUITE)
+
+for module in SUITE:
+    for name, thing in vars(import_module(module)).items():
+        # Tests and fixtures are callable. A name that two modules give to different ones would hide a test.
+        if callable(thing) and not name.startswith("_"):
+            assert globals().setdefault(name, thing) is thing, f"{module}.{name} hides another {name}"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ApiServer]:
+    """With the two controllers without which namespaces never go and orphans are never collected, and no others:
+    the suite plays scheduler and kubelet itself."""
+    with runs.new("contracts") as run, start_api_server(run) as api:
+        api.start_controllers(["namespace", "garbagecollector"])
+        yield api
+
+
+@pytest.fixture(params=["real-kube-apiserver"])
+async def backend(server: ApiServer) -> AsyncIterator[Backend]:
+    nobody = server.authority.kubeconfig(server.run.data / "nobody.kubeconfig", server.url, "nobody's")
+    async with AsyncExitStack() as stack:
+        clients = []
+        for kubeconfig in (server.token_kubeconfig, nobody):
+            client = Client(HttpTransport(access_to(kubeconfig, {})))
+            stack.push_async_callback(client.aclose)
+            clients.append(client)
+        yield Backend(clients[0], clients[1], lambda: asyncio.to_thread(server.compact))
