@@ -43,7 +43,7 @@ async def test_a_terminating_pod_keeps_its_card_until_it_is_really_gone() -> Non
 
         await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
-        assert await freed(carrel) == ["the pod does not exist"]
+        assert await freed(carrel) == ["the pod is gone"]
         assert await lab.held() == {}
         assert [card.free for card in carrel.books.ledger.cards("n1")] == [16276, 16276]
 
@@ -95,7 +95,7 @@ async def test_the_neighbours_on_a_card_are_left_alone() -> None:
         await lab.client.delete(PODS, "goes", "lab", how=Deletion(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("goes", "lab") is None)
 
-        assert await freed(carrel) == ["the pod does not exist"]
+        assert await freed(carrel) == ["the pod is gone"]
         assert await lab.held() == {"gpu-n1-0": {stays: 8138}}
 
 

@@ -71,7 +71,7 @@ class Collector:
         try:
             pod = await self._cluster.get(PODS, name, namespace)
         except NotFound:
-            return "the pod does not exist"
+            return "the pod is gone"
         if pod["metadata"]["uid"] != share.holder.uid:
             return "another pod has its name now"
         if pod.get("status", {}).get("phase") in FINISHED:

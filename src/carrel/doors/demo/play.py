@@ -50,7 +50,7 @@ class Script:
     seed: int = 1
     port: int = 0
     every_s: float = 0.8
-    stay_s: float = 12.0
+    stay_s: float = 20.0
     pods: int = 40
 
 
