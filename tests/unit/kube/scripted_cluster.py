@@ -1,0 +1,87 @@
+"""A cluster whose lists and watches are written down by the test. Only what a reflector uses."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from carrel.adapters.kube.views import Metadata, Pod
+from carrel.ports.cluster import EVERYTHING, Change, Event, Page, Selection
+
+
+def pod(name: str, version: int, uid: str = "") -> Pod:
+    return Pod(metadata=Metadata(name=name, namespace="lab", uid=uid or f"uid-{name}", resource_version=str(version)))
+
+
+def added(name: str, version: int, uid: str = "") -> Event[Any]:
+    return Event(Change.ADDED, pod(name, version, uid), str(version))
+
+
+def modified(name: str, version: int, uid: str = "") -> Event[Any]:
+    return Event(Change.MODIFIED, pod(name, version, uid), str(version))
+
+
+def deleted(name: str, version: int, uid: str = "") -> Event[Any]:
+    return Event(Change.DELETED, pod(name, version, uid), str(version))
+
+
+def bookmark(version: int) -> Event[Any]:
+    return Event(Change.BOOKMARK, None, str(version))
+
+
+def page(version: int, *items: Pod, token: str = "") -> Page[Any]:
+    return Page(items, str(version), token)
+
+
+SILENCE = object()
+"""In a watch: nothing is said any more, and the stream stays open."""
+
+
+class ScriptedCluster:
+    """Lists and watches are given in order; the last list is repeated, and after the last watch all is silent."""
+
+    def __init__(self, lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = ()) -> None:
+        self._lists = list(lists)
+        self._watches = list(watches)
+        self.tokens: list[str] = []
+        self.watched_from: list[str] = []
+        self.open_watches = 0
+
+    async def list(
+        self,
+        resource: object,
+        selection: Selection = EVERYTHING,
+        *,
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Page[Any]:
+        self.tokens.append(continue_token)
+        answer = self._lists.pop(0) if len(self._lists) > 1 else self._lists[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @asynccontextmanager
+    async def watch(
+        self, resource: object, selection: Selection = EVERYTHING, *, resource_version: str
+    ) -> AsyncIterator[AsyncIterator[Event[Any]]]:
+        self.watched_from.append(resource_version)
+        script = self._watches.pop(0) if self._watches else [SILENCE]
+        self.open_watches += 1
+        try:
+            if script and isinstance(script[0], Exception):
+                raise script[0]
+            yield self._events(script)
+        finally:
+            self.open_watches -= 1
+
+    async def _events(self, script: Sequence[object]) -> AsyncIterator[Event[Any]]:
+        for word in script:
+            if word is SILENCE:
+                await asyncio.Event().wait()
+            elif isinstance(word, Exception):
+                raise word
+            else:
+                assert isinstance(word, Event)
+                yield word
