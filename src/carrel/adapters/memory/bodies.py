@@ -8,9 +8,13 @@ from typing import Any
 from carrel.adapters.memory import fields, status
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.kinds import Kind
+from carrel.adapters.memory.quantities import quantity_text
 from carrel.adapters.memory.schema import prune, validate
 
 Json = dict[str, Any]
+
+QUANTITIES = frozenset({"limits", "requests", "capacity", "allocatable", "overhead", "allocatedResources"})
+"""Maps from a resource to a quantity, wherever they are."""
 
 
 def read_body(call: Call, document: Json) -> Json:
@@ -22,20 +26,26 @@ def read_body(call: Call, document: Json) -> Json:
             raise status.bad_request(
                 f"the {word} in the data ({given}) does not match the expected {word} ({expected})"
             )
-    tree = {"apiVersion": kind.api_version, "kind": kind.kind, **(document if kind.custom else without_nulls(document))}
-    tree["metadata"] = without_nulls(tree.get("metadata") or {})
+    tree = {"apiVersion": kind.api_version, "kind": kind.kind, **(document if kind.custom else as_typed(document))}
+    tree["metadata"] = as_typed(tree.get("metadata") or {})
     _check_types(kind, tree)
     tree = _known_fields(call, tree)
     _place(call, tree["metadata"])
     return tree
 
 
-def without_nulls(value: Any) -> Any:
-    """Built-in types know no null: a field that is null is not there."""
+def as_typed(value: Any, quantities: bool = False) -> Any:
+    """As a typed server would write it: a field that is null is not there, and `cpu: 2` is `cpu: "2"`."""
     if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+        return {
+            key: as_typed(inner, key in QUANTITIES and isinstance(inner, dict))
+            if isinstance(inner, dict | list)
+            else (quantity_text(inner) if quantities else inner)
+            for key, inner in value.items()
+            if inner is not None
+        }
     if isinstance(value, list):
-        return [without_nulls(inner) for inner in value]
+        return [as_typed(inner) for inner in value]
     return value
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from carrel.adapters.memory import status
 from carrel.adapters.memory.causes import Cause, duplicate, prohibited, required, unsupported, wrong
 from carrel.adapters.memory.objects import is_qualified
-from carrel.adapters.memory.quantities import write_as_text
 from carrel.adapters.memory.selectors import label_selector_of
 from carrel.protocols import Malformed
 
@@ -34,7 +33,6 @@ def default_namespace(namespace: Json) -> Json:
 def default_node(node: Json) -> Json:
     node.setdefault("spec", {})
     node_status = node.setdefault("status", {})
-    write_as_text(node_status, "capacity", "allocatable")
     if "capacity" in node_status:
         node_status.setdefault("allocatable", node_status["capacity"])
     return node

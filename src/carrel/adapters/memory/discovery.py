@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from carrel.adapters.memory.kinds import Kind, Kinds
+from carrel.adapters.memory import openapi
+from carrel.adapters.memory.kinds import SUBRESOURCES, Kind, Kinds
 from carrel.adapters.memory.store import encode
 from carrel.adapters.wire import ApiRequest, ApiResponse
 
@@ -31,6 +32,8 @@ def answer(request: ApiRequest, kinds: Kinds) -> ApiResponse | None:
     path = request.path.rstrip("/") or "/"
     if path in HEALTH:
         return ApiResponse(200, b"ok", {"content-type": "text/plain"})
+    if path.startswith("/openapi/"):
+        return openapi.answer(path, request.headers, kinds)
     document = _document(path, kinds)
     return None if document is None else ApiResponse(200, encode(document), JSON_HEADERS)
 
@@ -78,16 +81,6 @@ def _resources(group: str, version: str, kinds: Kinds) -> Json:
     }
 
 
-SUBRESOURCES = {
-    "status": ("", "", "", ("get", "patch", "update")),
-    "finalize": ("", "", "", ("update",)),
-    "binding": ("", "v1", "Binding", ("create",)),
-    "eviction": ("policy", "v1", "Eviction", ("create",)),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
-}
-"""Group, version and kind of what is sent there (empty: the object itself), and the verbs."""
-
-
 def _entries(kind: Kind) -> Iterable[Json]:
     entry: Json = {
         "name": kind.plural,
@@ -102,8 +95,8 @@ def _entries(kind: Kind) -> Iterable[Json]:
         entry["categories"] = list(kind.categories)
     yield entry
     for name in kind.subresources:
-        group, version, body, verbs = SUBRESOURCES[name]
+        sub = SUBRESOURCES[name]
         part: Json = {"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced}
-        if version:
-            part |= {"group": group, "version": version}
-        yield part | {"kind": body or kind.kind, "verbs": list(verbs)}
+        if sub.kind:
+            part |= {"group": sub.group, "version": sub.version}
+        yield part | {"kind": sub.kind or kind.kind, "verbs": list(sub.verbs)}

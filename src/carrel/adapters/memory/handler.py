@@ -18,7 +18,7 @@ from carrel.adapters.memory.calls import Call, call_of
 from carrel.adapters.memory.collector import Collector
 from carrel.adapters.memory.crds import Definitions
 from carrel.adapters.memory.deletion import Deletion, options_of
-from carrel.adapters.memory.kinds import CREATE_ONLY, PODS, Kinds
+from carrel.adapters.memory.kinds import CREATE_ONLY, PODS, SUBRESOURCES, Kinds
 from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.reads import Reads, selected_by
 from carrel.adapters.memory.reviews import Reviews
@@ -108,10 +108,15 @@ class EmbeddedApi:
         verb = call.verb
         ask = Ask(user, verb, target.kind.group, target.kind.plural, target.subresource, target.namespace, target.name)
         self._doorkeeper.check(ask)
-        if target.subresource in ("binding", "eviction", "token"):
-            return await self._act(call)
-        if verb not in target.kind.verbs or (target.name and verb == "create"):
+        if target.subresource:
+            allowed = verb in SUBRESOURCES[target.subresource].verbs
+        else:
+            allowed = verb in target.kind.verbs and not (target.name and verb == "create")
+        if not allowed:
             raise status.method_not_allowed()
+        return await (self._act(call) if target.subresource and verb == "create" else self._do(call, verb))
+
+    async def _do(self, call: Call, verb: str) -> ApiResponse:
         match verb:
             case "get":
                 return self._object(call, self._reads.get(call))
@@ -119,7 +124,7 @@ class EmbeddedApi:
                 return ApiResponse(200, self._reads.list_bytes(call), JSON_HEADERS)
             case "watch":
                 return self._watch(call)
-            case "create" if target.kind.verbs == CREATE_ONLY:
+            case "create" if call.kind.verbs == CREATE_ONLY:
                 return ApiResponse(201, encode(self._reviews.answer(call)), JSON_HEADERS)
             case "create":
                 return self._object(call, await self._writes.create(call), 201)
@@ -135,9 +140,7 @@ class EmbeddedApi:
                 return await self._delete_collection(call)
 
     async def _act(self, call: Call) -> ApiResponse:
-        """The subresources that are verbs: something is sent there, and nothing can be read."""
-        if call.method != "POST":
-            raise status.method_not_allowed()
+        """The subresources that are verbs: something is sent there, and nothing is read."""
         match call.target.subresource:
             case "binding":
                 answer = await self._subresources.bind(call)

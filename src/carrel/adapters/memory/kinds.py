@@ -14,6 +14,24 @@ CREATE_ONLY = ("create",)
 
 
 @dataclass(frozen=True, slots=True)
+class Subresource:
+    verbs: tuple[str, ...]
+    group: str = ""
+    version: str = ""
+    kind: str = ""
+    """What is sent there; empty: the object itself."""
+
+
+SUBRESOURCES = {
+    "status": Subresource(("get", "patch", "update")),
+    "finalize": Subresource(("update",)),
+    "binding": Subresource(("create",), "", "v1", "Binding"),
+    "eviction": Subresource(("create",), "policy", "v1", "Eviction"),
+    "token": Subresource(("create",), "authentication.k8s.io", "v1", "TokenRequest"),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     group: str
     version: str

@@ -5,6 +5,7 @@ from typing import Any
 
 from carrel.adapters.memory import status
 from carrel.adapters.memory.apply import ApplyConflict, server_side_apply
+from carrel.adapters.memory.bodies import as_typed
 from carrel.adapters.memory.calls import Call, decode_json
 from carrel.adapters.memory.causes import required
 from carrel.adapters.memory.kinds import Kind
@@ -80,7 +81,7 @@ class Applied:
             )
         self._call = call
         self._now = now
-        self._document = call.document()
+        self._document = call.document() if call.kind.custom else as_typed(call.document())
         metadata = self._document.get("metadata")
         if not isinstance(metadata, dict) or metadata.get("name") != call.target.name:
             given = metadata.get("name") if isinstance(metadata, dict) else None

@@ -6,7 +6,7 @@ from typing import Any
 from carrel.adapters.memory import pod_checks, status
 from carrel.adapters.memory.causes import Cause, prohibited
 from carrel.adapters.memory.kinds import PODS
-from carrel.adapters.memory.quantities import amount, write_as_text
+from carrel.adapters.memory.quantities import amount
 
 Json = dict[str, Any]
 
@@ -28,7 +28,6 @@ def default(pod: Json) -> Json:
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
     spec.setdefault("enableServiceLinks", True)
-    write_as_text(spec, "overhead")
     for container in containers_of(pod):
         _default_container(container)
     for volume in spec.get("volumes", ()):
@@ -52,7 +51,6 @@ def _default_container(container: Json) -> None:
         if "fieldRef" in variable.get("valueFrom", {}):
             variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
     resources = container.setdefault("resources", {})
-    write_as_text(resources, "limits", "requests")
     if limits := resources.get("limits"):
         resources["requests"] = {**limits, **resources.get("requests", {})}
 

@@ -21,15 +21,8 @@ def amount(text: str) -> Fraction | None:
         return None
 
 
-def write_as_text(holder: Any, *fields: str) -> None:
-    """`cpu: 2` becomes `cpu: "2"`, as the real server writes it."""
-    for field in fields:
-        amounts = holder.get(field)
-        if amounts and not all(isinstance(value, str) for value in amounts.values()):
-            holder[field] = {name: _text(value) for name, value in amounts.items()}
-
-
-def _text(value: Any) -> Any:
+def quantity_text(value: Any) -> Any:
+    """`2` is written `"2"`, as the real server does; what is no number is left for the checks."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return str(value) if isinstance(value, int) else f"{value:g}" if value != int(value) else str(int(value))
+    return str(int(value)) if value == int(value) else f"{value:g}"
