@@ -177,7 +177,7 @@ def claim(**spec: Any) -> Json:
             {"limits": {"a": 1, "b": 1, "c": 1}},
             "spec.limits",
             "FieldValueInvalid",
-            'Invalid value: {"a":1,"b":1,"c":1}: spec.limits in body should have at most 2 properties',
+            "Invalid value: 2: spec.limits in body should have at most 2 properties",
             id="too many keys",
         ),
         pytest.param(
@@ -250,15 +250,13 @@ def test_a_right_object_passes(spec: Json) -> None:
 @pytest.mark.parametrize(
     ("format_", "value", "passes"),
     [
-        pytest.param("int32", 2**31 - 1, True, id="the largest int32"),
-        pytest.param("int32", 2**31, False, id="one more"),
-        pytest.param("int64", -(2**63), True, id="the smallest int64"),
-        pytest.param("int64", 2**63, False, id="past int64"),
+        pytest.param("int32", 2**31, True, id="the server does not look how large an int32 is"),
         pytest.param("date", "2026-02-29", False, id="a day that does not exist"),
         pytest.param("date-time", "2026-02-28T24:00:00Z", False, id="an hour that does not exist"),
         pytest.param("date-time", "2026-02-28 23:00:00Z", False, id="a date-time without its T"),
         pytest.param("byte", "aGk=", True, id="base64"),
         pytest.param("byte", "a!", False, id="not base64"),
+        pytest.param("byte", "", False, id="no base64 at all"),
         pytest.param("ipv4", "10.0.0.1", True, id="an IPv4 address"),
         pytest.param("ipv6", "10.0.0.1", False, id="not an IPv6 address"),
         pytest.param("cidr", "10.0.0.0/8", True, id="a network"),
@@ -326,6 +324,18 @@ def test_unknown_fields_are_pruned_and_metadata_is_left_alone() -> None:
 
 def test_below_the_root_the_words_of_an_object_are_no_exception() -> None:
     assert prune(CLAIM, claim(devices={"count": 1, "kind": "x", "metadata": {}})) == claim()
+
+
+@pytest.mark.parametrize(
+    ("value", "passes"),
+    [
+        pytest.param(2**63 - 1, True, id="the largest"),
+        pytest.param(-(2**63), True, id="the smallest"),
+        pytest.param(2**63, False, id="one more than the largest"),
+    ],
+)
+def test_integers_have_64_bits(value: int, passes: bool) -> None:
+    assert (validate({"type": "integer"}, value, "spec.x") == []) is passes
 
 
 def test_true_is_not_one_of_the_numbers() -> None:
