@@ -3,6 +3,7 @@
 import typer
 
 from carrel import __version__
+from carrel.doors.api import api
 from carrel.doors.demo import demo
 
 app = typer.Typer(
@@ -12,6 +13,7 @@ app = typer.Typer(
     help="Books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.",
 )
 app.command()(demo)
+app.command()(api)
 
 
 @app.command()
