@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from carrel.adapters.memory import status
+from carrel.adapters.memory import protobuf, status
 from carrel.adapters.memory.auth import User
 from carrel.adapters.memory.kinds import Kind, Kinds
 from carrel.adapters.wire import ApiRequest
@@ -103,6 +103,8 @@ class Call:
         """The body as an object."""
         if self.media_type in YAML_TYPES:
             return _object(_yaml(self.body))
+        if self.media_type == protobuf.MEDIA_TYPE:
+            return protobuf.decode(self.body)
         if self.media_type not in JSON_TYPES:
             raise status.unsupported_media_type(self.media_type, "application/json, application/yaml")
         return _object(decode_json(self.body))

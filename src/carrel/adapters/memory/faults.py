@@ -1,6 +1,6 @@
 """Faults, injected by seed: a transport that does to a client what clusters do on bad days.
 
-One seed is one run: what happens to the n-th call and to the n-th watch depends on the seed and on n alone, so a failing
+One seed is one run: what happens to the n-th call and to the n-th watch depends on the seed and on n, so a failing
 run is repeated by its seed, and `story` tells what was done to it. Kubernetes' own promises are kept: the events of one
 watch stay in order, and a stream that ended can be resumed from the last version seen.
 """
