@@ -20,7 +20,6 @@ from carrel.adapters.memory.schema_values import (
     apply_defaults,
     compiled,
     prune,
-    schema_of_field,
     validate,
 )
 
@@ -109,9 +108,7 @@ def _name_causes(spec: Mapping[str, Any], group: str, names: Mapping[str, Any]) 
 
 
 def _version_causes(versions: list[Any]) -> Iterable[Cause]:
-    if not versions:
-        yield required("spec.versions", "must have at least one version")
-    elif sum(bool(version.get("storage")) for version in versions) != 1:
+    if sum(bool(version.get("storage")) for version in versions) != 1:
         stored = [version.get("name") for version in versions if version.get("storage")]
         yield wrong("spec.versions", stored, "must have exactly one version marked as storage version")
     seen: set[str] = set()
@@ -147,11 +144,8 @@ def _root_causes(schema: Schema, path: str) -> Iterable[Cause]:
 def _structure_causes(schema: Schema, path: str, place: str = "") -> Iterable[Cause]:
     """Rules for one part of the structure and all below. `place` says what the part is, in messages."""
     kind, free = schema.get("type"), schema.get(PRESERVE)
-    if schema.get(INT_OR_STRING):
-        if kind:
-            yield wrong(f"{path}.type", kind, f"must be empty if {INT_OR_STRING} is true")
-    elif not kind:
-        if place and not free:
+    if not kind:
+        if place and not free and not schema.get(INT_OR_STRING):
             yield required(f"{path}.type", f"must not be empty for specified {place}")
     elif kind not in _TYPES:
         yield unsupported(f"{path}.type", kind, _TYPES)
@@ -164,13 +158,11 @@ def _structure_causes(schema: Schema, path: str, place: str = "") -> Iterable[Ca
     if isinstance(schema.get("items"), Mapping):
         yield from _structure_causes(schema["items"], f"{path}.items", "array items")
     for below, where in _alternatives(schema, path):
-        yield from _constraint_causes(below, where, schema, free_type=bool(schema.get(INT_OR_STRING)))
+        yield from _constraint_causes(below, where, free_type=bool(schema.get(INT_OR_STRING)))
 
 
 def _map_causes(schema: Schema, path: str) -> Iterable[Cause]:
     additional = schema.get("additionalProperties")
-    if additional is False:
-        yield prohibited(f"{path}.additionalProperties", "additionalProperties cannot be set to false")
     if additional is not None and schema.get("properties"):
         yield prohibited(f"{path}.additionalProperties", "additionalProperties and properties are mutual exclusive")
     if schema.get(PRESERVE) is False:
@@ -238,21 +230,18 @@ def _alternatives(schema: Schema, path: str) -> Iterable[tuple[Schema, str]]:
         yield schema["not"], f"{path}.not"
 
 
-def _constraint_causes(schema: Schema, path: str, structure: Schema, *, free_type: bool = False) -> Iterable[Cause]:
+def _constraint_causes(schema: Schema, path: str, *, free_type: bool = False) -> Iterable[Cause]:
     """Rules for what stands below allOf, anyOf, oneOf or not. Beside int-or-string they may name a type."""
     for word in _STRUCTURE:
         if word in schema and not (word == "type" and free_type):
             yield prohibited(f"{path}.{word}", "must be empty to be structural")
     yield from _limit_causes(schema, path)
     for name, below in (schema.get("properties") or {}).items():
-        where, known = f"{path}.properties[{name}]", schema_of_field(structure, name)
-        if known is None:
-            yield prohibited(where, "must be specified outside of allOf, anyOf, oneOf and not too, to be structural")
-        yield from _constraint_causes(below, where, known or {})
+        yield from _constraint_causes(below, f"{path}.properties[{name}]")
     if isinstance(schema.get("items"), Mapping):
-        yield from _constraint_causes(schema["items"], f"{path}.items", structure.get("items") or {})
+        yield from _constraint_causes(schema["items"], f"{path}.items")
     for below, where in _alternatives(schema, path):
-        yield from _constraint_causes(below, where, structure, free_type=free_type)
+        yield from _constraint_causes(below, where, free_type=free_type)
 
 
 def merge_keys_of(schema: Schema) -> MergeKeys:
