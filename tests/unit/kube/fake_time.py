@@ -7,13 +7,13 @@ from itertools import count
 
 from carrel.adapters.kube.pace import Pace
 
-_TURNS = 30
+_TURNS = 12
 """Enough turns of the event loop for everything that is not waiting for time to come to rest."""
 
 
 class FakeTime:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
         self.slept: list[float] = []
         """Every sleep that was asked for, in order."""
         self._order = count()

@@ -100,25 +100,21 @@ class Seen:
 
 class Step(Enum):
     CREATE = "there is no Lease: make it"
-    TAKE = "nobody holds the Lease, or its holder let it run out: write my name"
+    TAKE = "nobody leads by this Lease, or its holder let it run out: write my name, and count one more leader"
     RENEW = "it is mine: say so again"
     WAIT = "somebody else holds it"
 
 
-def decide(seen: Seen | None, identity: str, lease_s: float, now: float) -> Step:
+def decide(seen: Seen | None, candidate: Candidate, now: float, *, is_leading: bool) -> Step:
     if seen is None:
         return Step.CREATE
-    if seen.holder == identity:
-        # Also when the answer to our own TAKE was lost: the identity is ours alone, so it is ours.
-        return Step.RENEW
-    if not seen.holder:
-        return Step.TAKE
-    if now - seen.since >= max(seen.duration_s, lease_s):
+    if seen.holder == candidate.identity:
+        # Ours without leading: the answer to our own TAKE was lost, or we stopped and could not say so. Taken again,
+        # so that every leadership has a token of its own.
+        return Step.RENEW if is_leading else Step.TAKE
+    if not seen.holder or now - seen.since >= max(seen.duration_s, candidate.terms.lease_s):
         return Step.TAKE
     return Step.WAIT
-
-
-_MINE = (Step.CREATE, Step.TAKE, Step.RENEW)
 
 
 class LeadershipLost(Exception):
@@ -205,7 +201,7 @@ class Election:
         terms = self._candidate.terms
         while True:
             sent_at = self._pace.now()
-            if await self._attempt() in _MINE and self._seen is not None:
+            if await self._attempt(is_leading=False) in (Step.CREATE, Step.TAKE) and self._seen is not None:
                 token = FencingToken(self._seen.transitions, self._candidate.identity)
                 return Leadership(token, sent_at + terms.renew_within_s, self._pace.now)
             await self._pace.sleep(self._pace.spread(terms.retry_s))
@@ -216,7 +212,7 @@ class Election:
         while True:
             await self._pace.sleep(terms.retry_s)
             sent_at = self._pace.now()
-            step = await self._attempt()
+            step = await self._attempt(is_leading=True)
             if step is Step.RENEW:
                 leadership.safe_until = sent_at + terms.renew_within_s
             elif step is not None:
@@ -226,13 +222,13 @@ class Election:
         while (left := leadership.safe_until - self._pace.now()) > 0:
             await self._pace.sleep(left)
 
-    async def _attempt(self) -> Step | None:
+    async def _attempt(self, *, is_leading: bool) -> Step | None:
         """The step that was taken. None: it did not succeed, or its answer was lost; look and try again."""
         try:
             if not self._is_certain:
                 await self._look()
             self._is_certain = False
-            step = decide(self._seen, self._candidate.identity, self._candidate.terms.lease_s, self._pace.now())
+            step = decide(self._seen, self._candidate, self._pace.now(), is_leading=is_leading)
             if step is not Step.WAIT:
                 self._seen = Seen(await self._write(step), self._pace.now())
                 self._is_certain = True
