@@ -89,12 +89,10 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
     if not selected(there, request):
         missing = ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - there.labels.items()))
         return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
-    cards = ledger.cards(node)
-    need = request.amount.on
-    able = [card for card in cards if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
+    able = able_cards(ledger, request, node, pod)
     chosen = choose(able, request) if len(able) >= request.cards else None
     if chosen is None:
-        return _refusal(node, cards, able, request, pod)
+        return _refusal(node, ledger.cards(node), able, request, pod)
     return Placement(node, tuple(card.gpu for card in chosen), request)
 
 
@@ -103,6 +101,12 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
 
 def selected(node: Node | None, request: Request) -> bool:
     return node is not None and request.node_labels <= node.labels.items()
+
+
+def able_cards(ledger: Ledger, request: Request, node: str, pod: str) -> list[Card]:
+    """The cards of the node that would do, each by itself."""
+    need = request.amount.on
+    return [card for card in ledger.cards(node) if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
 
 
 def suits(card: Card, request: Request, pod: str) -> bool:
@@ -130,7 +134,9 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
         )
     if not cards:
         return Refusal(f"{node} has no GPU")
-    if len(cards) == request.cards == 1:
+    if len(cards) < request.cards:
+        return Refusal(f"{node} has {len(cards)} card{'s' * (len(cards) > 1)} in all; {request} asked", details)
+    if len(cards) == 1:
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
     return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} cards would do", details)

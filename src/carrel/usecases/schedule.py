@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from carrel.core.explanation import why_waiting
 from carrel.core.placement import Placement, candidates, place
 from carrel.core.reasons import Refusal
 from carrel.core.requests import WHOLE
@@ -64,6 +65,15 @@ class Scheduling:
             return Filtered(
                 found.fitting, {name: _why(place(ledger, ask.request, name, uid)) for name in found.refused}
             )
+
+    def why(self, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
+        """Why the pod waits, in the words that people see everywhere; None if it need not."""
+        ask = self.understand(pod)
+        if ask is None or isinstance(ask, Refusal):
+            return ask
+        with self._books.ledger.what_if():
+            self._books.ledger.give_back(pod.metadata.uid)
+            return why_waiting(self._books.ledger, ask.request, nodes, pod.metadata.uid)
 
     def understand(self, pod: Pod) -> Ask | Refusal | None:
         try:

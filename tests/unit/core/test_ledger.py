@@ -158,10 +158,12 @@ def test_shares_follow_the_uuid_when_indices_change_after_a_reboot() -> None:
 
 def test_a_card_that_is_moved_to_another_machine_is_there_and_no_longer_here() -> None:
     ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
     moved = replace(a_card("n1", 0), node="n2")
 
     ledger.set_node(Node("n2", (moved,)))
 
+    assert free(ledger, "n2") == [8138]
     assert [card.gpu.uuid for card in ledger.cards("n1")] == ["GPU-n1-1"]
     assert [card.gpu.uuid for card in ledger.cards("n2")] == ["GPU-n1-0"]
     assert ledger.rooms["n1"].whole == 1

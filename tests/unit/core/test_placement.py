@@ -225,7 +225,7 @@ def test_a_booked_pod_takes_the_card_that_is_kept_for_it_before_others() -> None
         pytest.param(
             a_node("n1", cards=2),
             whole(3),
-            "n1 has no room for 3 whole cards: only 2 of its 2 cards would do",
+            "n1 has 2 cards in all; 3 whole cards asked",
             id="too few cards",
         ),
     ],

@@ -115,8 +115,8 @@ class Play:
         """None: placed. Else why not, in one line."""
         found = self._scheduling.filter(pod, nodes)
         if not found.fitting:
-            reasons = sorted(set(found.refused.values()))
-            return " · ".join(reasons) if reasons else "there is no node"
+            why = self._scheduling.why(pod, nodes)
+            return why.reason if why else "a card has just become free"
         node = self._scheduling.rank(pod, found.fitting)[0]
         refusal = await self._scheduling.bind(pod, node)
         if refusal is not None:
