@@ -1,15 +1,14 @@
 """A machine within the machine, for one real node: its own processes, network, mounts and file changes.
 
-Nothing has to be cleaned up, because nothing of the machine is changed: interfaces, iptables rules, mounts, containers
-and files exist only inside, and the kernel drops them with the first process. That process is `cat` on a pipe that we
-hold: it ends when we end, however we end. What the machine itself sees is one virtual cable with two routes, which
-vanish with its other end, and a branch of the control groups, removed at the end (after a crash, at the next start).
+Hardly anything has to be cleaned up, because hardly anything of the machine is changed: interfaces, iptables rules,
+mounts, containers and files exist only inside, and the kernel drops them with the first process. That process is `cat`
+on a pipe that we hold: it ends when we end, however we end. What the machine itself sees is one virtual cable with two
+routes, which vanish with its other end, and a branch of the control groups, which a waiting shell removes at the end.
 """
 
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,25 @@ from testbed.runs import Run
 from testbed.slots import Slot
 from testbed.tools import Missing
 
-COMMANDS = ("unshare", "nsenter", "setpriv", "mount", "bash", "env", "cat", "ip")
+COMMANDS = ("unshare", "nsenter", "setpriv", "mount", "bash", "env", "cat", "find", "ip")
 CGROUPS = Path("/sys/fs/cgroup")
+GOING_SECONDS = 30
+
+# Outside. Version 1 of the control groups has one hierarchy for each controller, version 2 has one for all.
+# A group can go only when its last process has, which takes the kernel a moment.
+HOLD = r"""
+set -u
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then groups=(/sys/fs/cgroup); else groups=(/sys/fs/cgroup/*/); fi
+groups=("${groups[@]/%/\/$2}")
+mkdir -p "${groups[@]}" || exit
+unshare --mount --net --pid --fork --kill-child --mount-proc bash -c "$3" enter "$1"
+for try in {1..100}; do
+    find "${groups[@]}" -depth -type d -exec rmdir {} + 2>/dev/null
+    [ -z "$(ls -d "${groups[@]}" 2>/dev/null)" ] && exit 0
+    sleep 0.05
+done
+echo "control groups are left: $2" >&2
+"""
 
 # Inside: /etc and /var are copies on write, /run is new; a kubelet finds everything where it lies on any node.
 # containerd layers images with overlayfs, which cannot lie on another overlayfs, hence its own tmpfs.
@@ -92,34 +108,29 @@ def lacking() -> list[str]:
 def namespace(run: Run) -> Iterator[Namespace]:
     if missing := lacking():
         raise Missing("a real node cannot run here; missing: " + "; ".join(missing))
-    slot, log = run.slot, run.log("namespace")
     scratch = run.data / "namespace"
     scratch.mkdir()
-    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
-    command += ["--mount-proc", "bash", "-c", ENTER, "enter", str(scratch)]
+    command = ["bash", "-c", HOLD, "hold", str(scratch), _branch(run.slot), ENTER]
+    log = run.log("namespace")
     with log.open("ab") as output:
         holder = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True
         )
+    assert holder.stdin is not None and holder.stdout is not None
     try:
-        assert holder.stdout is not None
         if holder.stdout.readline() != b"ready\n":
             raise Failed(f"the namespace was not made\n{tail(log)}")
-        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-        inner = Namespace(int(children[0]), slot)
-        _remove_cgroups(_branch(slot))
-        for hierarchy in _hierarchies():
-            (hierarchy / _branch(slot)).mkdir()
+        inner = Namespace(_only_child(_only_child(holder.pid)), run.slot)
         _connect(inner)
         try:
             yield inner
         finally:
             # The kernel would do it, a moment after the namespace is gone; whoever looks now should see it gone.
-            _ip("link", "delete", _cable(slot))
+            _ip("link", "delete", _cable(run.slot))
     finally:
-        holder.kill()
-        holder.communicate()
-        _remove_cgroups(_branch(slot))
+        holder.stdin.close()
+        holder.wait(GOING_SECONDS)
+        holder.stdout.close()
 
 
 def _connect(inner: Namespace) -> None:
@@ -153,23 +164,5 @@ def _branch(slot: Slot) -> str:
     return f"carrel-testbed-{slot.number}"
 
 
-def _hierarchies() -> list[Path]:
-    """One with control groups version 2; with version 1, one for each controller."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        return [CGROUPS]
-    return [folder for folder in CGROUPS.iterdir() if folder.is_dir() and not folder.is_symlink()]
-
-
-def _remove_cgroups(branch: str, limit_seconds: float = 10) -> None:
-    """A control group can go only when its last process has, which takes the kernel a moment."""
-    deadline = time.monotonic() + limit_seconds
-    for hierarchy in _hierarchies():
-        top = hierarchy / branch
-        while top.is_dir():
-            for folder, _, _ in os.walk(top, topdown=False):
-                try:
-                    Path(folder).rmdir()
-                except OSError:
-                    if time.monotonic() > deadline:
-                        raise
-            time.sleep(0.02)
+def _only_child(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())

@@ -18,7 +18,7 @@ def eventually(look: Callable[[], T], limit_s: float = 60) -> T:
     """What `look` returns, once it is true. The limit is for broken components, not for slow ones."""
     deadline = time.monotonic() + limit_s
     while not (seen := look()):
-        assert time.monotonic() < deadline, f"not within {limit_s} s: {seen!r}"
+        assert time.monotonic() <= deadline, f"not within {limit_s} s: {seen!r}"
         time.sleep(0.1)
     return seen
 
