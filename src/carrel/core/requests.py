@@ -109,9 +109,11 @@ class Request:
             raise ValueError(f"a request is for at least one card, not {self.cards}")
 
     def __str__(self) -> str:
-        model = f" of model {self.model}" if self.model else ""
+        where = f" of model {self.model}" if self.model else ""
+        if self.cards > 1 and self.topology.mode is TopologyMode.REQUIRED:
+            where += " in one NVLink island"
         if self.amount == WHOLE:
-            return f"{self.cards} whole card{'s' if self.cards > 1 else ''}{model}"
+            return f"{self.cards} whole card{'s' if self.cards > 1 else ''}{where}"
         if self.cards == 1:
-            return f"{self.amount} on one card{model}"
-        return f"{self.amount} on each of {self.cards} cards{model}"
+            return f"{self.amount} on one card{where}"
+        return f"{self.amount} on each of {self.cards} cards{where}"

@@ -294,5 +294,7 @@ def test_requests_are_said_in_words() -> None:
     assert str(memory(8138)) == "8,138 MiB on one card"
     assert str(memory(8138, cards=2, model=A6000)) == "8,138 MiB on each of 2 cards of model NVIDIA-RTX-A6000"
     assert str(whole()) == "1 whole card"
+    assert str(whole(2, topology=REQUIRED)) == "2 whole cards in one NVLink island"
+    assert str(whole(1, topology=REQUIRED)) == "1 whole card"
     assert str(Request(1, Portion(Fraction(1, 3)))) == "0.3333 of a card on one card"
     assert str(Gpu("u", "n1", 3, "", MiB(1))) == "GPU 3 of n1"
