@@ -74,7 +74,12 @@ def test_an_empty_list_of_names_is_a_list() -> None:
 
 
 def test_a_failed_filter_has_only_an_error() -> None:
-    assert filter_failed("the ledger is not ready")["Error"] == "the ledger is not ready"
+    assert filter_failed("the ledger is not ready") == {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": None,
+        "Error": "the ledger is not ready",
+    }
 
 
 @pytest.mark.parametrize("spell", [str, str.lower, str.upper])

@@ -101,6 +101,8 @@ def test_an_allocation_over_several_cards_is_read_and_written() -> None:
     assert gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text})) == allocation
     assert gpushare.write_allocation(allocation) == {"scheduler.framework.gpushare.allocation": text}
     assert gpushare.read_allocation(pod()) is None
+    nothing_of_a_card = {"scheduler.framework.gpushare.allocation": '{"0":{"1":0}}'}
+    assert gpushare.read_allocation(pod(nothing_of_a_card)) == {0: {1: 0}}
 
 
 @pytest.mark.parametrize(

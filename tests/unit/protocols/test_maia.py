@@ -114,6 +114,7 @@ def test_the_answers_to_a_wish() -> None:
 
 def test_namespaces_are_compared_as_maia_does() -> None:
     assert maia.same_namespace("Alice_Lab", "alice-lab")
+    assert maia.same_namespace("alice-lab", "Alice_Lab")
     assert not maia.same_namespace("alice-lab", "bob-lab")
 
 

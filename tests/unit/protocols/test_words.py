@@ -1,0 +1,40 @@
+"""Foreign words that no reader or writer above spells out: a typo in one of them would be found only on a real cluster."""
+
+import pytest
+
+from carrel.protocols import gpuclaim, gpushare, nvidia
+from carrel.protocols.asks import Dialect
+from carrel.protocols.gpuclaim import Phase
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (gpushare.GPU_COUNT, "aliyun.com/gpu-count"),
+        (gpushare.NODE_LABEL, "gpushare"),
+        (gpushare.CONTAINER_UNITS, "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        (gpushare.NO_ROOM, "Insufficient GPU Memory in one device"),
+        (gpushare.UNHEALTHY_NAMESPACE, "kube-system"),
+        (gpushare.UNHEALTHY_PREFIX, "unhealthy-gpu-"),
+        (gpuclaim.SCHEDULER, "gpu-scheduler"),
+        (nvidia.CUDA_VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES"),
+        (nvidia.NO_DEVICE, "none"),
+        (nvidia.NO_RUNTIME, "void"),
+    ],
+)
+def test_a_word_is_spelled_as_the_peers_spell_it(ours: str, theirs: str) -> None:
+    assert ours == theirs
+
+
+def test_the_phases_of_a_claim() -> None:
+    assert [phase.value for phase in Phase] == ["Pending", "Reserved", "Bound", "Failed"]
+
+
+def test_a_dialect_is_named_by_the_words_a_user_wrote() -> None:
+    assert [dialect.value for dialect in Dialect] == [
+        "nvidia.com/gpu",
+        "aliyun.com/gpu-mem",
+        "gpu.scheduling/claim",
+        "gpu-fraction or gpu-memory",
+        "carrel.dev/gpu-cards or carrel.dev/gpu-memory-mib",
+    ]
