@@ -172,6 +172,19 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.keep(uuid, pod)
             self.model.kept[uuid] = pod.uid
 
+    @rule(node=st.sampled_from(NODES), identity=st.integers(0, 4), tell=st.lists(pods, max_size=3), keep=st.booleans())
+    def the_lease_of_a_card_is_read(self, node: str, identity: int, tell: list[Holder], keep: bool) -> None:
+        """Whatever it says is believed: also more than the card has."""
+        uuid = f"GPU-{node}-{identity}"
+        told = {pod.uid: Share(pod, uuid, MiB(700), ShareState.ASSIGNED) for pod in tell}
+        kept = tell[0] if tell and keep else None
+        self.ledger.set_card(uuid, told.values(), kept)
+        self.model.shares = {key: value for key, value in self.model.shares.items() if key[1] != uuid}
+        self.model.shares |= {(uid, uuid): (share.memory, share.state) for uid, share in told.items()}
+        self.model.kept.pop(uuid, None)
+        if kept:
+            self.model.kept[uuid] = kept.uid
+
     @rule()
     def carrel_restarts(self) -> None:
         shares = [share for uid in self.ledger.holders() for share in self.ledger.shares_of(uid).values()]
