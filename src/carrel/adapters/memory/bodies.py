@@ -27,7 +27,7 @@ def read_body(call: Call, document: Json) -> Json:
                 f"the {word} in the data ({given}) does not match the expected {word} ({expected})"
             )
     tree = {"apiVersion": kind.api_version, "kind": kind.kind, **(document if kind.custom else as_typed(document))}
-    tree["metadata"] = as_typed(tree.get("metadata") or {})
+    tree["metadata"] = as_typed({} if tree.get("metadata") is None else tree["metadata"])
     _check_types(kind, tree)
     tree = _known_fields(call, tree)
     _place(call, tree["metadata"])
