@@ -1,4 +1,4 @@
-"""Foreign words that no reader or writer above spells out: a typo in one of them would be found only on a real cluster."""
+"""Foreign words that no reader or writer spells out: a typo in one would be found only on a real cluster."""
 
 import pytest
 

@@ -14,6 +14,8 @@ from carrel.protocols.malformed import Malformed
 
 _QUANTITY = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _LONGEST = 64
+_PLAIN = 18
+"""So many digits are always below 2⁶³. Nearly every amount is written like that, and is read on every admission."""
 _HIGHEST = 2**63 - 1
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -34,6 +36,8 @@ def quantity(text: str, subject: str, field: str) -> Fraction:
 
 def whole_quantity(text: str, subject: str, field: str) -> int:
     """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers can be asked for."""
+    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
+        return int(text)
     amount = quantity(text, subject, field)
     if amount < 0 or amount.denominator != 1:
         raise Malformed(subject, field, text, "a whole number, 0 or more")
