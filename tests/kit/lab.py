@@ -15,25 +15,20 @@ from carrel.core.gpus import Node
 from carrel.core.reasons import Refusal
 from carrel.manifests import crds
 from carrel.ports.cluster import EVERYTHING, Json, Selection
-from carrel.protocols.asks import DEFAULT_TERMS, Ask, request_of
 from carrel.protocols.carrel import read_lease
 from carrel.protocols.kubernetes.resources import (
     CRDS,
-    GPU_CLAIMS,
-    GPU_NODE_STATUSES,
     LEASES,
     NAMESPACES,
-    NODES,
     PODS,
 )
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.usecases.collect import Collector
-from carrel.usecases.hold import Cabinet, Cards
-from carrel.usecases.observe import Books
-from carrel.usecases.schedule import Scheduling, Surroundings
+from carrel.usecases.muster import Patience
+from carrel.wiring import Carrel, House
 from tests.kit.eventually import eventually
 
 OURS = "carrel"
+NO_HURRY = Patience()
 
 
 class Clock:
@@ -62,27 +57,12 @@ class WriteCounter:
         await self._inner.aclose()
 
 
-class Replica:
+class Replica(Carrel):
     """One process of Carrel: its own caches, its own ledger."""
 
-    def __init__(self, transport: Transport, clock: Clock) -> None:
+    def __init__(self, transport: Transport, clock: Clock, patience: Patience) -> None:
         self.transport = WriteCounter(transport)
-        client = Client(self.transport)
-        self.mirror = Mirror(client)
-        self.pods = self.mirror.watch(PODS)
-        self._claims = self.mirror.watch(GPU_CLAIMS)
-        self.books = Books(self.pods.store.by_uid)
-        self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
-        self.mirror.watch(NODES).on_change(self.books.see_node)
-        self.leases = self.mirror.watch(LEASES, Selection(OURS))
-        self.leases.on_change(self.books.see_lease)
-        self.pods.on_change(self.books.see_pod)
-        self.cards = Cards(self.books, Cabinet(client, OURS, clock))
-        self.scheduling = Scheduling(self.books, self.cards, Surroundings(client, self._ask_of, clock, DEFAULT_TERMS))
-        self.collector = Collector(self.books, self.cards, client, self.pods.store.by_uid, clock)
-
-    def _ask_of(self, pod: Pod) -> Ask | Refusal | None:
-        return request_of(pod, lambda namespace, name: self._claims.store.get(name, namespace))
+        super().__init__(Client(self.transport), House(now=clock, patience=patience))
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""
@@ -108,9 +88,11 @@ class Lab:
         self.clock = clock
 
     @contextlib.asynccontextmanager
-    async def replica(self, transport: Transport | None = None) -> AsyncIterator[Replica]:
+    async def replica(
+        self, transport: Transport | None = None, patience: Patience = NO_HURRY
+    ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock)
+        replica = Replica(transport or self.api, self.clock, patience)
         running = asyncio.ensure_future(replica.mirror.run())
         try:
             await replica.mirror.wait_synced()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
 
 from carrel.core.gpus import Gpu, MiB, Node
@@ -75,6 +76,9 @@ class Ledger:
         self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._undo: list[Callable[[], None]] | None = None
+        self._moment = 0
+        self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
+        self._removed_at = 0
         for node in nodes:
             self.set_node(node)
         self.restore(shares)
@@ -101,6 +105,18 @@ class Ledger:
     def rooms(self) -> Mapping[str, Summary]:
         """How much room each node has."""
         return self._rooms
+
+    @property
+    def moment(self) -> int:
+        """Counts the changes of room."""
+        return self._moment
+
+    def changed_since(self, moment: int) -> Sequence[str] | None:
+        """The nodes whose room changed after that moment; None if nodes have gone since: then all must be looked at."""
+        if moment < self._removed_at:
+            return None
+        latest_first = reversed(self._changed.items())
+        return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
 
     def shares_of(self, uid: str) -> Mapping[str, Share]:
         """A pod's shares by GPU, also of cards that no node reports at the moment."""
@@ -131,13 +147,16 @@ class Ledger:
             for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
         ]
         self._cards.update((card.gpu.uuid, card) for card in cards)
-        bench = self._benches[node.name] = _Bench(node, tuple(cards))
-        self._rooms[node.name] = bench.room()
+        self._benches[node.name] = _Bench(node, tuple(cards))
+        self._sum_up(node.name)
 
     def remove_node(self, name: str) -> None:
         """The node is gone. What is held there stays in the book until the pods are gone too."""
         self._only_in_earnest()
         self._detach(name)
+        if self._changed.pop(name, None):
+            self._moment += 1
+            self._removed_at = self._moment
 
     def _detach(self, name: str) -> None:
         bench = self._benches.pop(name, None)
@@ -149,7 +168,7 @@ class Ledger:
         bench = self._benches[card.gpu.node]
         bench.cards = tuple(other for other in bench.cards if other is not card)
         bench.node = replace(bench.node, gpus=tuple(other.gpu for other in bench.cards))
-        self._rooms[card.gpu.node] = bench.room()
+        self._sum_up(card.gpu.node)
         self._lose(card)
 
     def _lose(self, card: Card) -> None:
@@ -295,7 +314,13 @@ class Ledger:
         for card in cards:
             card.recount()
         for name in {card.gpu.node for card in cards}:
-            self._rooms[name] = self._benches[name].room()
+            self._sum_up(name)
+
+    def _sum_up(self, node: str) -> None:
+        self._rooms[node] = self._benches[node].room()
+        self._moment += 1
+        self._changed.pop(node, None)
+        self._changed[node] = self._moment
 
     # --- trust, but verify -------------------------------------------------------------------------------------------
 

@@ -87,13 +87,24 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
     if not selected(there, request):
-        missing = ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - there.labels.items()))
+        missing = _missing_labels(there, request)
         return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
     able = able_cards(ledger, request, node, pod)
     chosen = choose(able, request) if len(able) >= request.cards else None
     if chosen is None:
         return _refusal(node, ledger.cards(node), able, request, pod)
     return Placement(node, tuple(card.gpu for card in chosen), request)
+
+
+def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placement | None:
+    """The cards that the pod holds already, if they are just what it asks for; None if not."""
+    held = ledger.shares_of(holder.uid)
+    gpus = [card.gpu for card in map(ledger.card, held) if card is not None]
+    if len(gpus) != request.cards or len({gpu.node for gpu in gpus}) != 1:
+        return None
+    placement = Placement(gpus[0].node, tuple(sorted(gpus, key=lambda gpu: gpu.index)), request)
+    wanted = {share.gpu: share.memory for share in placement.shares(holder)}
+    return placement if wanted == {gpu: share.memory for gpu, share in held.items()} else None
 
 
 # --- which cards may be given ----------------------------------------------------------------------------------------
@@ -123,12 +134,29 @@ def suits(card: Card, request: Request, pod: str) -> bool:
 # --- why not ---------------------------------------------------------------------------------------------------------
 
 
+def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
+    """Why a node that was found to have no room has none, briefly and without its name.
+
+    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 no room for …".
+    """
+    there = ledger.node(node)
+    if there is None:
+        return "no GPU that Carrel knows of"
+    if there.unusable:
+        return f"no new GPU pods: {there.unusable}"
+    if not selected(there, request):
+        return f"not labelled {_missing_labels(there, request)}"
+    able, cards = able_cards(ledger, request, node, pod), ledger.cards(node)
+    if len(able) >= request.cards:
+        return f"no room for {request} in one NVLink island: at most {_most_together(able)} of {len(cards)} cards"
+    return f"no room for {request}: {len(able)} of {len(cards)} cards would do"
+
+
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
     details = tuple(f"{card.gpu} {_obstacle(card, request, pod) or 'would do'}" for card in cards)
     if len(able) >= request.cards:
-        best = max(len(found) if island else 1 for island, found in by_island(able).items())
         return Refusal(
-            f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
+            f"{node} has {len(able)} cards that would do, but at most {_most_together(able)} of them in one NVLink island;"
             f" {request.cards} in one island are asked",
             details,
         )
@@ -140,6 +168,14 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
     return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} cards would do", details)
+
+
+def _missing_labels(node: Node, request: Request) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - node.labels.items()))
+
+
+def _most_together(able: Sequence[Card]) -> int:
+    return max(len(found) if island else 1 for island, found in by_island(able).items())
 
 
 def _obstacle(card: Card, request: Request, pod: str) -> str:

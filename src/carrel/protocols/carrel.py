@@ -8,6 +8,7 @@
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
+      carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
     Carrel writes, on the Lease of a card (`gpu-<node>-<index>` in Carrel's own namespace)
       carrel.dev/gpu: GPU-…                 identity: an index may belong to another card after a reboot
@@ -20,7 +21,7 @@ A Lease is the truth about its card. A `holderIdentity` always counts as the who
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +48,7 @@ TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
 DEVICES = "carrel.dev/devices"
+WOKEN_AT = "carrel.dev/woken-at"
 
 LEASE_GPU = "carrel.dev/gpu"
 LEASE_SHARES = "carrel.dev/shares"
@@ -98,6 +100,10 @@ def read_devices(pod: Pod, container: str = "") -> tuple[str, ...]:
     return uuids
 
 
+def write_woken(now: datetime) -> dict[str, str]:
+    return {WOKEN_AT: micro_seconds(now)}
+
+
 # --- the Lease of a card ---------------------------------------------------------------------------------------------
 
 
@@ -111,6 +117,23 @@ class CardRecord:
     """UUID. Empty on a Lease that Carrel did not write."""
     shares: tuple[Share, ...] = ()
     kept_for: Holder | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """It says nothing about anybody."""
+        return not self.shares and self.kept_for is None
+
+    def names(self, uid: str) -> bool:
+        return any(holder.uid == uid for holder in self.holders())
+
+    def holders(self) -> tuple[Holder, ...]:
+        """The pods that hold a share, and the one that the card is kept for."""
+        return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
+
+    def without(self, uid: str) -> "CardRecord":
+        """The same, less one pod."""
+        kept_for = None if self.kept_for and self.kept_for.uid == uid else self.kept_for
+        return replace(self, shares=tuple(s for s in self.shares if s.holder.uid != uid), kept_for=kept_for)
 
 
 def read_lease(lease: Lease) -> CardRecord | None:

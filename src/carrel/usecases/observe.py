@@ -187,7 +187,7 @@ class Books:
         """A pod that is gone still holds its cards in the books, until its share is taken off the Lease."""
         pod = new or old
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
-            if new is None or _is_going(new):
+            if new is None or is_going(new):
                 self.ledger.release(pod.metadata.uid)
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
@@ -196,7 +196,7 @@ class Books:
         pod = self._pod_by_uid(share.holder.uid)
         if pod is None:
             return share.state
-        if _is_going(pod):
+        if is_going(pod):
             return ShareState.RELEASING
         return ShareState.ASSIGNED if pod.status.phase == "Running" else share.state
 
@@ -204,8 +204,11 @@ class Books:
 
     def promise(self, placement: Placement, holder: Holder) -> None:
         """The cards are taken from now on, though their Leases do not say so yet. Raises if there is no room."""
+        has = self.ledger.shares_of(holder.uid)
         for share in placement.shares(holder):
-            self.ledger.hold(share)
+            known = has.get(share.gpu)
+            if known is None or known.memory != share.memory:
+                self.ledger.hold(share)
             self._promised.setdefault(share.gpu, {})[holder.uid] = share
 
     def keep_promise(self, uid: str) -> None:
@@ -237,7 +240,7 @@ def _silence(status: GpuNodeStatus, now: datetime) -> str:
     return f"the agent's last heartbeat is {int((now - heard).total_seconds())} s old"
 
 
-def _is_going(pod: Pod) -> bool:
+def is_going(pod: Pod) -> bool:
     return bool(pod.metadata.deletion_timestamp) or pod.status.phase in FINISHED
 
 

@@ -5,38 +5,25 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 from carrel.adapters.kube.client import Client
-from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.memory import EmbeddedApi
 from carrel.adapters.memory.http import serve
 from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.core.gpus import Node
-from carrel.core.reasons import Refusal
 from carrel.doors.demo.screen import View
 from carrel.doors.demo.workload import Workload
 from carrel.manifests import crds
-from carrel.ports.cluster import ClusterError, Selection
-from carrel.protocols.asks import DEFAULT_TERMS, Ask, request_of
+from carrel.ports.cluster import ClusterError
 from carrel.protocols.kubernetes.resources import (
     CRDS,
-    GPU_CLAIMS,
-    GPU_NODE_STATUSES,
-    LEASES,
     NAMESPACES,
-    NODES,
-    PODS,
 )
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.usecases.collect import Collector
-from carrel.usecases.hold import Cabinet, Cards
-from carrel.usecases.observe import Books
-from carrel.usecases.schedule import Scheduling, Surroundings
+from carrel.wiring import NAMESPACE, Carrel, utc_now
 
-NAMESPACE = "carrel"
 ROUND_S = 0.25
 STORY = 50
 
@@ -57,48 +44,33 @@ class Script:
 class Play:
     """Stands where kube-scheduler and the doors will stand: looks at the pods that wait, and places them."""
 
-    def __init__(self, client: Client, mirror: Mirror, url: str) -> None:
+    def __init__(self, client: Client, url: str) -> None:
         self.url = url
-        self.pods = mirror.watch(PODS)
-        self._claims = mirror.watch(GPU_CLAIMS)
-        books = Books(self.pods.store.by_uid)
-        statuses, nodes = mirror.watch(GPU_NODE_STATUSES), mirror.watch(NODES)
-        leases = mirror.watch(LEASES, Selection(NAMESPACE))
-        statuses.on_change(books.see_node_status)
-        nodes.on_change(books.see_node)
-        leases.on_change(books.see_lease)
-        self.pods.on_change(books.see_pod)
-        self._books = books
-        self._nodes = nodes
-        cards = Cards(books, Cabinet(client, NAMESPACE, _now))
-        self._scheduling = Scheduling(books, cards, Surroundings(client, self._ask_of, _now, DEFAULT_TERMS))
-        self._collector = Collector(books, cards, client, self.pods.store.by_uid, _now)
+        self.carrel = Carrel(client)
         self._waiting: dict[str, str] = {}
         self._story: deque[str] = deque(maxlen=STORY)
         self._placed = 0
 
-    def _ask_of(self, pod: Pod) -> Ask | Refusal | None:
-        return request_of(pod, lambda namespace, name: self._claims.store.get(name, namespace))
-
     def view(self) -> View:
         headline = f"Carrel demo · {self._placed} pods placed · kubectl --server {self.url} get pods -A"
-        return View(self._books.ledger, dict(self._waiting), tuple(self._story), headline)
+        return View(self.carrel.books.ledger, dict(self._waiting), tuple(self._story), headline)
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
         while True:
             try:
-                for freed in await self._collector.collect():
-                    self._tell(f"{freed.share.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
+                for freed in await self.carrel.collector.collect():
+                    self._tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
                 await self._place_all()
             except ClusterError as error:
                 self._tell(f"the API server: {error}")
             await asyncio.sleep(ROUND_S)
 
     async def _place_all(self) -> None:
-        pending = [pod for pod in self.pods.store if not pod.spec.node_name and not pod.metadata.deletion_timestamp]
+        pods = self.carrel.pods.store
+        pending = [pod for pod in pods if not pod.spec.node_name and not pod.metadata.deletion_timestamp]
         pending.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        names = [node.metadata.name for node in self._nodes.store]
+        names = [node.metadata.name for node in self.carrel.nodes.store]
         waiting = {}
         for pod in pending:
             title = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -113,22 +85,22 @@ class Play:
 
     async def _place(self, pod: Pod, nodes: list[str]) -> str | None:
         """None: placed. Else why not, in one line."""
-        found = self._scheduling.filter(pod, nodes)
+        found = self.carrel.scheduling.filter(pod, nodes)
         if not found.fitting:
-            why = self._scheduling.why(pod, nodes)
+            why = self.carrel.scheduling.why(pod, nodes)
             return why.reason if why else "a card has just become free"
-        node = self._scheduling.rank(pod, found.fitting)[0]
-        refusal = await self._scheduling.bind(pod, node)
+        node = self.carrel.scheduling.rank(pod, found.fitting)[0]
+        refusal = await self.carrel.scheduling.bind(pod, node)
         if refusal is not None:
             return refusal.reason
-        held = self._books.ledger.shares_of(pod.metadata.uid)
-        cards = [card for card in self._books.ledger.cards(node) if card.gpu.uuid in held]
+        held = self.carrel.books.ledger.shares_of(pod.metadata.uid)
+        cards = [card for card in self.carrel.books.ledger.cards(node) if card.gpu.uuid in held]
         where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
         self._tell(f"{pod.metadata.namespace}/{pod.metadata.name} placed on {where}")
         return None
 
     def _tell(self, line: str) -> None:
-        self._story.append(f"{_now():%H:%M:%S}  {line}")
+        self._story.append(f"{utc_now():%H:%M:%S}  {line}")
 
 
 @asynccontextmanager
@@ -140,9 +112,9 @@ async def playing(script: Script) -> AsyncIterator[Play]:
         for crd in crds():
             await client.create(CRDS, crd)
         await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
-        mirror = Mirror(client)
-        play = Play(client, mirror, served.url)
-        kubelets = Kubelets(client, script.nodes, play.pods, _now)
+        play = Play(client, served.url)
+        mirror = play.carrel.mirror
+        kubelets = Kubelets(client, script.nodes, play.carrel.pods, utc_now)
         workload = Workload(client, script.manifests, Random(script.seed))  # noqa: S311 # a show, not a secret
         await kubelets.announce()
         await workload.prepare()
@@ -156,7 +128,3 @@ async def playing(script: Script) -> AsyncIterator[Play]:
         finally:
             for task in running:
                 task.cancel()
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

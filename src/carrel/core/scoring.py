@@ -1,0 +1,83 @@
+"""Which of several nodes should take a request: the one where the least is made unusable for what is asked lately.
+
+A free piece of a card is *stranded* for a request if it cannot help to serve it: it is too small, of the wrong model,
+or the node has too few such cards. How much is stranded for the mix of recent requests, before and after the
+placement, is what the placement costs. Ties go to the node where the pod leaves the least over.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from carrel.core.gpus import Gpu
+from carrel.core.ledger import Ledger
+from carrel.core.placement import Placement, place
+from carrel.core.reasons import Refusal
+from carrel.core.requests import Request
+
+WINDOW = 500
+"""How many requests count as lately: enough to know the mix, few enough to follow it when it changes."""
+TYPICAL = 8
+"""How many different requests are weighed; the rare rest would cost time and change little."""
+GRAIN = 0.02
+"""Differences of less than a fiftieth of a card are noise, and should not outweigh the tie-break."""
+
+Free = tuple[Gpu, int]
+"""A card and its free MiB."""
+
+
+class Demand:
+    """The mix of what is asked lately."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._recent: deque[Request] = deque(maxlen=window)
+
+    def saw(self, request: Request) -> None:
+        self._recent.append(request)
+
+    def typical(self) -> list[tuple[Request, float]]:
+        """The most frequent requests and their share of all that were asked."""
+        counted = Counter(self._recent).most_common(TYPICAL)
+        total = sum(count for _, count in counted)
+        return [(request, count / total) for request, count in counted]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    """Less is better."""
+
+    stranded: float
+    left_over: float
+    """In cards: what stays free on the cards that the pod takes, or how many free cards it leaves behind."""
+    node: str
+
+
+def cost(
+    ledger: Ledger, request: Request, node: str, typical: Sequence[tuple[Request, float]], pod: str = ""
+) -> Cost | Refusal:
+    answer = place(ledger, request, node, pod)
+    if isinstance(answer, Refusal):
+        return answer
+    before = [(card.gpu, max(card.free, 0)) for card in ledger.cards(node) if not card.gpu.unusable]
+    after = [(gpu, free - _taken(answer, gpu)) for gpu, free in before]
+    change = stranded(after, typical) - stranded(before, typical)
+    return Cost(round(change / GRAIN) * GRAIN, sum(free / gpu.memory for gpu, free in after), node)
+
+
+def stranded(cards: Iterable[Free], typical: Sequence[tuple[Request, float]]) -> float:
+    """How much of the free memory no typical request could use, in cards."""
+    cards = list(cards)
+    total = 0.0
+    for request, weight in typical:
+        useful = [gpu.uuid for gpu, free in cards if _serves(gpu, free, request)]
+        useless = cards if len(useful) < request.cards else [each for each in cards if each[0].uuid not in useful]
+        total += weight * sum(free / gpu.memory for gpu, free in useless)
+    return total
+
+
+def _serves(gpu: Gpu, free: int, request: Request) -> bool:
+    return (not request.model or gpu.model == request.model) and free >= request.amount.on(gpu.memory)
+
+
+def _taken(placement: Placement, gpu: Gpu) -> int:
+    return placement.request.amount.on(gpu.memory) if gpu in placement.gpus else 0

@@ -1,0 +1,40 @@
+"""Makes kube-scheduler look again, now, at pods that it has put aside.
+
+It puts a pod that no node would take aside, and looks at it again when something happens that it believes could help,
+or after a minute. A Lease that went or a gang that is complete is nothing to it, a changed pod is: so it is touched.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from carrel.core.shares import Holder
+from carrel.ports.cluster import Cluster, ClusterError, MergePatch
+from carrel.protocols import carrel
+from carrel.protocols.kubernetes.resources import PODS
+
+log = logging.getLogger(__name__)
+
+
+class Waker:
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._now = now
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def __call__(self, holders: Iterable[Holder]) -> None:
+        """Returns at once. A pod that cannot be touched is looked at later, as it would be without us."""
+        for holder in holders:
+            if holder.uid not in self._under_way:
+                task = asyncio.get_running_loop().create_task(self._touch(holder))
+                self._under_way[holder.uid] = task
+                task.add_done_callback(lambda _, uid=holder.uid: self._under_way.pop(uid, None))  # type: ignore[misc] # bound now
+
+    async def _touch(self, holder: Holder) -> None:
+        namespace, _, name = holder.name.partition("/")
+        touch = MergePatch({"metadata": {"uid": holder.uid, "annotations": carrel.write_woken(self._now())}})
+        try:
+            await self._cluster.patch(PODS, name, touch, namespace)
+        except ClusterError as error:
+            log.info("pod_not_woken pod=%s: %s", holder, error)

@@ -1,0 +1,85 @@
+"""Puts Carrel's verbs together on one cluster: what every door that knows the ledger needs."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from carrel.adapters.kube.mirror import Mirror
+from carrel.adapters.kube.reflector import Reflector
+from carrel.core.reasons import Refusal
+from carrel.ports.cluster import Cluster, Selection
+from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
+from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
+from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
+from carrel.usecases.collect import Collector
+from carrel.usecases.hold import Cabinet, Cards
+from carrel.usecases.muster import Barracks, Musters, Patience, Roster
+from carrel.usecases.observe import Books
+from carrel.usecases.schedule import Scheduling, Surroundings
+from carrel.usecases.wake import Waker
+
+NORMAL_PATIENCE = Patience()
+NAMESPACE = "carrel"
+"""Where Carrel's own Leases are, unless the setting says otherwise."""
+
+NAMESPACE_OF, GANG_OF = "namespace", "gang"
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The rules of this cluster."""
+
+    namespace: str = NAMESPACE
+    terms: Terms = DEFAULT_TERMS
+    spread: bool = False
+    patience: Patience = NORMAL_PATIENCE
+    now: Callable[[], datetime] = utc_now
+    clock: Callable[[], float] = time.monotonic
+
+
+HOUSE = House()
+
+
+class Carrel:
+    """One replica: its own caches, its own ledger, and the verbs on them. The mirror has to be run."""
+
+    def __init__(self, cluster: Cluster, house: House = HOUSE) -> None:
+        self.cluster = cluster
+        self.house = house
+        self.mirror = Mirror(cluster)
+        self.pods: Reflector[Pod] = self.mirror.watch(
+            PODS, indexes={NAMESPACE_OF: lambda pod: [pod.metadata.namespace]}
+        )
+        self.claims: Reflector[GpuClaim] = self.mirror.watch(
+            GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
+        )
+        self.nodes: Reflector[NodeObject] = self.mirror.watch(NODES)
+        self.leases = self.mirror.watch(LEASES, Selection(house.namespace))
+        self.books = Books(self.pods.store.by_uid)
+        self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
+        self.nodes.on_change(self.books.see_node)
+        self.leases.on_change(self.books.see_lease)
+        self.pods.on_change(self.books.see_pod)
+
+        self.cards = Cards(self.books, Cabinet(cluster, house.namespace, house.now))
+        roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
+        self.wake = Waker(cluster, house.now)
+        self.musters = Musters(self.books, self.cards, Barracks(roster, self.wake, house.clock, house.patience))
+        around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
+        self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
+        self.collector = Collector(self.books, self.cards, cluster, self.pods.store.by_uid, house.now)
+
+    def ask_of(self, pod: Pod) -> Ask | Refusal | None:
+        return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
+
+    def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
+        return self.claims.store.get(name, namespace)
+
+    def _gang_size(self, namespace: str, gang: str) -> int:
+        """Where nobody says how large a gang is, it has a pod for each claim that names it."""
+        return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
