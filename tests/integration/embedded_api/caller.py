@@ -1,7 +1,7 @@
 """The embedded API, called with plain paths and JSON, as the wire sees it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -90,6 +90,12 @@ class Watching:
         """Until the stream ends."""
         async with asyncio.timeout(LIMIT_S):
             return [event async for event in self._events]
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - what changes it has no event to wait for
+            await asyncio.sleep(0.01)
 
 
 def embedded(**settings: Any) -> Caller:

@@ -134,7 +134,7 @@ async def test_all_watches_end_when_the_api_closes(call: Caller) -> None:
         ends = asyncio.gather(maps.all(), pods.all())
         await asyncio.sleep(0)
         await call.transport.aclose()
-        assert await ends == [[], []]
+        assert list(await ends) == [[], []]
 
 
 async def test_a_version_from_the_future_is_refused_for_now(call: Caller) -> None:
