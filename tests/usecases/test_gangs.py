@@ -1,0 +1,200 @@
+"""All pods of a gang are bound, or none; and nobody waits for ever."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from carrel.core.reasons import Refusal
+from carrel.ports.cluster import Deletion, Json
+from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
+from carrel.usecases.muster import Patience
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+HASTY = Patience(together_s=0.3, aside_s=0.0)
+NODES = ("n1", "n2", "n3", "n4")
+
+
+async def a_gang(lab: Lab, name: str, size: int, cards: int = 1) -> list[Json]:
+    """A claim that names the gang, and its pods."""
+    claim = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"count": cards}, "gangRef": name, "gangSize": size},
+    }
+    await lab.client.create(GPU_CLAIMS, claim, "lab")
+    return [await a_member(lab, name, number) for number in range(size)]
+
+
+async def a_member(lab: Lab, gang: str, number: int) -> Json:
+    return await lab.pod(f"{gang}-{number}", annotations={"gpu.scheduling/claim": gang})
+
+
+async def schedule(carrel: Replica, pod: Json, nodes: Sequence[str]) -> Refusal | None:
+    """As kube-scheduler does: filter, then bind on one of the nodes that are left."""
+    seen = await carrel.sees(pod)
+    found = carrel.scheduling.filter(seen, nodes)
+    if not found.fitting:
+        return Refusal(next(iter(found.refused.values())))
+    return await carrel.scheduling.bind(seen, found.fitting[0])
+
+
+async def ready(carrel: Replica, pods: Sequence[Json]) -> None:
+    await eventually(lambda: len(carrel.claims.store) > 0)
+    for pod in pods:
+        await carrel.sees(pod)
+
+
+async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
+    async with a_lab([a_node(name, cards=4) for name in NODES]) as lab, lab.replica() as carrel:
+        pods = await a_gang(lab, "job", 8, cards=2)
+        await ready(carrel, pods)
+
+        early = [asyncio.ensure_future(schedule(carrel, pod, NODES)) for pod in pods[:7]]
+        await eventually(lambda: len(list(carrel.books.ledger.holders())) == 8)
+        assert await lab.bound() == {}, "nobody is bound before all are ready"
+
+        assert await schedule(carrel, pods[7], NODES) is None
+        assert await asyncio.gather(*early) == [None] * 7
+        assert len(await lab.bound()) == 8
+        assert len(await lab.held()) == 16
+
+
+async def test_a_gang_waits_until_its_members_exist_and_says_who_is_missing() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        pods = await a_gang(lab, "job", 3)
+        await ready(carrel, pods)
+        await lab.client.delete(PODS, "job-2", "lab")
+        await eventually(lambda: len(carrel.pods.store) == 2)
+
+        answer = await schedule(carrel, pods[0], ["n1"])
+
+        assert answer == Refusal("gang lab/job waits for 1 more member: 2 of 3 are here")
+
+
+async def test_members_that_are_put_aside_are_woken_when_the_gang_is_complete() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        pods = await a_gang(lab, "job", 2)
+        await ready(carrel, pods)
+
+        carrel.scheduling.filter(await carrel.sees(pods[1]), ["n1"])
+
+        def woken() -> bool:
+            found = carrel.pods.store.get("job-0", "lab")
+            return found is not None and "carrel.dev/woken-at" in found.metadata.annotations
+
+        await eventually(woken)
+
+
+async def test_when_one_member_never_comes_all_give_everything_back() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica(patience=HASTY) as carrel:
+        pods = await a_gang(lab, "job", 3)
+        await ready(carrel, pods)
+
+        answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods[:2]))
+
+        assert all(answer and "waited in vain for 1 of its members" in answer.reason for answer in answers)
+        assert await lab.held() == {}
+        assert await lab.bound() == {}
+        assert [card.free for card in carrel.books.ledger.cards("n1")] == [16276] * 4
+        carrel.books.ledger.audit()
+
+
+async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(patience=HASTY) as carrel:
+        pods = await a_gang(lab, "job", 2)
+        await ready(carrel, pods)
+        carrel.scheduling.filter(await carrel.sees(pods[0]), ["n1"])
+        assert [card.free for card in carrel.books.ledger.cards("n1")] == [0, 0]
+
+        def given_up() -> bool:
+            carrel.musters.expire()
+            return [card.free for card in carrel.books.ledger.cards("n1")] == [16276, 16276]
+
+        await eventually(given_up)
+
+
+async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(patience=HASTY) as carrel:
+        first, second = await a_gang(lab, "first", 2), await a_gang(lab, "second", 2)
+        await ready(carrel, [*first, *second])
+        await eventually(lambda: len(carrel.claims.store) == 2)
+
+        # Their members come mixed, which is how two gangs could each hold half of the cards.
+        answers = await asyncio.gather(
+            *(schedule(carrel, pod, ["n1"]) for pair in zip(first, second, strict=True) for pod in pair)
+        )
+
+        assert sum(answer is None for answer in answers) == 2
+        bound = await lab.bound()
+        winners = [pods for pods in (first, second) if pods[0]["metadata"]["uid"] in bound]
+        assert len(winners) == 1
+        for pod in winners[0]:
+            assert pod["metadata"]["uid"] in bound
+            await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=Deletion(grace_seconds=0))
+        await eventually(lambda: len(carrel.pods.store) == 2)
+        await carrel.collector.collect()
+
+        losers = second if winners[0] is first else first
+        assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in losers)) == [None, None]
+
+
+async def test_a_node_that_is_lost_half_way_gives_everything_back_and_the_gang_goes_elsewhere() -> None:
+    nodes = [a_node(name, cards=2) for name in NODES]
+    async with a_lab(nodes) as lab, lab.replica(patience=HASTY) as carrel:
+        pods = await a_gang(lab, "job", 4)
+        await ready(carrel, pods)
+        waiting = [asyncio.ensure_future(schedule(carrel, pod, NODES)) for pod in pods[:3]]
+        await eventually(lambda: len(list(carrel.books.ledger.holders())) == 4)
+        (lost,) = carrel.scheduling.filter(await carrel.sees(pods[3]), NODES).fitting
+        remaining = [name for name in NODES if name != lost]
+
+        assert isinstance(await schedule(carrel, pods[3], remaining), Refusal)
+        assert all(isinstance(answer, Refusal) for answer in await asyncio.gather(*waiting))
+        assert await lab.bound() == {}
+
+        assert await asyncio.gather(*(schedule(carrel, pod, remaining) for pod in pods)) == [None] * 4
+        assert lost not in (await lab.bound()).values()
+
+
+async def test_after_a_crash_between_two_bindings_the_rest_of_the_gang_finds_its_own_cards() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab:
+        pods = await a_gang(lab, "job", 2)
+        async with lab.replica() as carrel:
+            await ready(carrel, pods)
+            assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods)) == [None, None]
+        held = await lab.held()
+        # As if the second Binding had never been written: the pod is there again, unbound, with the same Lease.
+        await lab.client.delete(PODS, "job-1", "lab", how=Deletion(grace_seconds=0))
+        await a_member(lab, "job", 1)
+        async with lab.replica() as carrel:
+            successor = await lab.client.get(PODS, "job-1", "lab")
+            await ready(carrel, [successor])
+            await carrel.collector.collect()
+
+            assert await schedule(carrel, successor, ["n1"]) is None
+            assert set(await lab.held()) == set(held)
+
+
+async def test_after_a_crash_before_any_binding_the_gang_goes_on_with_the_leases_it_has() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab:
+        pods = await a_gang(lab, "job", 2)
+        async with lab.replica() as carrel:
+            await ready(carrel, pods)
+            waiting = asyncio.ensure_future(schedule(carrel, pods[0], ["n1"]))
+
+            async def leased() -> bool:
+                return bool(await lab.held())
+
+            while not await leased():
+                await asyncio.sleep(0.005)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        async with lab.replica() as carrel:
+            await ready(carrel, pods)
+            assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods)) == [None, None]
+            assert len(await lab.held()) == 2
