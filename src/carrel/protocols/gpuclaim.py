@@ -6,7 +6,7 @@
     Lease labels     gpu.scheduling/managed: "true"    gpu.scheduling/pod: <pod>
     GpuClaim spec    selector.matchLabels, devices.{count,policy,preferIds,exclusivity}, gangRef,
                      topology.{mode,minBandwidthGBps}
-    GpuClaim status  phase, nodeName, gpuIds, allocated, message
+    GpuClaim status  phase, nodeName, gpuIds, allocated, message, observedGeneration
     GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
@@ -89,13 +89,16 @@ def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusa
     )
 
 
-def claim_status(phase: Phase, node: str = "", ids: Sequence[int] = (), message: str = "") -> dict[str, Any]:
+def claim_status(
+    phase: Phase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
+) -> dict[str, Any]:
     return {
         "phase": phase.value,
         "nodeName": node,
         "gpuIds": list(ids),
         "allocated": f"{node}:{_joined(ids)}" if ids else "",
         "message": message,
+        "observedGeneration": generation,
     }
 
 

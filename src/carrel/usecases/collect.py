@@ -1,22 +1,27 @@
 """Frees the cards of pods that are gone: the Leases do not know when a pod ends, and nobody else tells them.
 
-A share is taken off its Lease only if the API server itself says that the pod cannot be using the card: it does not
-exist, has another uid, has finished, or was never bound to that node although there was time enough. What a cache says
-is only a reason to ask. The Lease is changed by its version, so a card that was taken anew meanwhile is left alone.
+A pod is taken off a Lease only if the API server itself says that it cannot be using the card: it does not exist, has
+another uid, has finished, or was never bound to that node although there was time enough. What a cache says is only a
+reason to ask. The Lease is changed by its version, so a card that was taken anew meanwhile is left alone.
+
+A node that is gone frees nothing by itself: it may come back with its pods still running, and until then nobody can be
+placed there. Kubernetes deletes the pods of a lost node; each frees its cards when it is gone. A Lease that names
+nobody is deleted, wherever its card is: left behind by a card that was renumbered, it would keep that card set aside.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from carrel.core.shares import Share
-from carrel.ports.cluster import Cluster, Json, NotFound
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.core.shares import Holder
+from carrel.ports.cluster import Cluster, ClusterError, Json, NotFound
+from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.protocols.kubernetes.time import instant
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import FINISHED, Books, KnownLease
+
+log = logging.getLogger(__name__)
 
 TIME_TO_BIND = timedelta(seconds=60)
 """Between taking a Lease and writing the Binding lies one call, or the wait for a gang; later than this it failed."""
@@ -24,10 +29,18 @@ TIME_TO_BIND = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    share: Share
+    holder: Holder
     node: str
     index: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Unbound:
+    """A Lease as it was when its holder was first found not to be bound, and when that was."""
+
+    version: str
+    since: datetime
 
 
 class Collector:
@@ -44,48 +57,89 @@ class Collector:
         self._cluster = cluster
         self._pod_by_uid = pod_by_uid
         self._now = now
+        self._unbound: dict[str, _Unbound] = {}
 
-    async def collect(self) -> list[Freed]:
-        """One round over all Leases. To be called when a pod has gone, and every so often."""
-        freed = []
-        for lease in self._books.leases():
-            for share in lease.record.shares:
-                if not self._may_be_over(lease, share):
-                    continue
-                why = await self._why_over(lease, share)
-                if why:
-                    await self._cards.strike(lease.record.node, lease.record.index, share.holder.uid)
-                    freed.append(Freed(share, lease.record.node, lease.record.index, why))
+    async def collect(self) -> Sequence[Freed]:
+        """One round over all Leases. One that cannot be written now does not keep the others waiting."""
+        freed: list[Freed] = []
+        for name in self.due():
+            try:
+                freed += await self.look_at(name)
+            except ClusterError as error:
+                log.warning("lease_not_collected lease=%s: %s", name, error)
         return freed
 
-    def _may_be_over(self, lease: KnownLease, share: Share) -> bool:
-        """By what we have seen, without asking anybody."""
-        pod = self._pod_by_uid(share.holder.uid)
-        return pod is None or pod.status.phase in FINISHED or pod.spec.node_name != lease.record.node
+    def due(self) -> Sequence[str]:
+        """The Leases that there is a reason to look at, by what we have seen, without asking anybody."""
+        leases = {lease.name: lease for lease in self._books.leases()}
+        self._unbound = {name: seen for name, seen in self._unbound.items() if name in leases}
+        return [name for name, lease in leases.items() if lease.record.is_empty or any(self._suspects(lease))]
 
-    async def _why_over(self, lease: KnownLease, share: Share) -> str:
-        """By what the API server says now. Empty: the pod may be using the card."""
-        namespace, _, name = share.holder.name.partition("/")
-        if not name:
+    async def look_at(self, name: str) -> Sequence[Freed]:
+        """Takes off one Lease whoever the API server says cannot be using the card."""
+        freed = []
+        lease = self._books.lease(name)
+        for holder in self._suspects(lease) if lease else ():
+            # Each strike changes the Lease: the next one is about what it says then.
+            lease = self._books.lease(name)
+            why = await self._free(lease, holder) if lease else ""
+            if lease and why:
+                freed.append(Freed(holder, lease.record.node, lease.record.index, why))
+        left = self._books.lease(name)
+        if left and left.record.is_empty:
+            await self._cards.discard(name)
+        return freed
+
+    def _suspects(self, lease: KnownLease) -> Sequence[Holder]:
+        """Whom our caches do not show on the card's node. The pod that a card is kept for need not be there yet."""
+        record = lease.record
+        absent = [share.holder for share in record.shares if self._node_of(share.holder) != record.node]
+        if record.kept_for is not None and self._node_of(record.kept_for) is None:
+            absent.append(record.kept_for)
+        return absent
+
+    def _node_of(self, holder: Holder) -> str | None:
+        """Where our caches show the pod, still running; empty if it is not bound, None if it is gone or finished."""
+        pod = self._pod_by_uid(holder.uid)
+        return None if pod is None or pod.status.phase in FINISHED else pod.spec.node_name
+
+    async def _free(self, lease: KnownLease, holder: Holder) -> str:
+        """Why the pod was taken off the Lease; empty if it was not."""
+        if "/" not in holder.name:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
-        try:
-            pod = await self._cluster.get(PODS, name, namespace)
-        except NotFound:
-            return "the pod is gone"
-        if pod["metadata"]["uid"] != share.holder.uid:
-            return "another pod has its name now"
-        if pod.get("status", {}).get("phase") in FINISHED:
-            return "the pod has finished"
-        if _node_of(pod) != lease.record.node and self._had_time(lease):
-            return f"the pod was not bound to {lease.record.node}"
+        pod, record = await self._pod_of(holder), lease.record
+        why, only_version = _why_over(pod, holder), ""
+        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease):
+            # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
+            why, only_version = f"the pod was not bound to {record.node}", lease.version
+        if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
+            return why
         return ""
 
-    def _had_time(self, lease: KnownLease) -> bool:
+    async def _pod_of(self, holder: Holder) -> Json:
+        """The pod of that name, as the API server has it now; empty if there is none."""
+        namespace, _, name = holder.name.partition("/")
         try:
-            written = instant(lease.written_at, f"{LEASES.kind} {lease.name}", "spec.renewTime")
-        except Malformed:
+            return await self._cluster.get(PODS, name, namespace)
+        except NotFound:
+            return {}
+
+    def _had_time(self, lease: KnownLease) -> bool:
+        """Counted on our own clock from when we first saw it so: the clock of whoever wrote the Lease may be wrong."""
+        seen, now = self._unbound.get(lease.name), self._now()
+        if seen is None or seen.version != lease.version:
+            self._unbound[lease.name] = _Unbound(lease.version, now)
             return False
-        return self._now() - written > TIME_TO_BIND
+        return now - seen.since > TIME_TO_BIND
+
+
+def _why_over(pod: Json, holder: Holder) -> str:
+    """Why a pod cannot be using any card; empty if it may."""
+    if not pod:
+        return "the pod is gone"
+    if pod["metadata"]["uid"] != holder.uid:
+        return "another pod has its name now"
+    return "the pod has finished" if pod.get("status", {}).get("phase") in FINISHED else ""
 
 
 def _node_of(pod: Json) -> str:

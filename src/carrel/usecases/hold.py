@@ -62,20 +62,36 @@ class Cards:
             if any(share.holder.uid == uid for share in lease.record.shares):
                 await self.strike(lease.record.node, lease.record.index, uid)
 
-    async def strike(self, node: str, index: int, uid: str) -> None:
-        """Takes one pod off the Lease of one card, whatever else happens to that Lease meanwhile."""
+    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
+        """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
+
+        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does.
+        """
         name = gpuclaim.lease_name(node, index)
         async with self._lock(name):
             for _ in range(ATTEMPTS):
                 lease = self._books.lease(name)
-                if lease is None or not any(share.holder.uid == uid for share in lease.record.shares):
-                    return
-                left = tuple(share for share in lease.record.shares if share.holder.uid != uid)
+                if lease is None or not lease.record.names(uid):
+                    return True
+                if only_version and lease.version != only_version:
+                    return False
                 try:
-                    await self._write(replace(lease.record, shares=left), lease)
-                    return
+                    await self._write(lease.record.without(uid), lease)
+                    return True
                 except (Conflict, AlreadyExists, NotFound, Unknown):
                     await self._look_again(name, lease)
+        return False
+
+    async def discard(self, name: str) -> bool:
+        """Deletes a Lease that names nobody. Whether it is gone: it stays if it names somebody by now."""
+        async with self._lock(name):
+            lease = self._books.lease(name)
+            if lease is not None and lease.record.is_empty:
+                try:
+                    await self._write(lease.record, lease)
+                except (Conflict, NotFound, Unknown):
+                    await self._look_again(name, lease)
+            return self._books.lease(name) is None
 
     async def _release(self, uid: str) -> None:
         try:
@@ -89,15 +105,15 @@ class Cards:
             for _ in range(ATTEMPTS):
                 lease = self._books.lease(name)
                 record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
-                if share.holder.uid in {held.holder.uid for held in record.shares}:
-                    return None
                 refusal = self._no_longer(gpu, share)
                 if refusal is not None:
                     return refusal
-                # A card that was kept for this pod has served its purpose.
-                kept = None if record.kept_for and record.kept_for.uid == share.holder.uid else record.kept_for
+                # A card that was kept for this pod has served its purpose. One that it has already, from an earlier
+                # try, is written again: the collector, which may be about to free it, then finds the Lease changed.
+                others = record.without(share.holder.uid)
                 try:
-                    await self._write(replace(record, shares=(*record.shares, share), kept_for=kept), lease)
+                    await self._write(replace(others, shares=(*others.shares, share)), lease)
+                    return None
                 except (Conflict, AlreadyExists, NotFound, Unknown):
                     await self._look_again(name, lease)
         return Refusal(f"{gpu} could not be taken: its Lease {name} changed {ATTEMPTS} times in a row")
@@ -123,7 +139,7 @@ class Cards:
         """Creates, updates or, if nothing is left to say, deletes the Lease; only if it is as it was before."""
         cluster, namespace = self._cabinet.cluster, self._cabinet.namespace
         name = gpuclaim.lease_name(record.node, record.index)
-        if before is not None and not record.shares and record.kept_for is None:
+        if before is not None and record.is_empty:
             how = Deletion(uid=before.uid, resource_version=before.version)
             await cluster.delete(LEASES, name, namespace, how=how)
             self._books.erased(name, before.uid)

@@ -100,12 +100,13 @@ def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complai
 
 
 def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
-    assert gpuclaim.claim_status(Phase.BOUND, "node-a", [0, 1]) == {
+    assert gpuclaim.claim_status(Phase.BOUND, "node-a", [0, 1], generation=3) == {
         "phase": "Bound",
         "nodeName": "node-a",
         "gpuIds": [0, 1],
         "allocated": "node-a:0,1",
         "message": "",
+        "observedGeneration": 3,
     }
     assert gpuclaim.claim_status(Phase.PENDING, message="no room")["allocated"] == ""
 

@@ -206,6 +206,7 @@ class GpuClaimStatus(View):
     gpu_ids: tuple[int, ...] = ()
     allocated: str = ""
     message: str = ""
+    observed_generation: int = 0
 
 
 class GpuClaim(Object):
