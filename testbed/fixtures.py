@@ -28,13 +28,13 @@ _going_on: list[Run] = []
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
-    with _run("api-server") as run, start_api_server(run) as api:
+    with shown_run("api-server") as run, start_api_server(run) as api:
         yield api
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ApiServer]:
-    with _run("cluster") as run, start_api_server(run, Shape(service_accounts=True)) as api:
+    with shown_run("cluster") as run, start_api_server(run, Shape(service_accounts=True)) as api:
         api.start_controllers()
         api.start_scheduler()
         start_hollow_nodes(api, [hollow_node(f"hollow-{number}") for number in range(HOLLOW_NODES)])
@@ -44,17 +44,20 @@ def cluster() -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    with _run("node") as run, cluster_with_node(run) as node:
+    with shown_run("node") as run, cluster_with_node(run) as node:
         node.api.wait_for_namespace("default")
         yield node
 
 
 @contextmanager
-def _run(name: str) -> Iterator[Run]:
+def shown_run(name: str) -> Iterator[Run]:
+    """A run whose logs are shown when a test fails meanwhile."""
     with runs.new(name) as run:
         _going_on.append(run)
-        yield run
-        _going_on.remove(run)
+        try:
+            yield run
+        finally:
+            _going_on.remove(run)
 
 
 @pytest.hookimpl(wrapper=True)

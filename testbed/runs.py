@@ -1,5 +1,6 @@
 """One run of a test bed: its slot, its folder, and the logs that stay when everything else is gone."""
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -15,6 +16,7 @@ from testbed.tools import cache
 
 KEPT = 10
 """Older runs lose their logs."""
+GOING_ON = "going-on"
 _numbers = itertools.count()
 
 
@@ -40,19 +42,38 @@ class Run:
 def new(name: str) -> Iterator[Run]:
     everything = cache() / "runs"
     everything.mkdir(exist_ok=True)
+    _forget(everything)
     with slots.claim() as slot:
-        folder = everything / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_numbers)}-{name}"
-        run = Run(slot, folder)
-        (folder / "logs").mkdir(parents=True)
-        run.data.mkdir()
-        _forget(everything)
-        try:
-            yield run
-        finally:
-            shutil.rmtree(run.data)
+        title = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{next(_numbers)}-{name}"
+        draft = everything / f".{title}"
+        (draft / "logs").mkdir(parents=True)
+        (draft / "data").mkdir()
+        with (draft / "data" / GOING_ON).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Others see the folder only now, when the lock tells them that somebody uses it.
+            run = Run(slot, draft.rename(everything / title))
+            try:
+                yield run
+            finally:
+                shutil.rmtree(run.data)
 
 
 def _forget(everything: Path) -> None:
-    """Runs that go on have the newest names, and there are never as many of them as are kept."""
-    for old in sorted(everything.iterdir())[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    """Old logs, and what runs that were killed could not remove themselves."""
+    ended = [folder for folder in sorted(everything.glob("[!.]*")) if not _goes_on(folder)]
+    for folder in ended:
+        shutil.rmtree(folder / "data", ignore_errors=True)
+    for folder in ended[:-KEPT]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _goes_on(folder: Path) -> bool:
+    """A run holds a lock as long as it lives, and the kernel lets go of it however it ends."""
+    try:
+        with (folder / "data" / GOING_ON).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

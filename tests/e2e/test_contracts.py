@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from carrel.adapters.kube import Client, HttpTransport, access_to
-from testbed import runs
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
 from tests.contracts import backends
 from tests.contracts.backends import Backend
 from tests.contracts.fixtures import cluster, desks, namespace
@@ -32,7 +32,7 @@ for module in SUITE:
 def server() -> Iterator[ApiServer]:
     """With the two controllers without which namespaces never go and orphans are never collected, and no others:
     the suite plays scheduler and kubelet itself."""
-    with runs.new("contracts") as run, start_api_server(run) as api:
+    with shown_run("contracts") as run, start_api_server(run) as api:
         api.start_controllers(["namespace", "garbagecollector"])
         yield api
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from testbed import runs
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod, wait_for_phase
 
 
@@ -24,7 +24,7 @@ def test_each_kubeconfig_is_the_administrators(api_server: ApiServer, kubeconfig
 
 
 def test_two_api_servers_run_side_by_side_and_know_nothing_of_each_other(api_server: ApiServer) -> None:
-    with runs.new("second") as run, start_api_server(run) as second:
+    with shown_run("second") as run, start_api_server(run) as second:
         second.call("POST", "/api/v1/namespaces", {"metadata": {"name": "only-here"}})
         assert second.call("GET", "/api/v1/namespaces/only-here")["metadata"]["name"] == "only-here"
         assert is_gone(api_server, "/api/v1/namespaces/only-here")
