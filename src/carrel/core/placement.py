@@ -155,8 +155,9 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
     details = tuple(f"{card.gpu} {_obstacle(card, request, pod) or 'would do'}" for card in cards)
     if len(able) >= request.cards:
+        best = _most_together(able)
         return Refusal(
-            f"{node} has {len(able)} cards that would do, but at most {_most_together(able)} of them in one NVLink island;"
+            f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
             f" {request.cards} in one island are asked",
             details,
         )

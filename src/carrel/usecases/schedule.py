@@ -14,7 +14,7 @@ from carrel.core.placement import Placement, held_placement, place
 from carrel.core.reasons import Refusal
 from carrel.core.scoring import Cost, Demand, cost
 from carrel.core.shares import Holder
-from carrel.core.verdicts import Verdict, Verdicts
+from carrel.core.sieve import Filtered, Sieve
 from carrel.ports.cluster import BindTarget, Cluster, ClusterError, Conflict, Json, NotFound, Unknown
 from carrel.protocols import Malformed, given
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
@@ -47,30 +47,30 @@ class Scheduling:
         self._musters = musters
         self._around = around
         self._demand = Demand()
-        self._verdicts = Verdicts(books.ledger)
+        self._sieve = Sieve(books.ledger)
         self._binding: set[str] = set()
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Verdict:
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
         ask = self.understand(pod)
         if ask is None:
-            return Verdict(nodes, {})
+            return Filtered(nodes, {})
         if isinstance(ask, Refusal):
-            return Verdict((), dict.fromkeys(nodes, ask.reason))
+            return Filtered((), dict.fromkeys(nodes, ask.reason))
         self._demand.saw(ask.request)
         if ask.request.gang is not None:
             answer = self._musters.place(ask.request.gang, holder_of(pod), nodes)
             if isinstance(answer, Refusal):
-                return Verdict((), dict.fromkeys(nodes, answer.reason))
+                return Filtered((), dict.fromkeys(nodes, answer.reason))
             if answer is not None:
                 elsewhere = f"gang {ask.request.gang.name} has its cards on {answer.node}"
-                return Verdict((answer.node,), {name: elsewhere for name in nodes if name != answer.node})
+                return Filtered((answer.node,), {name: elsewhere for name in nodes if name != answer.node})
         ledger, uid = self._books.ledger, pod.metadata.uid
         with ledger.what_if():
             # What a crash or a lost answer left on Leases for this pod is this pod's own.
             ledger.give_back(uid)
-            return self._verdicts.on(ask.request, nodes, uid)
+            return self._sieve.filter(ask.request, nodes, uid)
 
     def why(self, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
         """Why the pod waits, in the words that people see everywhere; None if it need not."""

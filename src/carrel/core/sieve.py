@@ -1,9 +1,9 @@
 """Which nodes have room for a request and why the others have none, remembered until the room of a node changes.
 
-kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in crowds: between two of them only
-a few nodes have changed, and only these are looked at again. What is remembered never differs from what `placement`
-would say now (a property test says so), is the same for every pod that asks alike, and is bounded: a request that was
-not heard for long is forgotten.
+kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in crowds: between two of them
+only a few nodes have changed, and only these are looked at again. What is remembered never differs from what
+`placement` would say now (a property test says so), is the same for every pod that asks alike, and is bounded: a
+request that was not heard for long is forgotten.
 """
 
 import sys
@@ -23,7 +23,7 @@ FITS = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Filtered:
     fitting: Sequence[str]
     refused: Mapping[str, str]
     """Why each other node will not do."""
@@ -37,26 +37,23 @@ class _Table:
     """Every node of the ledger; empty if the request fits there."""
 
 
-class Verdicts:
+class Sieve:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._tables: OrderedDict[Request, _Table] = OrderedDict()
 
-    def on(self, request: Request, nodes: Sequence[str], pod: str = "") -> Verdict:
+    def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> Filtered:
         """`pod` is the uid of who asks: cards may be kept for it."""
-        why = self._table(request).why
+        known = self._table(request).why
         if own := self._where_cards_are_kept(request, pod):
-            why = {**why, **own}
-        found = list(map(why.get, nodes))
+            known = {**known, **own}
+        found = list(map(known.get, nodes))
         if None in found:
-            found = [
-                why_not(self._ledger, request, name) if why is None else why
-                for name, why in zip(nodes, found, strict=True)
-            ]
+            found = [known[name] if name in known else why_not(self._ledger, request, name) for name in nodes]
         if not any(found):
-            return Verdict(nodes, {})
+            return Filtered(nodes, {})
         answers = list(zip(nodes, found, strict=True))
-        return Verdict([name for name, each in answers if not each], {name: each for name, each in answers if each})
+        return Filtered([name for name, each in answers if not each], {name: each for name, each in answers if each})
 
     def _table(self, request: Request) -> _Table:
         alike = request if request.gang is None else replace(request, gang=None)

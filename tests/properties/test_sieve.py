@@ -1,0 +1,96 @@
+"""What the sieve remembers is always what would be found by looking again."""
+
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carrel.core.gpus import Node
+from carrel.core.ledger import Ledger
+from carrel.core.placement import candidates, why_not
+from carrel.core.requests import WHOLE, Gang, Portion, Request, Topology, TopologyMode
+from carrel.core.sieve import REMEMBERED, Sieve
+from tests.kit.gpus import A100, A6000, a_card, a_node, held, holder, memory, whole
+
+NODES = ("n1", "n2", "n3", "stranger")
+REQUESTS = (
+    memory(8138),
+    memory(8138, gang=Gang("lab/together", 4)),
+    whole(2),
+    Request(1, Portion(Fraction(1, 2)), model=A100),
+    Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 100)),
+    memory(100, node_labels=frozenset({("zone", "lab")})),
+)
+
+cards = st.tuples(
+    st.integers(0, 1), st.sampled_from([16276, 40960]), st.sampled_from([A6000, A100]), st.sampled_from(["", "a"])
+)
+nodes = st.builds(
+    lambda name, drawn, labels, unusable: Node(
+        name,
+        tuple(
+            a_card(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
+            for index, size, model, island in {card[0]: card for card in drawn}.values()
+        ),
+        labels,
+        unusable=unusable,
+    ),
+    st.sampled_from(NODES[:3]),
+    st.lists(cards, max_size=2),
+    st.sampled_from([{}, {"zone": "lab"}]),
+    st.sampled_from(["", "", "the agent is silent"]),
+)
+steps = st.one_of(
+    st.tuples(st.just("node"), nodes),
+    st.tuples(st.just("no node"), st.sampled_from(NODES)),
+    st.tuples(
+        st.just("held"), st.sampled_from("xyz"), st.sampled_from(NODES[:3]), st.integers(0, 1), st.integers(1, 9000)
+    ),
+    st.tuples(st.just("given back"), st.sampled_from("xyz")),
+    st.tuples(st.just("kept"), st.sampled_from("xyz"), st.sampled_from(NODES[:3]), st.integers(0, 1)),
+    st.tuples(st.just("asked"), st.sampled_from(REQUESTS), st.sampled_from("xyz"), st.permutations(NODES)),
+)
+
+
+def do(ledger: Ledger, step: tuple[object, ...]) -> None:
+    match step:
+        case "node", Node() as node:
+            ledger.set_node(node)
+        case "no node", str(name):
+            ledger.remove_node(name)
+        case "held", str(pod), str(name), int(index), int(mib):
+            ledger.restore([held(pod, name, index, mib)])
+        case "given back", str(pod):
+            ledger.give_back(f"uid-{pod}")
+        case "kept", str(pod), str(name), int(index):
+            ledger.keep_no_more(f"uid-{pod}")
+            ledger.set_card(f"GPU-{name}-{index}", [], holder(pod))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(steps, max_size=30))
+def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]]) -> None:
+    ledger = Ledger([a_node("n1"), a_node("n2", islands="aa", bandwidth_gbps=300)])
+    sieve = Sieve(ledger)
+    for step in story:
+        if step[0] != "asked":
+            do(ledger, step)
+            continue
+        _, request, pod, names = step
+        assert isinstance(request, Request) and isinstance(names, list)
+        with ledger.what_if():
+            ledger.give_back(f"uid-{pod}")
+            found = sieve.filter(request, names, f"uid-{pod}")
+            expected = candidates(ledger, request, names, f"uid-{pod}")
+        assert list(found.fitting) == expected.fitting
+        assert list(found.refused) == expected.refused
+        for name, why in found.refused.items():
+            assert why == why_not(ledger, request, name, f"uid-{pod}") or ledger.shares_of(f"uid-{pod}")
+
+
+def test_only_so_many_requests_are_remembered() -> None:
+    sieve = Sieve(Ledger([a_node("n1")]))
+    for mib in range(1, 3 * REMEMBERED):
+        sieve.filter(memory(mib), ["n1"])
+
+    assert len(sieve._tables) == REMEMBERED
