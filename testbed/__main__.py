@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from testbed import debian, namespace, session, tools
 from testbed.build import KUBERNETES, kubernetes
@@ -11,7 +12,7 @@ from testbed.processes import Failed
 from testbed.tools import Missing, say
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m testbed", description="A real Kubernetes on this machine, for tests.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare", help="fetch and build all that is missing; say all that this machine lacks")
@@ -20,7 +21,7 @@ def main() -> int:
         command.add_argument("--nodes", type=int, default=3, help="how many hollow GPU nodes (default 3)")
     commands.add_parser("down", help="end that cluster and everything it started")
     commands.add_parser("status", help="say whether that cluster runs, and where its kubeconfig is")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     try:
         return _run(arguments)
     except (Missing, Failed) as problem:

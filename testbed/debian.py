@@ -22,7 +22,7 @@ def lacking() -> list[str]:
     missing = [f"the command {command}" for command in ("apt-get", "dpkg-deb") if shutil.which(command) is None]
     if not KEYRING.exists():
         missing.append(f"Debian's signing keys ({KEYRING})")
-    if not _mirror():
+    if not mirror():
         missing.append("an apt source whose address ends in /debian (a mirror of Debian)")
     return missing
 
@@ -65,7 +65,7 @@ def _apt(*command: str, at: Path) -> None:
     state = cache() / "apt"
     (state / "lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "archives/partial").mkdir(parents=True, exist_ok=True)
-    entry = f"[signed-by={KEYRING}] {_mirror()} {SUITE} main"
+    entry = f"[signed-by={KEYRING}] {mirror()} {SUITE} main"
     (state / "sources.list").write_text(f"deb {entry}\ndeb-src {entry}\n")
     apt = ["apt-get", "--quiet=2", "--option", "APT::Sandbox::User=root"]
     for option, value in {
@@ -82,9 +82,8 @@ def _apt(*command: str, at: Path) -> None:
             raise Missing(f"apt-get {' '.join(step)} failed:\n{outcome.stderr.strip()}")
 
 
-def _mirror() -> str:
+def mirror(apt: Path = Path("/etc/apt")) -> str:
     """The address that the machine's own apt uses for Debian, empty if it uses none."""
-    apt = Path("/etc/apt")
     for file in [apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))]:
         lines = file.read_text().splitlines() if file.is_file() else []
         for line in lines:
