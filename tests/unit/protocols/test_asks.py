@@ -214,6 +214,7 @@ def test_a_claims_gang_has_a_name_and_a_size(
     [
         pytest.param({"kai.scheduler/batch-min-member": "3"}, Gang("lab/pg-1", 3), id="its annotation says the size"),
         pytest.param({}, None, id="a group of one is no gang"),
+        pytest.param({"carrel.dev/gang-size": "1"}, None, id="nor is one that says so"),
     ],
 )
 def test_a_pod_group_is_a_gang(annotations: dict[str, str], gang: Gang | None) -> None:

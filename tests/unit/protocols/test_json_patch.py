@@ -91,6 +91,7 @@ from carrel.protocols.kubernetes.json_patch import annotate, apply, diff, escape
             id="a copy lives its own life",
         ),
         pytest.param({"a": 1}, [{"op": "add", "path": "", "value": [1]}], [1], id="the whole document is replaced"),
+        pytest.param({"a": 1}, [{"op": "replace", "path": "", "value": 2}], 2, id="the same by replacing"),
         pytest.param({"": {"": 1}}, [{"op": "remove", "path": "/"}], {}, id="the empty key is a key"),
         pytest.param(
             {"a": [1]}, [{"op": "test", "path": "/a/0", "value": 1.0}], {"a": [1]}, id="numbers are compared by value"
@@ -114,6 +115,9 @@ def test_a_patch_gives_a_new_document_and_leaves_the_old_one(
         pytest.param({"foo": "bar"}, {"op": "add", "path": "/baz/bat", "value": "qux"}, id="A.12 a missing parent"),
         pytest.param({"/": 9}, {"op": "test", "path": "/~1", "value": "9"}, id="A.15 text is not a number"),
         pytest.param({"a": 1}, {"op": "test", "path": "/a", "value": True}, id="true is not 1"),
+        pytest.param({"a": [1]}, {"op": "test", "path": "/a", "value": [True]}, id="nor is it inside a list"),
+        pytest.param({"a": {"b": 1}}, {"op": "test", "path": "/a", "value": {"b": True}}, id="nor inside an object"),
+        pytest.param({"a": [1]}, {"op": "test", "path": "/a", "value": {}}, id="a list is not an object"),
         pytest.param({"a": 1}, {"op": "remove", "path": "/b"}, id="removing what is not there"),
         pytest.param({"a": 1}, {"op": "remove", "path": ""}, id="removing the document"),
         pytest.param({"a": 1}, {"op": "replace", "path": "/b", "value": 1}, id="replacing what is not there"),
@@ -160,6 +164,24 @@ def test_a_difference_changes_only_what_changed() -> None:
         {"op": "remove", "path": "/gone"},
         {"op": "add", "path": "/containers/1/env/0", "value": {"name": "X"}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "operations"),
+    [
+        pytest.param([1, 2, 3], [2, 3], [{"op": "remove", "path": "/0"}], id="the first is gone"),
+        pytest.param([1, 3], [1, 2, 3], [{"op": "add", "path": "/1", "value": 2}], id="one came in between"),
+        pytest.param(
+            [1, 2, 3], [1], [{"op": "remove", "path": "/2"}, {"op": "remove", "path": "/1"}], id="two are gone"
+        ),
+        pytest.param(
+            {"a": [1]}, {"a": {}}, [{"op": "replace", "path": "/a", "value": {}}], id="a list became an object"
+        ),
+    ],
+)
+def test_a_difference_of_lists_is_short(before: Any, after: Any, operations: list[dict[str, Any]]) -> None:
+    assert diff(before, after) == operations
+    assert apply(before, operations) == after
 
 
 @pytest.mark.parametrize(

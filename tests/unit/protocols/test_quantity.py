@@ -30,7 +30,7 @@ from carrel.protocols.kubernetes.quantity import quantity, whole_quantity
         ("1E", 10**18),
         ("500m", Fraction(1, 2)),
         ("1u", Fraction(1, 10**6)),
-        ("1n", Fraction(1, 10**9)),
+        ("5n", Fraction(5, 10**9)),
         ("1Ki", 2**10),
         ("1.5Mi", 3 * 2**19),
         ("16Gi", 2**34),
@@ -85,7 +85,9 @@ def test_other_text_is_malformed_and_the_message_names_it(text: str) -> None:
         quantity(text, "pod lab/train", "spec.limits")
 
 
-@pytest.mark.parametrize(("text", "expected"), [("2", 2), ("1e3", 1000), ("1000m", 1), ("1Ki", 1024), ("0", 0)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2", 2), ("1e3", 1000), ("1000m", 1), ("1Ki", 1024), ("0", 0), ("0m", 0)]
+)
 def test_extended_resources_are_whole_however_they_are_spelled(text: str, expected: int) -> None:
     assert whole_quantity(text, "pod lab/train", "limits") == expected
 
