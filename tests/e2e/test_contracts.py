@@ -1,7 +1,7 @@
 """The contract suite of the Cluster port, every test of it, on a real kube-apiserver."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +10,6 @@ import pytest
 
 from carrel.adapters.kube import Client, HttpTransport, access_to
 from testbed.control_plane import ApiServer
-from testbed.control_plane import api_server as start_api_server
-from testbed.fixtures import shown_run
 from tests.contracts import backends
 from tests.contracts.backends import Backend
 from tests.contracts.fixtures import cluster, desks, namespace
@@ -26,15 +24,6 @@ for module in SUITE:
         # Tests and fixtures are callable. A name that two modules give to different ones would hide a test.
         if callable(thing) and not name.startswith("_"):
             assert globals().setdefault(name, thing) is thing, f"{module}.{name} hides another {name}"
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[ApiServer]:
-    """With the two controllers without which namespaces never go and orphans are never collected, and no others:
-    the suite plays scheduler and kubelet itself."""
-    with shown_run("contracts") as run, start_api_server(run) as api:
-        api.start_controllers(["namespace", "garbagecollector"])
-        yield api
 
 
 @pytest.fixture(params=["real-kube-apiserver"])

@@ -1,0 +1,1 @@
+from tests.integration.conformance.test_lightkube import *  # noqa: F403 (every test and fixture of it)
