@@ -223,6 +223,15 @@ async def test_a_lost_answer_is_unknown_for_a_write_and_unavailable_for_a_read()
         await client.list(PODS)
 
 
+async def test_another_uid_in_a_patch_is_a_conflict_although_servers_call_it_immutable() -> None:
+    causes = {"causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid", "message": "field is immutable"}]}
+    client = Client(Scripted(refused(422, "Invalid", causes)))
+    with pytest.raises(Conflict):
+        await client.patch(PODS, "train", MergePatch({"metadata": {"uid": "u2"}}), "lab")
+    with pytest.raises(Invalid):
+        await client.create(PODS, {}, "lab")
+
+
 async def test_how_long_to_wait_is_read_from_the_header_too() -> None:
     for answer in (refused(429, "TooManyRequests", retry_after="3"), refused(429, "", {"retryAfterSeconds": 3})):
         with pytest.raises(Busy) as busy:

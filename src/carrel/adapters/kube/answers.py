@@ -1,8 +1,9 @@
 """What the API server said, as the port's errors.
 
-Whose fault decides the class. The one rule that is ours: a 500, 502 or 504 to a *write* is `Unknown`, not
-`Unavailable`, because the server (or a proxy before it) gives these also when etcd or the server itself was too slow
-and the write took effect after all.
+Whose fault decides the class. Two rules are ours:
+- a 500, 502 or 504 to a *write* is `Unknown`, not `Unavailable`, because the server (or a proxy before it) gives these
+  also when etcd or the server itself was too slow and the write took effect after all;
+- a uid that is not the object's is a `Conflict`. Servers say so for an update, but 422 (immutable) for a patch.
 """
 
 from collections.abc import Mapping
@@ -66,6 +67,8 @@ def error_of(request: ApiRequest, response: ApiResponse) -> ClusterError:
         details.setdefault("retryAfterSeconds", int(retry_after))
     message = f"{request.method} {request.path}: {status.message}"
     error = _class_for(response.status, status.reason, is_write=request.method != "GET")
+    if error is Invalid and request.method == "PATCH" and _names_another_uid(details):
+        error = Conflict
     return error(response.status, status.reason, message, details)
 
 
@@ -100,6 +103,13 @@ def _status_in(body: bytes) -> Status | None:
     except msgspec.MsgspecError:
         return None
     return status if status.kind == "Status" else None
+
+
+def _names_another_uid(details: Mapping[str, Any]) -> bool:
+    causes = details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in causes
+    )
 
 
 def _class_for(code: int, reason: str, *, is_write: bool) -> type[ClusterError]:
