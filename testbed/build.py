@@ -102,7 +102,8 @@ def _compile(work: Path, arguments: Sequence[str]) -> None:
     total = subprocess.check_output(counting, cwd=tree, env=environment, text=True).count("\n")
     began = spoke = time.monotonic()
     compiled, lines = 0, list[str]()
-    command = ["nice", "-n", "10", go, "build", "-v", *arguments]
+    # A compiler that outlived us would go on writing where the next build, which has the lock by then, writes too.
+    command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", go, "build", "-v", *arguments]
     with subprocess.Popen(command, cwd=tree, env=environment, stderr=subprocess.PIPE, text=True) as build:
         assert build.stderr is not None
         for line in build.stderr:
