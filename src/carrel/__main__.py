@@ -5,6 +5,8 @@ import typer
 from carrel import __version__
 from carrel.doors.api import api
 from carrel.doors.demo import demo
+from carrel.doors.extender import ExtenderSettings, extender
+from carrel.settings import command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -14,6 +16,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(api)
+app.command()(command(ExtenderSettings, extender))
 
 
 @app.command()

@@ -3,21 +3,26 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from carrel.adapters.kube.mirror import Mirror
-from carrel.adapters.kube.reflector import Reflector
+from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Cluster, Selection
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
 from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
-from carrel.usecases.collect import Collector
+from carrel.usecases.collect import Collector, Witnesses
+from carrel.usecases.find import Finder
 from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
 from carrel.usecases.schedule import Scheduling, Surroundings
 from carrel.usecases.wake import Waker
+
+if TYPE_CHECKING:
+    from carrel.adapters.extender import Desk
 
 NORMAL_PATIENCE = Patience()
 NAMESPACE = "carrel"
@@ -40,6 +45,7 @@ class House:
     patience: Patience = NORMAL_PATIENCE
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
+    rhythm: Rhythm = NORMAL_RHYTHM
 
 
 HOUSE = House()
@@ -51,7 +57,7 @@ class Carrel:
     def __init__(self, cluster: Cluster, house: House = HOUSE) -> None:
         self.cluster = cluster
         self.house = house
-        self.mirror = Mirror(cluster)
+        self.mirror = Mirror(cluster, house.rhythm)
         self.pods: Reflector[Pod] = self.mirror.watch(
             PODS, indexes={NAMESPACE_OF: lambda pod: [pod.metadata.namespace]}
         )
@@ -72,10 +78,16 @@ class Carrel:
         self.musters = Musters(self.books, self.cards, Barracks(roster, self.wake, house.clock, house.patience))
         around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
         self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
-        self.collector = Collector(self.books, self.cards, cluster, self.pods.store.by_uid, house.now)
+        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._wait_in_bind, house.now)
+        self.collector = Collector(self.books, self.cards, witnesses)
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
         return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
+
+    def _wait_in_bind(self, pod: Pod) -> timedelta:
+        ask = self.scheduling.understand(pod)
+        in_a_gang = isinstance(ask, Ask) and ask.request.gang is not None
+        return timedelta(seconds=self.house.patience.together_s if in_a_gang else 0.0)
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)
@@ -83,3 +95,20 @@ class Carrel:
     def _gang_size(self, namespace: str, gang: str) -> int:
         """Where nobody says how large a gang is, it has a pod for each claim that names it."""
         return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
+
+
+def desk_of(carrel: Carrel) -> "Desk":
+    """Where kube-scheduler's calls are answered."""
+    from carrel.adapters.extender import Desk, Metrics, Staff  # only doors that serve need these libraries
+
+    ledger = carrel.books.ledger
+    return Desk(
+        Staff(
+            scheduler=carrel.scheduling,
+            find_pod=Finder(carrel.cluster, carrel.pods.store.by_uid),
+            ledger=ledger,
+            metrics=Metrics(ledger, carrel.mirror.silences),
+            is_synced=lambda: carrel.mirror.is_synced,
+            unit=carrel.house.terms.memory_unit,
+        )
+    )

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "ports": {"core", "protocols", "ports"},
     "usecases": {"core", "protocols", "ports", "usecases"},
     "adapters": {"core", "protocols", "ports", "adapters"},
-    "doors": {"core", "protocols", "ports", "usecases", "adapters", "doors", "manifests", "wiring"},
+    "doors": {"core", "protocols", "ports", "usecases", "adapters", "doors", "manifests", "settings", "wiring"},
 }
 NO_LIBRARIES = ("core", "protocols", "ports", "usecases")
 

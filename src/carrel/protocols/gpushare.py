@@ -58,6 +58,8 @@ UNHEALTHY_KEY = "gpus"
 
 NO_ROOM = "Insufficient GPU Memory in one device"
 """The peer's sentence for a node that was filtered out; tools look for it."""
+NOT_SHARED = "The node {} is not for GPU share, need skip"
+"""The peer's sentence for a node without cards."""
 
 
 class Unit(Enum):
@@ -124,6 +126,11 @@ def write_assumption(assumption: Assumption) -> dict[str, str]:
         ASSIGNED: "true" if assumption.assigned else "false",
         ASSUME_TIME: str(assumption.assumed_at_ns),
     }
+
+
+def filtered_out(node: str, why: str, *, has_cards: bool) -> str:
+    """The peer's own sentence, by which its tools know it, then our reason."""
+    return f"{NO_ROOM if has_cards else NOT_SHARED.format(node)}: {why}"
 
 
 Allocation = Mapping[int, Mapping[int, int]]

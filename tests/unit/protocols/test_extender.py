@@ -36,7 +36,7 @@ def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
     question = read_question({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
     assert question.nodes == ("n1", "n2")
-    assert filtered(question, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
+    assert filtered(question.objects, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
         "Nodes": {"items": [n2]},
         "NodeNames": ["n2"],
         "FailedNodes": {"n1": "Insufficient GPU Memory in one device"},
@@ -46,7 +46,12 @@ def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
 
 def test_a_question_by_name_is_answered_by_name() -> None:
     question = read_question({"Pod": POD, "NodeNames": ["n1"]})
-    assert filtered(question, ["n1"], {}) == {"Nodes": None, "NodeNames": ["n1"], "FailedNodes": {}, "Error": ""}
+    assert filtered(question.objects, ["n1"], {}) == {
+        "Nodes": None,
+        "NodeNames": ["n1"],
+        "FailedNodes": {},
+        "Error": "",
+    }
 
 
 @pytest.mark.parametrize(

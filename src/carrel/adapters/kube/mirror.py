@@ -41,3 +41,11 @@ class Mirror:
     async def wait_synced(self) -> None:
         for reflector in self._reflectors:
             await reflector.wait_synced()
+
+    @property
+    def is_synced(self) -> bool:
+        return all(reflector.is_synced for reflector in self._reflectors)
+
+    def silences(self) -> dict[str, float]:
+        """By plural of the kind, for how many seconds the server has said nothing about it."""
+        return {reflector.resource.plural: reflector.silent_s for reflector in self._reflectors}

@@ -66,7 +66,7 @@ class Reflector(Generic[V]):
         pace: Pace = REAL_PACE,
     ) -> None:
         self._cluster = cluster
-        self._resource = resource
+        self.resource = resource
         self._selection = selection
         self._rhythm = rhythm
         self._pace = pace
@@ -124,7 +124,7 @@ class Reflector(Generic[V]):
         wait_s = self._pace.spread(self._rhythm.backoff.after(self._failures))
         asked = error.retry_after_s if isinstance(error, ClusterError) else None
         level = logging.INFO if isinstance(error, Expired) else logging.WARNING
-        log.log(level, "watch_retried resource=%s failures=%d: %s", self._resource.plural, self._failures, error)
+        log.log(level, "watch_retried resource=%s failures=%d: %s", self.resource.plural, self._failures, error)
         await self._pace.sleep(max(wait_s, asked or 0.0))
 
     # Listing
@@ -135,7 +135,7 @@ class Reflector(Generic[V]):
         while True:
             # No resource version: the newest, not what some replica's cache happens to have.
             page = await self._cluster.list(
-                self._resource, self._selection, limit=self._rhythm.page, continue_token=token
+                self.resource, self._selection, limit=self._rhythm.page, continue_token=token
             )
             items.update((key_of(item), item) for item in page.items)
             token = page.continue_token
@@ -156,7 +156,7 @@ class Reflector(Generic[V]):
     # Watching
 
     async def _watch(self) -> None:
-        async with self._cluster.watch(self._resource, self._selection, resource_version=str(self._version)) as events:
+        async with self._cluster.watch(self.resource, self._selection, resource_version=str(self._version)) as events:
             reading = asyncio.ensure_future(self._read(events))
             watching = asyncio.ensure_future(self._wait_silent())
             try:

@@ -283,6 +283,11 @@ def reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
     return read
 
 
+def read_strictly(resource: Resource[V], document: Any) -> V:
+    """One object from decoded JSON. Raises `msgspec.ValidationError` where it does not fit; nulls count as absent."""
+    return cast("V", msgspec.convert(_without_nulls(document), _VIEWS.get(resource, Object)))
+
+
 def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
     page = _list_reader.decode(body)
     read = reader_of(resource)

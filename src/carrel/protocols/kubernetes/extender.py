@@ -57,20 +57,25 @@ def read_binding(body: object) -> Binding:
     )
 
 
-def filtered(question: Question, fitting: Sequence[str], refused: Mapping[str, str]) -> dict[str, Any]:
+def filtered(
+    objects: Mapping[str, Mapping[str, Any]] | None, fitting: Sequence[str], refused: Mapping[str, str]
+) -> dict[str, Any]:
     """The nodes that will do, and why the others will not.
 
     `Nodes` repeats the objects only if they were asked with: a scheduler that sends names reads names.
     """
-    objects = None
-    if question.objects is not None:
-        objects = {"items": [question.objects[name] for name in fitting]}
-    return {"Nodes": objects, "NodeNames": list(fitting), "FailedNodes": dict(refused), "Error": ""}
+    nodes = None if objects is None else {"items": [objects[name] for name in fitting]}
+    return {"Nodes": nodes, "NodeNames": fitting, "FailedNodes": refused, "Error": ""}
 
 
 def filter_failed(error: str) -> dict[str, Any]:
     """No answer at all: the scheduler tries the pod again later."""
     return {"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": error}
+
+
+def scores(best_first: Sequence[str]) -> dict[str, int]:
+    """The best node has the highest score alone: the scheduler draws lots among equals."""
+    return {node: max(HIGHEST_SCORE - position, 0) for position, node in enumerate(best_first)}
 
 
 def prioritized(scores: Mapping[str, int]) -> list[dict[str, Any]]:

@@ -1,0 +1,76 @@
+"""Reads what kube-scheduler sends: a pod and the nodes it may run on, or a pod to bind.
+
+What kube-scheduler of today sends (capitalised keys, node names) is decoded straight into small views; anything else
+(other letter case, node objects, nulls where Go writes them) is read again field by field, slower and with a complaint
+that names the field. A pod that cannot be read in full is refused, never taken for one that asks for nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from carrel.adapters.kube import views
+from carrel.protocols import Malformed
+from carrel.protocols.kubernetes import extender
+from carrel.protocols.kubernetes.extender import Binding, Question
+from carrel.protocols.kubernetes.resources import PODS
+from carrel.protocols.kubernetes.shapes import Pod
+
+
+class NotJson(Exception):
+    """No scheduler wrote this. The message is a sentence about why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    pod: Pod
+    nodes: Sequence[str]
+    objects: Mapping[str, Mapping[str, Any]] | None = None
+    """The nodes themselves, where the scheduler sent them."""
+
+
+class _Args(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
+    pod: views.Pod | None = None
+    nodes: msgspec.Raw | None = None
+    node_names: list[str] | None = None
+
+
+_read_args = msgspec.json.Decoder(_Args).decode
+
+
+def read_question(body: bytes) -> Asked:
+    """Raises `NotJson`, or `Malformed` with the field that is wrong."""
+    try:
+        args = _read_args(body)
+    except (ValueError, RecursionError):
+        args = None
+    if args is not None and args.pod is not None and args.node_names is not None and args.nodes is None:
+        return Asked(args.pod, args.node_names)
+    question = extender.read_question(_json(body))
+    return Asked(_pod(question), question.nodes, question.objects)
+
+
+def read_binding(body: bytes) -> Binding:
+    """Raises `NotJson`, or `Malformed` with the field that is wrong."""
+    return extender.read_binding(_json(body))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except ValueError as error:
+        raise NotJson(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise NotJson("the body is nested too deeply") from None
+
+
+def _pod(question: Question) -> Pod:
+    try:
+        return views.read_strictly(PODS, question.pod)
+    except msgspec.ValidationError as error:
+        expected, _, path = str(error).partition(" - at `$")
+        raise Malformed("ExtenderArgs", f"Pod{path.rstrip('`')}", "something else", expected) from None
+    except RecursionError:
+        raise NotJson("the pod is nested too deeply") from None

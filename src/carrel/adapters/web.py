@@ -1,0 +1,70 @@
+"""Serves an ASGI app while a block runs."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+KEEP_ALIVE_S = 120
+"""Longer than Go's clients keep an idle connection (90 s): they must be the ones who close it, because a POST that
+meets a connection being closed is not sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to whoever runs the process, not to a server inside it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: AsgiApp, address: Address) -> AsyncIterator[str]:
+    """Gives the URL. When the block ends, no new call is taken and those under way are finished."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.create_server((address.host, address.port), family=family, backlog=512) as listener:
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            interface="asgi3",
+            server_header=False,
+            http="httptools",
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )
+        server = _Server(config)
+        running = asyncio.ensure_future(server.serve(sockets=[listener]))
+        try:
+            await server.listens.wait()
+            place = f"[{address.host}]" if ":" in address.host else address.host
+            yield f"http://{place}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await running

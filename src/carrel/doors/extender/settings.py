@@ -1,0 +1,50 @@
+"""The settings of the extender."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.settings import ClusterSettings, DialectSettings, LogLevel
+
+if TYPE_CHECKING:
+    from carrel.wiring import House
+
+
+class PlacementStyle(Enum):
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True)
+class ExtenderSettings(DialectSettings, ClusterSettings):
+    bind_address: Annotated[str, typer.Option(help="Address to listen on.", envvar="CARREL_BIND_ADDRESS")] = "127.0.0.1"
+    """Who may call `bind` may place pods: by default only a kube-scheduler in the same pod."""
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
+    ] = 39999
+    """gpushare's own, and its variable, so that a scheduler that is set up for it finds this one."""
+    placement: Annotated[
+        PlacementStyle, typer.Option(help="Fill nodes up, or keep them evenly free.", envvar="CARREL_PLACEMENT")
+    ] = PlacementStyle.PACK
+    """Packing keeps whole cards and islands free for those who need them."""
+    gang_timeout: Annotated[
+        float, typer.Option(help="Seconds a gang may take to come together.", min=1, envvar="CARREL_GANG_TIMEOUT")
+    ] = 120.0
+    """Binds of the early members wait so long; kube-scheduler's time-out for the extender must be longer."""
+    log_level: Annotated[
+        LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
+    ] = LogLevel.INFO
+    """gpushare's variable and its words."""
+
+    def house(self) -> "House":
+        from carrel.usecases.muster import Patience
+        from carrel.wiring import House
+
+        return House(
+            namespace=self.carrel_namespace,
+            terms=self.terms(),
+            spread=self.placement is PlacementStyle.SPREAD,
+            patience=Patience(together_s=self.gang_timeout),
+        )

@@ -1,0 +1,28 @@
+"""The Scheduler port: what kube-scheduler's questions need answered. `usecases.schedule.Scheduling` does."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from carrel.core.reasons import Refusal
+from carrel.core.sieve import Filtered
+from carrel.protocols.asks import Ask
+from carrel.protocols.kubernetes.extender import Binding
+from carrel.protocols.kubernetes.shapes import Pod
+
+
+class Scheduler(Protocol):
+    def understand(self, pod: Pod) -> Ask | Refusal | None:
+        """What the pod asks for; None if it is none of Carrel's business."""
+
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered: ...
+
+    def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
+        """The nodes, best first."""
+
+    async def bind(self, pod: Pod, node: str) -> Refusal | None:
+        """None: the pod is bound. Raises `ClusterError` if the API server does not answer."""
+
+
+class PodFinder(Protocol):
+    async def __call__(self, binding: Binding) -> Pod | Refusal:
+        """The pod that is to be bound, or why there is none."""

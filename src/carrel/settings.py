@@ -1,0 +1,125 @@
+"""The settings that several doors share, and how a door's settings become its command.
+
+A door declares one dataclass of settings: each field has its type, its default, its option with the environment
+variables that may give it too, and beneath it the reason. Nothing else reads the environment; an option wins over it.
+"""
+
+import inspect
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
+
+import typer
+
+from carrel.protocols import Malformed
+from carrel.protocols.asks import Terms
+from carrel.protocols.gpushare import Unit
+
+if TYPE_CHECKING:
+    from carrel.adapters.kube import Client
+
+S = TypeVar("S")
+
+
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """Which Kubernetes, and where in it Carrel keeps its own."""
+
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Kubeconfig file. Without it: $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config."),
+    ] = None
+    """$KUBECONFIG may name several files, as kubectl allows; this option names one."""
+    context: Annotated[str, typer.Option(help="Context of the kubeconfig.", envvar="CARREL_CONTEXT")] = ""
+    """Else the file's current context."""
+    server: Annotated[str, typer.Option(help="Address of an API server that asks for no credential.")] = ""
+    """For the embedded API of the demo and of tests, which has neither users nor a kubeconfig."""
+    carrel_namespace: Annotated[
+        str, typer.Option(help="Namespace of Carrel's own Leases.", envvar="CARREL_NAMESPACE")
+    ] = "carrel"
+    """Nobody else may write there: these Leases are the truth about who holds which card."""
+
+    def client(self) -> "Client":
+        """Raises `Malformed` if the kubeconfig cannot be used."""
+        from carrel.adapters.kube import Access, Client, HttpTransport, access_from, access_to
+
+        if self.server:
+            access = Access(self.server.rstrip("/"))
+        elif self.kubeconfig is not None:
+            access = access_to(self.kubeconfig, os.environ, self.context)
+        else:
+            access = access_from(os.environ, self.context)
+        return Client(HttpTransport(access))
+
+
+@dataclass(frozen=True)
+class DialectSettings:
+    """What the cluster's admin decides about the dialects. All doors of a cluster must be given the same."""
+
+    memory_unit: Annotated[
+        Unit, typer.Option(help="What one unit of gpushare's memory resource is.", envvar="CARREL_MEMORY_UNIT")
+    ] = Unit.MIB
+    """As the device plugin's --memory-unit: a number on a pod means nothing without it."""
+    shared_claims_per_card: Annotated[
+        int,
+        typer.Option(
+            help="Shared GpuClaims that name no memory, per card.", envvar="CARREL_SHARED_CLAIMS_PER_CARD", min=1
+        ),
+    ] = 4
+    """A shared claim needs an amount, or cards could be oversubscribed."""
+
+    def terms(self) -> Terms:
+        return Terms(self.memory_unit, self.shared_claims_per_card)
+
+
+def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
+    """The command of a door: its options are the fields of its settings, its help is what `run` says it does."""
+
+    def opened(**options: object) -> None:
+        run(settings(**options))
+
+    opened.__doc__ = run.__doc__
+    opened.__name__ = run.__name__
+    opened.__annotations__ = get_type_hints(settings, include_extras=True)
+    opened.__signature__ = inspect.signature(settings)  # type: ignore[attr-defined] # what typer looks at
+    return opened
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    """One line per event: when, how grave, what happened, and its fields as `name=value`."""
+    lines = logging.StreamHandler(sys.stderr)
+    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    form.converter = time.gmtime
+    lines.setFormatter(form)
+    logging.basicConfig(level=logging.getLevelNamesMapping()[level.name], handlers=[lines], force=True)
+
+
+def complain(what: str, why: str, advice: str, code: int) -> typer.Exit:
+    """Prints what went wrong, why, and what helps; raise what it returns."""
+    typer.echo(f"✗ {what}\n  {why}\n  Try:  {advice}", err=True)
+    return typer.Exit(code)
+
+
+USAGE, REFUSED, NOT_FOUND, CONFLICT, UNAVAILABLE, FORBIDDEN = 2, 3, 4, 5, 6, 7
+"""Exit codes, the same for all commands."""
+
+
+def connected(settings: ClusterSettings) -> "Client":
+    """The client, or the command ends with the reason."""
+    try:
+        return settings.client()
+    except Malformed as malformed:
+        raise complain("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
