@@ -202,6 +202,14 @@ async def test_updates_deletions_bindings_and_status_are_reviewed_too(call: Call
     assert webhook.asked[3]["object"] is None
 
 
+async def test_a_dry_run_of_a_deletion_is_told_as_one(call: Caller, webhook: Webhook) -> None:
+    await call.made(PODS, pod())
+    await call.made(VALIDATING, webhook.configuration("Validating"))
+    await call("DELETE", f"{PODS}/train", {"dryRun": ["All"]})
+    assert webhook.asked[0]["dryRun"] is True
+    assert (await call("GET", f"{PODS}/train")).status == 200
+
+
 async def test_a_webhook_cannot_prevent_its_own_removal(call: Caller, webhook: Webhook) -> None:
     rule = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}
     webhook.decide = lambda request: {"allowed": False}

@@ -120,7 +120,7 @@ async def test_everything_wrong_is_told_at_once(call: Caller) -> None:
         pytest.param({"spec": {"containers": {}}}, "spec.containers", id="an object for a list"),
         pytest.param({"spec": {"containers": [{"name": 5}]}}, "spec.containers[0].name", id="a number for a name"),
         pytest.param({"spec": []}, "spec", id="a list for a spec"),
-        pytest.param({"metadata": {"name": "a", "labels": {"n": 1}}}, "metadata.labels.n", id="a number for a label"),
+        pytest.param({"metadata": {"name": "a", "labels": {"n": 1}}}, "metadata.labels[n]", id="a number for a label"),
         pytest.param(
             {"metadata": {"name": "a", "annotations": ["x"]}}, "metadata.annotations", id="a list of annotations"
         ),

@@ -40,6 +40,7 @@ class Review:
     """The object as it would be; None on DELETE."""
     live: Json | None
     """The object as it is; None on CREATE."""
+    dry_run: bool = False
 
     @property
     def some_tree(self) -> Json:
@@ -76,8 +77,8 @@ class Admission:
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def validate_deletion(self, call: Call, live: Stored) -> None:
-        review = Review("DELETE", call, None, live.tree)
+    async def validate_deletion(self, call: Call, live: Stored, dry_run: bool) -> None:
+        review = Review("DELETE", call, None, live.tree, dry_run)
         await self.mutate(review)
         await self.validate(review)
 
@@ -189,8 +190,8 @@ def _question(review: Review, uid: str) -> Json:
         "userInfo": call.user.as_json(),
         "object": review.tree,
         "oldObject": review.live,
-        "dryRun": call.dry_run,
-        "options": options | ({"dryRun": ["All"]} if call.dry_run else {}),
+        "dryRun": review.dry_run,
+        "options": options | ({"dryRun": ["All"]} if review.dry_run else {}),
     }
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 

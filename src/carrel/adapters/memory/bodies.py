@@ -5,78 +5,19 @@ A field that nobody knows is refused, told in a Warning header, or dropped in si
 
 from typing import Any
 
-from carrel.adapters.memory import fields, status
+from carrel.adapters.memory import status
 from carrel.adapters.memory.calls import Call
+from carrel.adapters.memory.fields import Noted, reader
 from carrel.adapters.memory.kinds import Kind
-from carrel.adapters.memory.quantities import quantity_text
-from carrel.adapters.memory.schema import prune, validate
+from carrel.adapters.memory.schema import prune
 
 Json = dict[str, Any]
-
-QUANTITIES = frozenset({"limits", "requests", "capacity", "allocatable", "overhead", "allocatedResources"})
-"""Maps from a resource to a quantity, wherever they are."""
 
 
 def read_body(call: Call, document: Json) -> Json:
     """A new tree; the document is left as it is, though parts of it may be shared."""
-    kind = call.kind
-    for field, expected, word in (("apiVersion", kind.api_version, "API version"), ("kind", kind.kind, "kind")):
-        given = document.get(field, expected)
-        if given != expected:
-            raise status.bad_request(
-                f"the {word} in the data ({given}) does not match the expected {word} ({expected})"
-            )
-    tree = {"apiVersion": kind.api_version, "kind": kind.kind, **(document if kind.custom else as_typed(document))}
-    tree["metadata"] = as_typed({} if tree.get("metadata") is None else tree["metadata"])
-    _check_types(kind, tree)
-    tree = _known_fields(call, tree)
-    _place(call, tree["metadata"])
-    return tree
-
-
-def as_typed(value: Any, quantities: bool = False) -> Any:
-    """As a typed server would write it: a field that is null is not there, and `cpu: 2` is `cpu: "2"`."""
-    if isinstance(value, dict):
-        return {
-            key: as_typed(inner, key in QUANTITIES and isinstance(inner, dict))
-            if isinstance(inner, dict | list)
-            else (quantity_text(inner) if quantities else inner)
-            for key, inner in value.items()
-            if inner is not None
-        }
-    if isinstance(value, list):
-        return [as_typed(inner) for inner in value]
-    return value
-
-
-def _check_types(kind: Kind, tree: Json) -> None:
-    """What a typed server could not even decode. A custom resource is checked by its schema, later."""
-    causes = validate(fields.object_meta(), tree["metadata"], "metadata")
-    if not kind.custom:
-        causes += validate(fields.schema_of(kind), tree)
-    if causes:
-        told = "; ".join(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
-        raise status.bad_request(f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {told}')
-
-
-def _known_fields(call: Call, tree: Json) -> Json:
-    known: Json = prune(fields.schema_of(call.kind), tree)
-    known["metadata"] = prune(fields.object_meta(), tree["metadata"], root=False)
-    if known == tree:
-        return known
-    wish = call.query.get("fieldValidation") or "Warn"
-    told = [f'unknown field "{path}"' for path in fields.unknown(tree, known)]
-    if wish == "Strict":
-        raise status.bad_request(
-            f'{call.kind.kind} in version "{call.kind.version}" cannot be handled as a {call.kind.kind}: '
-            f"strict decoding error: {', '.join(told)}"
-        )
-    if wish == "Warn":
-        call.warnings.extend(told)
-    return known
-
-
-def _place(call: Call, metadata: Json) -> None:
+    tree = typed(call, document)
+    metadata = tree["metadata"]
     namespace = metadata.get("namespace", "")
     if namespace and namespace != call.target.namespace:
         raise status.bad_request(
@@ -85,3 +26,67 @@ def _place(call: Call, metadata: Json) -> None:
         )
     if call.kind.namespaced:
         metadata["namespace"] = call.target.namespace
+    return tree
+
+
+def typed(call: Call, document: Json) -> Json:
+    """The document as a typed server would decode it, and write it again."""
+    kind = call.kind
+    for field, expected, word in (("apiVersion", kind.api_version, "API version"), ("kind", kind.kind, "kind")):
+        given = document.get(field, expected)
+        if given != expected:
+            raise status.bad_request(
+                f"the {word} in the data ({given}) does not match the expected {word} ({expected})"
+            )
+    noted = Noted()
+    tree: Json = {"apiVersion": kind.api_version, "kind": kind.kind}
+    tree |= _custom(kind, document, noted) if kind.custom else reader(kind.kind)(document, "", noted)
+    tree.setdefault("metadata", {})
+    _judge(call, noted)
+    return tree
+
+
+def read_as(call: Call, name: str) -> Json:
+    """The body as a message that is no object of the kind in the URL: a Binding, DeleteOptions …"""
+    noted = Noted()
+    message: Json = reader(name)(call.document(), "", noted)
+    if noted.wrong:
+        raise status.bad_request(f"the body cannot be handled as {name}: {'; '.join(noted.wrong)}")
+    return message
+
+
+def _custom(kind: Kind, document: Json, noted: Noted) -> Json:
+    """Only the metadata has a type that is known here; the schema judges the rest, later."""
+    pruned: Json = prune(kind.schema or {}, document)
+    noted.unknown.extend(_gone(document, pruned))
+    metadata = document.get("metadata")
+    pruned["metadata"] = {} if metadata is None else reader("ObjectMeta")(metadata, "metadata", noted)
+    return pruned
+
+
+def _judge(call: Call, noted: Noted) -> None:
+    named = f'{call.kind.kind} in version "{call.kind.version}" cannot be handled as a {call.kind.kind}'
+    if noted.wrong:
+        raise status.bad_request(f"{named}: {'; '.join(noted.wrong)}")
+    if not noted.unknown:
+        return
+    wish = call.query.get("fieldValidation") or "Warn"
+    told = [f'unknown field "{path}"' for path in noted.unknown]
+    if wish == "Strict":
+        raise status.bad_request(f"{named}: strict decoding error: {', '.join(told)}")
+    if wish == "Warn":
+        call.warnings.extend(told)
+
+
+def _gone(before: Any, after: Any, path: str = "") -> list[str]:
+    """The fields that pruning took away."""
+    if isinstance(before, list) and isinstance(after, list):
+        pairs = zip(before, after, strict=True)
+        return [found for at, (old, new) in enumerate(pairs) for found in _gone(old, new, f"{path}[{at}]")]
+    if not isinstance(before, dict) or not isinstance(after, dict) or before == after:
+        return []
+    found: list[str] = []
+    for name, value in before.items():
+        place = f"{path}.{name}" if path else name
+        found += _gone(value, after[name], place) if name in after else [place]
+    return found

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from carrel.adapters.memory import status
+from carrel.adapters.memory.bodies import read_as
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.kinds import CRDS, NAMESPACES, PODS, Kind
 from carrel.adapters.memory.store import Storage, Store, Stored, encode
@@ -35,12 +36,12 @@ class Options:
 
 
 def options_of(call: Call) -> Options:
-    body = call.document() if call.body.strip() else {}
-    return read_options(body, call)
+    return read_options(read_as(call, "DeleteOptions") if call.body.strip() else {}, call)
 
 
 def read_options(body: Json, call: Call) -> Options:
-    preconditions = body.get("preconditions") or {}
+    """From a body of the right types, or from the query."""
+    preconditions = body.get("preconditions", {})
     grace = body.get("gracePeriodSeconds", call.number("gracePeriodSeconds"))
     propagation = body.get("propagationPolicy") or call.query.get("propagationPolicy") or ""
     if not propagation and body.get("orphanDependents") is not None:
@@ -49,12 +50,12 @@ def read_options(body: Json, call: Call) -> Options:
         raise status.bad_request(
             f'propagationPolicy: Unsupported value: "{propagation}": supported values: {", ".join(PROPAGATIONS)}'
         )
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
+    if grace is not None and grace < 0:
         raise status.bad_request(f"gracePeriodSeconds: Invalid value: {grace}: must be a whole number, 0 or more")
     return Options(
         grace,
-        preconditions.get("uid") or "",
-        preconditions.get("resourceVersion") or "",
+        preconditions.get("uid", ""),
+        preconditions.get("resourceVersion", ""),
         propagation,
         call.dry_run or body.get("dryRun") == ["All"],
     )

@@ -159,7 +159,7 @@ class EmbeddedApi:
         options = options_of(call)
         live = self._reads.get(call)
         self._deletion.check_preconditions(call.kind, live, options)
-        await self._admission.validate_deletion(call, live)
+        await self._admission.validate_deletion(call, live, options.dry_run)
         live = self._reads.get(call)
         self._deletion.check_preconditions(call.kind, live, options)
         last, gone = self._deletion.delete(call.kind.storage, live, options)
@@ -171,7 +171,7 @@ class EmbeddedApi:
         options = options_of(call)
         items = self._reads.selection(selected_by(call))
         for item in items:
-            await self._admission.validate_deletion(call, item)
+            await self._admission.validate_deletion(call, item, options.dry_run)
             live = self.store.collection(call.kind.storage).get(*item.key)
             if live is not None:
                 self._deletion.delete(call.kind.storage, live, options)
@@ -182,7 +182,7 @@ class EmbeddedApi:
     def _object(self, call: Call, stored: Stored, code: int = 200) -> ApiResponse:
         headers = JSON_HEADERS
         if call.warnings:
-            told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in call.warnings)
+            told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
             headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in told)}
         return ApiResponse(code, self._reads.renderer(call)(stored), headers)
 

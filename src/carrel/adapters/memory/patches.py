@@ -5,7 +5,7 @@ from typing import Any
 
 from carrel.adapters.memory import status
 from carrel.adapters.memory.apply import ApplyConflict, server_side_apply
-from carrel.adapters.memory.bodies import as_typed
+from carrel.adapters.memory.bodies import typed
 from carrel.adapters.memory.calls import Call, decode_json
 from carrel.adapters.memory.causes import required
 from carrel.adapters.memory.kinds import Kind
@@ -81,16 +81,15 @@ class Applied:
             )
         self._call = call
         self._now = now
-        self._document = call.document() if call.kind.custom else as_typed(call.document())
-        metadata = self._document.get("metadata")
-        if not isinstance(metadata, dict) or metadata.get("name") != call.target.name:
-            given = metadata.get("name") if isinstance(metadata, dict) else None
-            raise status.bad_request(
-                f"the name of the object ({given}) does not match the name on the URL ({call.target.name})"
-            )
+        self._document = call.document()
         causes = [required(field) for field in ("apiVersion", "kind") if not self._document.get(field)]
         if causes:
             raise status.invalid(call.kind, call.target.name, causes)
+        self._document = typed(call, self._document)
+        if (given := self._document["metadata"].get("name")) != call.target.name:
+            raise status.bad_request(
+                f"the name of the object ({given}) does not match the name on the URL ({call.target.name})"
+            )
 
     def to(self, live: Json | None) -> Json:
         """The object after the apply. Raises a conflict if it takes another manager's field without force."""

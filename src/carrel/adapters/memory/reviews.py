@@ -9,7 +9,7 @@ from typing import Any
 
 from carrel.adapters.memory import status
 from carrel.adapters.memory.auth import Ask, Doorkeeper, User, service_account
-from carrel.adapters.memory.bodies import as_typed
+from carrel.adapters.memory.bodies import read_as
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.causes import required
 from carrel.adapters.memory.names import Names
@@ -30,10 +30,7 @@ class Reviews:
 
     def answer(self, call: Call) -> Json:
         """The question with its `status` filled in."""
-        question = as_typed(call.document())
-        spec = question.get("spec") or {}
-        if not isinstance(spec, dict):
-            raise status.bad_request(f"{call.kind.kind}: spec must be an object")
+        spec = read_as(call, call.kind.kind).get("spec", {})
         answers = {
             "TokenReview": self._token_review,
             "SelfSubjectReview": self._self_review,
@@ -66,7 +63,7 @@ class Reviews:
 
     def issue_token(self, call: Call) -> Json:
         """A TokenRequest for a ServiceAccount. The token is good as long as the process lives."""
-        spec = as_typed(call.document()).get("spec") or {}
+        spec = read_as(call, "TokenRequest").get("spec", {})
         account = self._reads.get(call)
         token = self._names.token()
         namespace, name = account.key

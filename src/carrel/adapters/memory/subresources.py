@@ -9,6 +9,7 @@ from typing import Any
 
 from carrel.adapters.memory import status
 from carrel.adapters.memory.admission import Admission, Review
+from carrel.adapters.memory.bodies import read_as
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.causes import required, unsupported
 from carrel.adapters.memory.deletion import Deletion, read_options
@@ -35,7 +36,7 @@ class Subresources:
 
     async def bind(self, call: Call) -> Json:
         binding = await self._admitted(call, "Binding", ("v1",))
-        target = binding.get("target") or {}
+        target = binding.get("target", {})
         node = target.get("name", "")
         causes = []
         if target.get("kind", "") not in ("", "Node"):
@@ -82,7 +83,7 @@ class Subresources:
 
     async def evict(self, call: Call) -> Json:
         eviction = await self._admitted(call, "Eviction", ("policy/v1", "policy/v1beta1"))
-        options = read_options(eviction.get("deleteOptions") or {}, call)
+        options = read_options(eviction.get("deleteOptions", {}), call)
         pod = self._reads.get(call)
         self._deletion.check_preconditions(PODS, pod, options)
         self._check_budgets(pod, options.dry_run)
@@ -134,18 +135,19 @@ class Subresources:
             self._store.write(DISRUPTION_BUDGETS.storage, budget, tree)
 
     async def _admitted(self, call: Call, kind_name: str, api_versions: tuple[str, ...]) -> Json:
-        body = call.document()
+        body = read_as(call, kind_name)
         if body.get("kind", kind_name) != kind_name or body.get("apiVersion", api_versions[0]) not in api_versions:
             raise status.bad_request(
                 f"{kind_name} ({' or '.join(api_versions)}) is expected here, "
                 f"not {body.get('kind')} ({body.get('apiVersion')})"
             )
-        metadata = body.get("metadata") or {}
+        metadata = body.get("metadata", {})
         if metadata.get("name", call.target.name) != call.target.name:
             raise status.bad_request("the name in the body does not match the name on the URL")
         if metadata.get("namespace", call.target.namespace) != call.target.namespace:
             raise status.bad_request("the namespace in the body does not match the namespace on the URL")
         body = {"apiVersion": api_versions[0], "kind": kind_name, **body, "metadata": metadata}
-        mutated: Json = await self._admission.mutate(Review("CREATE", call, body, None))
-        await self._admission.validate(Review("CREATE", call, mutated, None))
+        dry_run = call.dry_run or "All" in body.get("deleteOptions", {}).get("dryRun", ())
+        mutated: Json = await self._admission.mutate(Review("CREATE", call, body, None, dry_run))
+        await self._admission.validate(Review("CREATE", call, mutated, None, dry_run))
         return mutated

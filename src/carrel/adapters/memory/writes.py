@@ -90,7 +90,7 @@ class Writes:
             tree.pop("status", None)
         rules = rules_of(kind)
         tree = rules.default(tree)
-        mutated = await self._admission.mutate(Review("CREATE", call, tree, None))
+        mutated = await self._admission.mutate(Review("CREATE", call, tree, None, call.dry_run))
         if mutated is not tree:
             tree = rules.default(read_body(call, mutated))
         if kind.storage == PODS.storage:
@@ -99,7 +99,7 @@ class Writes:
         objects.stamp_new(kind, tree, name=name, uid=self._names.uid(), now=timestamp(self._clock()))
         tree["apiVersion"] = kind.stored_api_version
         self._check(kind, tree, None)
-        await self._admission.validate(Review("CREATE", call, tree, None))
+        await self._admission.validate(Review("CREATE", call, tree, None, call.dry_run))
         self._check_namespace(call.target, name)
         collection = self._store.collection(kind.storage)
         if collection.get(call.target.namespace, name) is not None:
@@ -134,13 +134,13 @@ class Writes:
         return objects.merged_update(target, live.tree, rules_of(target.kind).default(tree))
 
     async def _admitted(self, call: Call, live: Stored, tree: Json) -> Json:
-        mutated = await self._admission.mutate(Review("UPDATE", call, tree, live.tree))
+        mutated = await self._admission.mutate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         if mutated is not tree:
             tree = rules_of(call.kind).default(read_body(call, mutated))
             tree = objects.merged_update(call.target, live.tree, tree)
         tree["apiVersion"] = call.kind.stored_api_version
         self._check(call.kind, tree, live.tree)
-        await self._admission.validate(Review("UPDATE", call, tree, live.tree))
+        await self._admission.validate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         return tree
 
     def _stored(self, call: Call, live: Stored, tree: Json) -> Stored:
