@@ -10,6 +10,7 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
     certificates    keys, tokens and kubeconfigs
     control_plane   etcd, kube-apiserver, and on demand controller-manager and scheduler
     hollow          nodes that are only objects: simulated GPUs, pods that "run"
+    programs        the node's programs, Debian 12's
     namespace       a machine within the machine, of which nothing is left
     images          container images written as files
     node            one real node: containerd, kubelet, kube-proxy

@@ -4,10 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from testbed import debian, namespace, session, tools
+from testbed import debian, namespace, programs, session, tools
 from testbed.build import KUBERNETES, kubernetes
 from testbed.control_plane import etcd
-from testbed.node import fetch_programs
 from testbed.processes import Failed
 from testbed.tools import Missing, say
 
@@ -56,7 +55,7 @@ def prepare() -> None:
         raise Missing(f"the end-to-end tests cannot run on this machine. Missing:{lines}")
     kubernetes(*KUBERNETES)
     etcd()
-    fetch_programs()
+    programs.fetch()
     tools.kubectl()
     say("everything is here")
 

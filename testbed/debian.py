@@ -7,7 +7,7 @@ lists and its own single source, made from the mirror that the machine already u
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from testbed.tools import Missing, cache, locked, say
@@ -27,13 +27,17 @@ def lacking() -> list[str]:
     return missing
 
 
-def unpack(packages: Iterable[str], root: Path) -> None:
+def unpack(packages: Collection[str], root: Path) -> None:
     """Puts these packages' files below `root`, as they would lie below `/`."""
-    with locked("debian"):
-        wanted = [package for package in packages if not (root / ".unpacked" / package).exists()]
-        if wanted:
-            say(f"fetching Debian packages: {' '.join(wanted)}")
-            _unpack(wanted, root)
+
+    def wanted() -> list[str]:
+        return [package for package in packages if not (root / ".unpacked" / package).exists()]
+
+    if wanted():
+        with locked("debian"):
+            if still_wanted := wanted():
+                say(f"fetching Debian packages: {' '.join(still_wanted)}")
+                _unpack(still_wanted, root)
 
 
 def source(package: str, folder: Path) -> Path:
@@ -46,7 +50,7 @@ def source(package: str, folder: Path) -> Path:
     return archive
 
 
-def _unpack(packages: Iterable[str], root: Path) -> None:
+def _unpack(packages: Collection[str], root: Path) -> None:
     downloads = root / ".downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     (root / ".unpacked").mkdir(exist_ok=True)

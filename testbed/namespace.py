@@ -9,17 +9,18 @@ routes, which vanish with its other end, and a branch of the control groups, whi
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from testbed import programs
 from testbed.processes import Failed, tail
 from testbed.runs import Run
 from testbed.slots import Slot
 from testbed.tools import Missing
 
-COMMANDS = ("unshare", "nsenter", "setpriv", "mount", "bash", "env", "cat", "find", "ip")
+COMMANDS = ("unshare", "nsenter", "setpriv", "mount", "bash", "env", "cat", "find")
 CGROUPS = Path("/sys/fs/cgroup")
 GOING_SECONDS = 30
 
@@ -60,6 +61,7 @@ mount --make-rshared /
 rm -f /etc/resolv.conf && touch /etc/resolv.conf
 for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops \
         kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
+    [ -e "/proc/sys/$setting" ] || continue
     mkdir -p "$1/sys/${setting%/*}"
     cat "/proc/sys/$setting" > "$1/sys/$setting"
     mount --bind "$1/sys/$setting" "/proc/sys/$setting"
@@ -83,9 +85,10 @@ class Namespace:
         return f"/{_branch(self.slot)}"
 
     def inside(self, *command: str | Path) -> list[str]:
-        """The command that runs this command inside. It ends with the process that started it."""
+        """The command that runs one of the node's programs inside. It ends with the process that started it."""
         enter = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--pid", "--"]
-        return [*enter, "setpriv", "--pdeathsig", "KILL", *map(str, command)]
+        enter += ["setpriv", "--pdeathsig", "KILL", "env", *(f"{k}={v}" for k, v in programs.environment().items())]
+        return [*enter, *map(str, command)]
 
     def path(self, path: str) -> Path:
         """How the outside reaches a file or socket that the inside knows by this path."""
@@ -150,8 +153,8 @@ def _connect(inner: Namespace) -> None:
 
 
 def _ip(*arguments: str, at: Namespace | None = None) -> None:
-    command: Sequence[str] = ["ip", *arguments]
-    outcome = subprocess.run(at.inside(*command) if at else command, capture_output=True, text=True, check=False)
+    command = at.inside("ip", *arguments) if at else ["ip", *arguments]
+    outcome = subprocess.run(command, env=programs.environment(), capture_output=True, text=True, check=False)
     if outcome.returncode != 0:
         raise Failed(f"ip {' '.join(arguments)}: {outcome.stderr.strip()}")
 

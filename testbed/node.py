@@ -1,12 +1,10 @@
 """One real node: containerd, kubelet and kube-proxy, with real containers, in a namespace of its own.
 
-Its programs are those of Debian 12 and of the found Kubernetes, never the machine's: it is the same node everywhere.
 Pods get addresses that this machine can reach, and Services answer from the machine too, so that kube-apiserver
 calls webhooks through their Services as in production. There is no cluster DNS.
 """
 
 import json
-import os
 import subprocess
 import urllib.error
 from collections.abc import Iterator, Mapping
@@ -16,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from testbed import debian, tools
+from testbed import programs
 from testbed.build import kubernetes
 from testbed.control_plane import ApiServer, Shape, api_server
 from testbed.images import PAUSE, Image, busybox_images
@@ -24,18 +22,6 @@ from testbed.namespace import Namespace, namespace
 from testbed.processes import Failed, Process
 from testbed.runs import Run
 
-PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static", "iptables")
-LIBRARIES = (
-    "libip4tc2",
-    "libip6tc2",
-    "libxtables12",
-    "libnetfilter-conntrack3",
-    "libnfnetlink0",
-    "libnftnl11",
-    "libmnl0",
-)
-"""What iptables needs."""
-ALTERNATIVES = "/run/alternatives"
 NAME = "real-node"
 CONTAINERD = "/run/containerd/containerd.sock"
 
@@ -47,10 +33,9 @@ class Node:
         self.name = NAME
         self.api = api
         self.namespace = inner
-        self._debian = fetch_programs()
-        self._choose_iptables()
+        self._programs = programs.fetch()
         self._start_containerd()
-        for image in busybox_images(self._debian / "bin/busybox"):
+        for image in busybox_images(self._programs / "bin/busybox"):
             self.load(image)
         self._start_kubelet()
         self._start_proxy()
@@ -59,26 +44,20 @@ class Node:
         """Pods may then name the image, with `imagePullPolicy: Never`."""
         file = self.api.run.data / "image.tar"
         image.write(file)
-        command = self._command("ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", file)
+        command = self.namespace.inside(
+            "ctr", f"--address={CONTAINERD}", "--namespace=k8s.io", "images", "import", file
+        )
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
         file.unlink()
         if outcome.returncode != 0:
             raise Failed(f"containerd did not take the image {image.name}: {outcome.stderr.strip()}")
-
-    def _choose_iptables(self) -> None:
-        """The package leaves it to its installation to say which of two flavours is called `iptables`."""
-        folder = self.namespace.path(ALTERNATIVES)
-        folder.mkdir()
-        for family in ("iptables", "ip6tables"):
-            for command in ("", "-save", "-restore"):
-                (folder / f"{family}{command}").symlink_to(self._debian / "usr/sbin/xtables-nft-multi")
 
     def _start_containerd(self) -> None:
         criplugin = {
             "sandbox_image": f"docker.io/{PAUSE}",
             # Without CAP_SYS_RESOURCE, which some machines lack, no container may lower its score.
             "restrict_oom_score_adj": True,
-            "cni": {"bin_dir": str(self._debian / "usr/lib/cni"), "conf_dir": "/etc/cni/net.d"},
+            "cni": {"bin_dir": str(self._programs / "usr/lib/cni"), "conf_dir": "/etc/cni/net.d"},
         }
         network = {
             "cniVersion": "0.4.0",
@@ -102,7 +81,7 @@ class Node:
             "/etc/containerd/config.toml", _toml({"version": 2}, {'plugins."io.containerd.grpc.v1.cri"': criplugin})
         )
         process = self._start("containerd", "containerd", "--config=/etc/containerd/config.toml")
-        version = self._command("ctr", f"--address={CONTAINERD}", "version")
+        version = self.namespace.inside("ctr", f"--address={CONTAINERD}", "version")
         process.wait_until("serving", lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0)
 
     def _start_kubelet(self) -> None:
@@ -155,7 +134,7 @@ class Node:
             "--conntrack-tcp-timeout-established=0",
             "--conntrack-tcp-timeout-close-wait=0",
         )
-        rules = self._command("iptables-save", "--table=nat")
+        rules = self.namespace.inside("iptables-save", "--table=nat")
         process.wait_until("proxying", lambda: b"KUBE-SERVICES" in subprocess.check_output(rules))
 
     def _is_ready(self) -> bool:
@@ -166,30 +145,12 @@ class Node:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions", []))
 
     def _start(self, name: str, *command: str | Path) -> Process:
-        return self.api.start(name, self._command(*command))
-
-    def _command(self, *command: str | Path) -> list[str]:
-        places = [ALTERNATIVES, self._debian / "usr/sbin", self._debian / "usr/bin", self._debian / "sbin"]
-        libraries = next((self._debian / "usr/lib").glob("*/xtables"))
-        return self.namespace.inside(
-            "env",
-            f"PATH={os.pathsep.join(map(str, places))}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-            f"LD_LIBRARY_PATH={libraries.parent}",
-            f"XTABLES_LIBDIR={libraries}",
-            *command,
-        )
+        return self.api.start(name, self.namespace.inside(*command))
 
     def _write(self, path: str, text: str) -> None:
         file = self.namespace.path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-
-
-def fetch_programs() -> Path:
-    """The folder of the node's programs, as they would lie below `/`."""
-    root = tools.cache() / "debian"
-    debian.unpack([*PACKAGES, *LIBRARIES], root)
-    return root
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Slot:
         return self._network(1)[254]
 
     def _network(self, index: int) -> IPv4Network:
-        return list(RANGE.subnets(new_prefix=24))[self.number * 2 + index]
+        return IPv4Network((RANGE[(self.number * 2 + index) * 256], 24))
 
 
 @contextmanager

@@ -116,6 +116,7 @@ def test_the_api_server_calls_a_webhook_through_its_service(node: Node) -> None:
                         }
                     ],
                     "sideEffects": "None",
+                    "timeoutSeconds": 2,
                     "admissionReviewVersions": ["v1"],
                 }
             ],

@@ -1,6 +1,5 @@
 """However the tests end, with a pod running on a real node: the machine is as it was before."""
 
-import os
 import re
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.node import fetch_programs
+from testbed import programs
 from tests.e2e.pods import eventually
 
 ENDLESS = Path(__file__).with_name("endless.py")
@@ -82,10 +81,7 @@ def test_only_the_logs_of_the_run_stay(ended: dict[str, Ended], how: str) -> Non
 
 def machine() -> Machine:
     """What a node might change on a machine, as lines."""
-    programs = fetch_programs()
-    libraries = next((programs / "usr/lib").glob("*/xtables"))
-    environment = {"LD_LIBRARY_PATH": str(libraries.parent), "XTABLES_LIBDIR": str(libraries)}
-    rules = lines(str(programs / "usr/sbin/iptables-nft-save"), environment=environment)
+    rules = lines("iptables-save")
     return {
         "interfaces": lines("ip", "-oneline", "-brief", "link"),
         "routes": lines("ip", "route"),
@@ -120,8 +116,7 @@ def processes(slot: str, folder: str) -> list[str]:
     return found
 
 
-def lines(*command: str, environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    shown = subprocess.run(
-        command, env=os.environ | dict(environment or {}), capture_output=True, text=True, check=True
-    )
+def lines(*command: str) -> frozenset[str]:
+    environment = programs.environment()
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return frozenset(line.strip() for line in shown.stdout.splitlines())

@@ -1,0 +1,43 @@
+"""The programs of a real node: those of Debian 12, never the machine's, so that it is the same node everywhere."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from testbed import debian
+from testbed.tools import cache
+
+PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static", "iptables", "iproute2")
+LIBRARIES = (
+    *("libip4tc2", "libip6tc2", "libxtables12", "libnetfilter-conntrack3", "libnfnetlink0", "libnftnl11", "libmnl0"),
+    *("libbpf1", "libelf1", "libbsd0", "libmd0", "libcap2"),
+)
+"""What iptables needs, and what `ip` needs."""
+
+
+def fetch() -> Path:
+    """The folder in which they lie as they would lie below `/`."""
+    root = cache() / "debian"
+    debian.unpack([*PACKAGES, *LIBRARIES], root)
+    _choose_iptables(root / "usr/sbin")
+    return root
+
+
+def environment() -> dict[str, str]:
+    """With which they are found, and find their libraries. They do not hand it on to containers."""
+    root = fetch()
+    places = [root / "usr/sbin", root / "usr/bin", root / "sbin", root / "bin"]
+    libraries = next((root / "usr/lib").glob("*-linux-gnu"))
+    return {
+        "PATH": os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]),
+        "LD_LIBRARY_PATH": os.pathsep.join([str(libraries), str(root / "lib" / libraries.name)]),
+        "XTABLES_LIBDIR": str(libraries / "xtables"),
+    }
+
+
+def _choose_iptables(folder: Path) -> None:
+    """The package leaves it to its installation to say which of two flavours is called `iptables`."""
+    for family in ("iptables", "ip6tables"):
+        for command in ("", "-save", "-restore"):
+            with suppress(FileExistsError):
+                (folder / f"{family}{command}").symlink_to("xtables-nft-multi")
