@@ -148,5 +148,5 @@ A real Kubernetes is up, with the nodes {", ".join(running.nodes)}.
     kubectl get nodes -o custom-columns='NODE:.metadata.name,CARDS:.status.capacity.nvidia\\.com/gpu'
     kubectl run hello --image=testbed/busybox:1 --image-pull-policy=Never -- sleep 1d
 
-Logs: {running.run}/logs   End it: python -m testbed down
+Logs: {running.run}/logs   End it: {sys.executable} -m testbed down
 """
