@@ -19,12 +19,12 @@ from carrel.ports.cluster import Cluster, ClusterError, Json, NotFound
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
-from carrel.usecases.observe import FINISHED, Books, KnownLease
+from carrel.usecases.observe import FINISHED, Books, KnownLease, PodByUid
 
 log = logging.getLogger(__name__)
 
 TIME_TO_BIND = timedelta(seconds=60)
-"""Between taking a Lease and writing the Binding lies one call, or the wait for a gang; later than this it failed."""
+"""Between taking the Leases and writing the Binding lies one call, and the wait for a gang; after this it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,25 @@ class _Unbound:
     since: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """Who is asked about a pod."""
+
+    cluster: Cluster
+    pod_by_uid: PodByUid
+    wait_in_bind: Callable[[Pod], timedelta]
+    """How long a pod may wait for others, with its Leases taken, before it is bound."""
+    now: Callable[[], datetime]
+
+
 class Collector:
-    def __init__(
-        self,
-        books: Books,
-        cards: Cards,
-        cluster: Cluster,
-        pod_by_uid: Callable[[str], Pod | None],
-        now: Callable[[], datetime],
-    ) -> None:
+    def __init__(self, books: Books, cards: Cards, witnesses: Witnesses) -> None:
         self._books = books
         self._cards = cards
-        self._cluster = cluster
-        self._pod_by_uid = pod_by_uid
-        self._now = now
+        self._cluster = witnesses.cluster
+        self._pod_by_uid = witnesses.pod_by_uid
+        self._wait_in_bind = witnesses.wait_in_bind
+        self._now = witnesses.now
         self._unbound: dict[str, _Unbound] = {}
 
     async def collect(self) -> Sequence[Freed]:
@@ -109,7 +114,7 @@ class Collector:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
-        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease):
+        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease, holder):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
@@ -124,13 +129,13 @@ class Collector:
         except NotFound:
             return {}
 
-    def _had_time(self, lease: KnownLease) -> bool:
+    def _had_time(self, lease: KnownLease, holder: Holder) -> bool:
         """Counted on our own clock from when we first saw it so: the clock of whoever wrote the Lease may be wrong."""
-        seen, now = self._unbound.get(lease.name), self._now()
+        seen, now, pod = self._unbound.get(lease.name), self._now(), self._pod_by_uid(holder.uid)
         if seen is None or seen.version != lease.version:
             self._unbound[lease.name] = _Unbound(lease.version, now)
             return False
-        return now - seen.since > TIME_TO_BIND
+        return pod is not None and now - seen.since > TIME_TO_BIND + self._wait_in_bind(pod)
 
 
 def _why_over(pod: Json, holder: Holder) -> str:

@@ -8,7 +8,7 @@ Every handler takes (old, new) as a reflector tells it, and may be told the same
 are not sure is set aside with the reason: nobody new gets it, and nobody loses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,6 +19,7 @@ from carrel.core.shares import Holder, Share, ShareState
 from carrel.protocols import Malformed, carrel, gpuclaim
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.shapes import GpuNodeStatus, Lease, NodeObject, Pod
+from carrel.protocols.kubernetes.time import seconds
 
 PodByUid = Callable[[str], Pod | None]
 
@@ -141,6 +142,11 @@ class Books:
     def leases(self) -> Iterable[KnownLease]:
         return tuple(self._leases.values())
 
+    def leases_of(self, uid: str) -> Sequence[KnownLease]:
+        """The Leases that give a pod its shares."""
+        known = (self._leases.get(self._lease_of.get(gpu, "")) for gpu in self.ledger.shares_of(uid))
+        return [lease for lease in known if lease and any(share.holder.uid == uid for share in lease.record.shares)]
+
     def _know(self, lease: KnownLease) -> None:
         before = self._leases.get(lease.name)
         self._leases[lease.name] = lease
@@ -237,7 +243,8 @@ def _silence(status: GpuNodeStatus, now: datetime) -> str:
         return str(malformed)
     if heard is None or now - heard <= STALE_AFTER:
         return ""  # an agent that gives no heartbeat is believed as long as its object is there
-    return f"the agent's last heartbeat is {int((now - heard).total_seconds())} s old"
+    # The instant, not the age: a reason that changes by itself would be told to everybody who waits, again and again.
+    return f"the agent's last heartbeat was at {seconds(heard)}"
 
 
 def is_going(pod: Pod) -> bool:
