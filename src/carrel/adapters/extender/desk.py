@@ -9,7 +9,7 @@ Who is told what, and how
 - A pod that cannot be understood (two dialects, an absurd quantity, a claim that does not exist) fails as a whole.
 
 Nothing is answered before the ledger is complete. Who leaves finishes the binds that are under way, takes no new ones
-and still answers everything else.
+but those of gangs, for which others may be waiting, and still answers everything else.
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from carrel.protocols.asks import Ask, Dialect
 from carrel.protocols.gpushare import Unit
 from carrel.protocols.kubernetes import extender
 from carrel.protocols.kubernetes.extender import Binding
+from carrel.protocols.kubernetes.shapes import Pod
 
 log = logging.getLogger(__name__)
 
@@ -142,12 +143,12 @@ class Desk:
         """Which kind of no, and why; both empty: bound."""
         if not self._staff.is_synced():
             return "not_ready", REBUILDING
-        if self._is_leaving:
-            return "not_ready", LEAVING
         self._binds += 1
         self._idle.clear()
         try:
             pod = await self._staff.find_pod(binding)
+            if self._is_leaving and not (isinstance(pod, Refusal) or self._is_in_a_gang(pod)):
+                return "not_ready", LEAVING
             refusal = pod if isinstance(pod, Refusal) else await self._staff.scheduler.bind(pod, binding.node)
         except ClusterError as error:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, error)
@@ -162,6 +163,10 @@ class Desk:
         why = refusal.reason
         log.info("bind_refused pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, why)
         return "refused", why
+
+    def _is_in_a_gang(self, pod: Pod) -> bool:
+        ask = self._staff.scheduler.understand(pod)
+        return isinstance(ask, Ask) and ask.request.gang is not None
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
