@@ -148,6 +148,26 @@ async def test_many_watches_all_hear_the_same(cluster: Client, namespace: str) -
     assert {tuple(task.result()) for task in heard} == {tuple(("ADDED", f"lease-{index}") for index in range(20))}
 
 
+async def test_a_list_and_its_watch_have_everything_once_while_many_write(cluster: Client, namespace: str) -> None:
+    count, selection = 40, Selection(namespace)
+
+    async def write() -> None:
+        for index in range(count):
+            await cluster.create(LEASES, lease(f"lease-{index:02}"), namespace)
+            # In process nothing waits by itself; the reader gets its turn here.
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(write())
+        await asyncio.sleep(0)
+        page = await cluster.list(LEASES, selection)
+        found = [item.metadata.name for item in page.items]
+        async with cluster.watch(LEASES, selection, resource_version=page.resource_version) as events:
+            if len(found) < count:
+                found += [name for _, name in await take(events, count - len(found))]
+    assert found == [f"lease-{index:02}" for index in range(count)]
+
+
 async def test_a_bookmark_moves_the_version_on_without_an_object(
     cluster: Client, namespace: str, desks: Resource[Any]
 ) -> None:

@@ -33,20 +33,18 @@ class TestFiles:
         assert await credential.proof() == Proof(token="token-1")
         (tmp_path / "new").symlink_to("2")
         (tmp_path / "new").rename(tmp_path / "data")
-        assert credential.refused()
+        assert await credential.proof_after(Proof(token="token-1")) == Proof(token="token-2")
         assert await credential.proof() == Proof(token="token-2")
 
     async def test_a_token_that_was_not_rotated_is_not_tried_again(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("t")
         credential = Stored(Sources(token=tmp_path / "token"))
-        await credential.proof()
-        assert not credential.refused()
+        assert await credential.proof_after(await credential.proof()) is None
 
     async def test_a_missing_file_is_unavailable_until_it_comes(self, tmp_path: Path) -> None:
         credential = Stored(Sources(token=tmp_path / "token"))
         with pytest.raises(Unavailable, match="token"):
             await credential.proof()
-        assert not credential.refused()
         (tmp_path / "token").write_text("late")
         assert await credential.proof() == Proof(token="late")
 
@@ -93,9 +91,11 @@ class TestPlugin:
     async def test_a_refused_answer_is_asked_for_anew(self, tmp_path: Path, program: Callable[[str], Path]) -> None:
         command = program(printing("{'token': f'token-{run}'}"))
         credential = FromPlugin(Plugin(V1, str(command), environment=os.environ))
-        assert await credential.proof() == Proof(token="token-1")
-        assert credential.refused()
-        assert await credential.proof() == Proof(token="token-2")
+        first = await credential.proof()
+        assert first == Proof(token="token-1")
+        after = await asyncio.gather(*(credential.proof_after(first) for _ in range(5)))
+        assert set(after) == {Proof(token="token-2")}
+        assert runs(tmp_path) == 2
 
     async def test_it_gets_arguments_variables_and_the_cluster(
         self, tmp_path: Path, program: Callable[[str], Path]

@@ -34,8 +34,8 @@ class Proof:
 class Credential(Protocol):
     async def proof(self) -> Proof: ...
 
-    def refused(self) -> bool:
-        """The server answered 401 to the last proof. True: a new proof can be had, so the call is worth repeating."""
+    async def proof_after(self, refused: Proof) -> Proof | None:
+        """Another proof than the one that the server answered with 401. None: there is none, so trying is in vain."""
         ...
 
 
@@ -70,12 +70,10 @@ class Stored:
             raise Unavailable(0, "NoCredential", f"cannot read the credential: {error}") from error
         return self._proof
 
-    def refused(self) -> bool:
-        # Worth another try only if a file was exchanged between the proof and the answer.
-        try:
-            return self._look() != self._stamps
-        except OSError:
-            return False
+    async def proof_after(self, refused: Proof) -> Proof | None:
+        # Only if a file was exchanged between the proof and the answer.
+        proof = await self.proof()
+        return proof if proof != refused else None
 
     def _look(self) -> Stamps:
         return tuple(_stamp(source) for source in self._sources if isinstance(source, Path))
@@ -125,9 +123,12 @@ class FromPlugin:
                 self._expires = status.expiration_timestamp
             return self._proof
 
-    def refused(self) -> bool:
-        self._proof = None
-        return True
+    async def proof_after(self, refused: Proof) -> Proof | None:
+        # Of several calls that were refused together only the first makes the program run.
+        if self._proof == refused:
+            self._proof = None
+        proof = await self.proof()
+        return proof if proof != refused else None
 
     async def _run(self) -> _PluginStatus:
         plugin = self._plugin

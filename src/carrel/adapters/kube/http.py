@@ -3,7 +3,7 @@
 Its promise is the difference between `Unavailable` (nothing was sent) and `Unknown` (sent, but the answer was lost).
 aiohttp would quietly send a PUT or DELETE a second time when a kept connection turns out to be closed; then a write
 that took effect would be answered with 409 or 404, as if it had not. Writes are therefore never sent twice.
-A 401 is sent again once if the credential can be renewed: the server did nothing.
+A call that was answered with 401 is repeated once if there is another credential by now: the server did nothing.
 """
 
 import ssl
@@ -50,9 +50,11 @@ class HttpTransport:
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: ApiRequest) -> ApiResponse:
-        response = await self._send_once(request)
-        if response.status == 401 and self._access.credential.refused():
-            response = await self._send_once(request)
+        credential = self._access.credential
+        proof = await credential.proof()
+        response = await self._send_once(request, proof)
+        if response.status == 401 and (other := await credential.proof_after(proof)) is not None:
+            response = await self._send_once(request, other)
         return response
 
     async def aclose(self) -> None:
@@ -60,8 +62,7 @@ class HttpTransport:
             await self._session.close()
             self._session = None
 
-    async def _send_once(self, request: ApiRequest) -> ApiResponse:
-        proof = await self._access.credential.proof()
+    async def _send_once(self, request: ApiRequest, proof: Proof) -> ApiResponse:
         headers = {"accept": "application/json", **request.headers}
         if proof.token:
             headers["authorization"] = f"Bearer {proof.token}"

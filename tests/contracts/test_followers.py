@@ -1,0 +1,52 @@
+"""What is built on the port, on the same servers: a reflector follows, an election hands over."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from carrel.adapters.kube import Client
+from carrel.adapters.kube.leader import Candidate, Election, FencingToken
+from carrel.adapters.kube.reflector import Reflector, Rhythm
+from carrel.adapters.kube.store import Store
+from carrel.ports.cluster import MergePatch, Selection
+from carrel.protocols.kubernetes.resources import LEASES
+from tests.contracts.backends import eventually
+from tests.contracts.objects import lease
+
+
+async def test_a_reflector_has_what_the_server_has(cluster: Client, namespace: str) -> None:
+    store: Store[Any] = Store({"holder": lambda item: [item.spec.holder_identity]})
+    reflector: Reflector[Any] = Reflector(cluster, LEASES, store, Selection(namespace), rhythm=Rhythm(page=2))
+    for name in ("a", "b", "c", "d", "e"):
+        await cluster.create(LEASES, lease(name, "somebody"), namespace)
+    running = asyncio.create_task(reflector.run())
+    async with asyncio.timeout(90):
+        await reflector.wait_synced()
+    assert [item.metadata.name for item in store.find("holder", "somebody")] == ["a", "b", "c", "d", "e"]
+    await cluster.delete(LEASES, "a", namespace)
+    await cluster.patch(LEASES, "b", MergePatch({"spec": {"holderIdentity": "another"}}), namespace)
+    await cluster.create(LEASES, lease("f", "another"), namespace)
+
+    async def is_there() -> bool:
+        return store.get("f", namespace) is not None
+
+    await eventually(is_there)
+    assert [item.metadata.name for item in store.find("holder", "somebody")] == ["c", "d", "e"]
+    assert [item.metadata.name for item in store.find("holder", "another")] == ["b", "f"]
+    assert reflector.failures == 0
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_an_election_hands_over_with_a_greater_token(cluster: Client, namespace: str) -> None:
+    tokens = []
+    async with asyncio.timeout(90):
+        for name in ("first", "second"):
+            async with Election(cluster, Candidate(namespace, "carrel", name)).leading() as leadership:
+                tokens.append(leadership.require())
+                spec = (await cluster.get(LEASES, "carrel", namespace))["spec"]
+                assert spec["holderIdentity"] == name
+            assert not leadership.holds()
+    assert tokens == [FencingToken(0, "first"), FencingToken(1, "second")]
+    assert not (await cluster.get(LEASES, "carrel", namespace))["spec"].get("holderIdentity")
