@@ -4,6 +4,7 @@ import typer
 
 from carrel import __version__
 from carrel.doors.api import api
+from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
 from carrel.doors.extender import ExtenderSettings, extender
 from carrel.settings import command
@@ -17,6 +18,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(api)
 app.command()(command(ExtenderSettings, extender))
+app.command()(command(ControllerSettings, controller))
 
 
 @app.command()

@@ -10,7 +10,7 @@ empty name would empty the namespace. Two verbs look at the server's version fir
 - `evict`: speaks policy/v1beta1 with servers before 1.22, which do not know policy/v1.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -67,6 +67,10 @@ class Client:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._server_version: tuple[int, int] | None = None
+
+    def fenced(self, require: Callable[[], None]) -> "Client":
+        """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
+        return Client(_Fenced(self._transport, require))
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -204,6 +208,20 @@ class Client:
         if response.status < 300:
             return response
         raise answers.error_of(request, response)
+
+
+class _Fenced:
+    def __init__(self, transport: Transport, require: Callable[[], None]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.method != "GET":
+            self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
 
 
 async def _events(

@@ -1,0 +1,98 @@
+"""Runs the controller until a signal comes: then it lets another lead, and ends."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from uuid import uuid4
+
+import uvloop
+
+from carrel.adapters.kube import Client
+from carrel.adapters.kube.leader import Candidate, Election, Leadership, LeadershipLost
+from carrel.adapters.web import Address, serving
+from carrel.doors.controller.duties import Duties
+from carrel.doors.controller.metrics import Metrics, health_app
+from carrel.doors.controller.settings import ControllerSettings
+from carrel.settings import UNAVAILABLE, complain, connected, log_to_stderr
+from carrel.wiring import Carrel
+
+log = logging.getLogger(__name__)
+
+LEASE = "carrel-controller"
+LOOK_S = 5.0
+"""How often silent agents are looked for."""
+
+
+class Office:
+    """Who may write: the leader, while it leads."""
+
+    def __init__(self) -> None:
+        self.leadership: Leadership | None = None
+
+    def require(self) -> None:
+        if self.leadership is None:
+            raise LeadershipLost("this process does not lead")
+        self.leadership.require()
+
+    def is_held(self) -> bool:
+        return self.leadership is not None and self.leadership.holds()
+
+
+def run(settings: ControllerSettings) -> None:
+    log_to_stderr(settings.log_level)
+    client = connected(settings)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(client, settings))
+    except OSError as error:
+        where = f"{settings.bind_address}:{settings.port}"
+        raise complain(f"Cannot listen on {where}", str(error), "carrel controller --port 0", UNAVAILABLE) from None
+
+
+async def _serve(client: Client, settings: ControllerSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    office = Office()
+    carrel = Carrel(client.fenced(office.require), settings.house())
+    metrics = Metrics(office.is_held)
+    duties = Duties(carrel, settings.scheduler_names(), metrics)
+    identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
+    election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
+    app = health_app(metrics, lambda: carrel.mirror.is_synced)
+    async with contextlib.aclosing(client), serving(app, Address(settings.bind_address, settings.port)) as url:
+        log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
+        async with asyncio.TaskGroup() as tasks:
+            watching = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_look_for_silent_agents(carrel))]
+            leading = tasks.create_task(_lead(election, office, carrel, duties))
+            await stop.wait()
+            # First the leadership, so that another can take over while we tidy up.
+            leading.cancel()
+            await asyncio.wait([leading])
+            for task in watching:
+                task.cancel()
+    log.info("left")
+
+
+async def _lead(election: Election, office: Office, carrel: Carrel, duties: Duties) -> None:
+    """Again and again, whenever this process is elected."""
+    await carrel.mirror.wait_synced()
+    log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))
+    while True:
+        try:
+            async with election.leading() as leadership:
+                office.leadership = leadership
+                await duties.run()
+        except LeadershipLost as lost:
+            log.warning("leadership_lost: %s", lost)
+        finally:
+            office.leadership = None
+
+
+async def _look_for_silent_agents(carrel: Carrel) -> None:
+    while True:
+        carrel.books.look_for_silent_agents(carrel.house.now())
+        await asyncio.sleep(LOOK_S)
