@@ -180,11 +180,6 @@ def test_typed_commands(kubectl: Kubectl, lab: Callable[..., str], unique: str) 
     lab("create", "job", "once", "--image=busybox", "--", "sleep", "1")
     job = kubectl.json("-n", unique, "get", "job", "once")["spec"]["template"]["spec"]
     assert (job["containers"][0]["command"], job["restartPolicy"]) == (["sleep", "1"], "Never")
-    lab("create", "pdb", "web", "--selector=app=web", "--min-available=50%")
-    assert kubectl.json("-n", unique, "get", "pdb", "web")["spec"] == {
-        "minAvailable": "50%",
-        "selector": {"matchLabels": {"app": "web"}},
-    }
     assert kubectl("auth", "can-i", "create", "pods") == "yes"
 
 
