@@ -27,10 +27,6 @@ class ControllerSettings(DialectSettings, ClusterSettings):
         ),
     ] = SCHEDULER
     """Whoever else schedules a pod with a GPU has reasons of its own, which Carrel does not know."""
-    gang_timeout: Annotated[
-        float, typer.Option(help="Seconds a gang may take to come together.", min=1, envvar="CARREL_GANG_TIMEOUT")
-    ] = 120.0
-    """As the extender's, or longer: the cards of a gang that still comes together must not be freed."""
     log_level: Annotated[
         LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
     ] = LogLevel.INFO
@@ -40,7 +36,6 @@ class ControllerSettings(DialectSettings, ClusterSettings):
         return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())
 
     def house(self) -> "House":
-        from carrel.usecases.muster import Patience
         from carrel.wiring import House
 
-        return House(self.carrel_namespace, self.terms(), patience=Patience(together_s=self.gang_timeout))
+        return House(self.carrel_namespace, self.terms())

@@ -1,0 +1,199 @@
+"""People are told why their pod waits and which cards it got: once, also after crashes and by another leader."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
+from carrel.core.reasons import Refusal
+from carrel.ports.cluster import Deletion, Json, MergePatch, Selection
+from carrel.protocols.kubernetes.events import Note
+from carrel.protocols.kubernetes.resources import EVENTS, NODES, PODS
+from carrel.usecases.tell import Allowance, Telling, assigned_note, nodes_for, waiting_note
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.objects import pod as object_pod
+
+GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
+NO_ROOM = waiting_note(Refusal("none of 2 nodes has 8,138 MiB on one card"))
+LESS_ROOM = waiting_note(Refusal("there is no node for 8,138 MiB on one card"))
+
+
+def teller(lab: Lab, carrel: Replica, allowance: Allowance | None = None) -> Telling:
+    return Telling(carrel.cluster, lab.clock, allowance or Allowance())
+
+
+async def told(lab: Lab) -> dict[str, int]:
+    """Message → how often."""
+    return {event.message: event.count for event in (await lab.client.list(EVENTS, Selection("lab"))).items}
+
+
+async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_why() -> None:
+    async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        why = carrel.scheduling.why(pod, ["n1"])
+        assert why is not None
+
+        assert await teller(lab, carrel).tell(pod, waiting_note(why))
+
+        (event,) = (await lab.client.list(EVENTS, Selection("lab"))).items
+        whole = await lab.client.get(EVENTS, event.metadata.name, "lab")
+        assert whole["message"] == why.reason
+        assert (whole["reason"], whole["type"], whole["count"]) == ("WaitingForGPU", "Warning", 1)
+        assert whole["source"] == {"component": "carrel-controller"}
+        assert whole["involvedObject"] == {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "lab",
+            "name": "train",
+            "uid": pod.metadata.uid,
+        }
+        assert whole["firstTimestamp"] == whole["lastTimestamp"] == "2026-11-16T12:00:00Z"
+
+
+async def test_the_same_reason_is_told_once_and_a_changed_one_again() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, carrel)
+        answers = []
+        for note in (NO_ROOM, NO_ROOM, LESS_ROOM, LESS_ROOM, NO_ROOM):
+            answers.append(await telling.tell(pod, note))
+            lab.clock.now += timedelta(seconds=20)
+
+        assert answers == [True, False, True, False, True]
+        assert await told(lab) == {NO_ROOM.message: 2, LESS_ROOM.message: 1}
+
+
+async def test_another_leader_does_not_repeat_what_was_told() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as first, lab.replica() as second:
+        body = await lab.pod("train", limits=GPU_MEM)
+        await teller(lab, first).tell(await first.sees(body), NO_ROOM)
+        lab.clock.now += timedelta(seconds=60)
+
+        assert not await teller(lab, second).tell(await second.sees(body), NO_ROOM)
+        assert await teller(lab, second).tell(await second.sees(body), LESS_ROOM)
+
+
+async def test_a_pod_of_the_same_name_is_another_pod() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        telling = teller(lab, carrel)
+        for _ in range(2):
+            pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+            assert await telling.tell(pod, NO_ROOM)
+            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+
+        assert len((await lab.client.list(EVENTS, Selection("lab"))).items) == 2
+
+
+async def test_a_reason_that_changes_all_the_time_is_told_every_so_often() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, carrel)
+        for second in range(60):
+            await telling.tell(pod, waiting_note(Refusal(f"GPU 0 has {second} MiB free")))
+            lab.clock.now += timedelta(seconds=1)
+
+        assert sorted(await told(lab)) == [f"GPU 0 has {each} MiB free" for each in (0, 15, 30, 45)]
+
+
+async def test_a_reason_that_stays_true_is_told_again_before_it_is_forgotten() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, carrel)
+        await telling.tell(pod, NO_ROOM)
+        lab.clock.now += timedelta(minutes=31)
+
+        assert await telling.tell(pod, NO_ROOM)
+
+        assert await told(lab) == {NO_ROOM.message: 2}
+
+
+async def test_many_pods_at_once_are_told_at_a_bearable_pace() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pods = [await carrel.sees(await lab.pod(f"train-{number}", limits=GPU_MEM)) for number in range(10)]
+        telling = teller(lab, carrel, Allowance(per_s=2, burst=4))
+
+        assert sum([await telling.tell(pod, NO_ROOM) for pod in pods]) == 4
+        lab.clock.now += timedelta(seconds=1)
+        assert sum([await telling.tell(pod, NO_ROOM) for pod in pods]) == 2
+        lab.clock.now += timedelta(seconds=60)
+        assert sum([await telling.tell(pod, NO_ROOM) for pod in pods]) == 4
+
+
+async def test_a_crash_right_after_the_event_does_not_repeat_it() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        body = await lab.pod("train", limits=GPU_MEM)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=1))) as dies:
+            with pytest.raises(Crashed):
+                await teller(lab, dies).tell(await dies.sees(body), NO_ROOM)
+
+        lab.clock.now += timedelta(seconds=60)
+        async with lab.replica() as carrel:
+            assert not await teller(lab, carrel).tell(await carrel.sees(body), NO_ROOM)
+
+        assert await told(lab) == {NO_ROOM.message: 1}
+
+
+async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        body = await lab.pod("train", limits=GPU_MEM)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, lose_answer=1.0))) as carrel:
+            telling, pod = teller(lab, carrel), await carrel.sees(body)
+            for _ in range(3):
+                assert not await telling.tell(pod, NO_ROOM)
+                lab.clock.now += timedelta(seconds=60)
+
+        assert await told(lab) == {NO_ROOM.message: 1}
+
+
+async def test_a_placed_pod_is_told_its_cards_once() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel, lab.replica() as other:
+        body = await lab.pod("train", limits=GPU_MEM)
+        note = await _assigned(lab, carrel, body)
+        assert note == Note("GPUAssigned", "n1: GPU 0 (8,138 MiB)")
+        bound = await carrel.sees(await lab.client.get(PODS, "train", "lab"))
+
+        assert await teller(lab, carrel).tell(bound, note)
+        lab.clock.now += timedelta(hours=1)
+        await teller(lab, other).tell(bound, note)
+
+        assert await told(lab) == {"n1: GPU 0 (8,138 MiB)": 1}
+
+
+async def test_whole_cards_are_told_as_whole_and_in_order() -> None:
+    async with a_lab([a_node("n1", cards=12)]) as lab, lab.replica() as carrel:
+        body = await lab.pod("train", limits={"nvidia.com/gpu": "12"})
+
+        note = await _assigned(lab, carrel, body)
+
+        assert note is not None
+        assert note.message.startswith("n1: GPU 0 (whole), GPU 1 (whole), GPU 2 (whole)")
+
+
+async def test_a_pod_that_was_placed_long_ago_is_no_news() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        body = await lab.pod("train", limits=GPU_MEM)
+
+        assert await _assigned(lab, carrel, body, later=timedelta(minutes=11)) is None
+
+
+async def test_a_pod_may_go_to_nodes_that_its_selector_names_and_that_take_pods() -> None:
+    async with a_lab([a_node("n1"), a_node("n2"), a_node("n3")]) as lab, lab.replica() as carrel:
+        await lab.client.patch(NODES, "n1", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
+        await lab.client.patch(NODES, "n2", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
+        await lab.client.patch(NODES, "n2", MergePatch({"spec": {"unschedulable": True}}))
+        await eventually(lambda: (node := carrel.nodes.store.get("n2")) and node.spec.unschedulable)
+        anywhere = object_pod(node_selector={})
+        zone_a = object_pod(node_selector={"zone": "a"})
+
+        nodes = carrel.nodes.store.snapshot()
+        assert (nodes_for(anywhere, nodes), nodes_for(zone_a, nodes)) == (["n1", "n3"], ["n1"])
+
+
+async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
+    """What there is to tell once the pod is bound; the embedded API dates the Binding by the real clock."""
+    assert await carrel.bind(body, "n1") is None
+    pod = await carrel.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
+    leases = carrel.books.leases_of(pod.metadata.uid)
+    return assigned_note(pod, leases, datetime.now(UTC) + later)
