@@ -7,8 +7,10 @@ from itertools import count
 
 from carrel.adapters.kube.pace import Pace
 
-_TURNS = 12
-"""Enough turns of the event loop for everything that is not waiting for time to come to rest."""
+_TURNS = 25
+"""Turns of the event loop after which most of what does not wait for time has come to rest."""
+_PATIENCE = 100
+"""How often to settle again while nobody waits for time, before it is taken for a standstill."""
 
 
 class FakeTime:
@@ -56,9 +58,17 @@ class FakeTime:
         end = self.now + limit_s
         await self.settle()
         while not condition():
-            assert self._sleepers, "nobody waits for time, and the condition does not hold"
-            assert self._sleepers[0][0] <= end, f"not within {limit_s} s"
-            await self._wake_next()
+            await self._wait_sleeper(condition)
+            if self._sleepers:
+                assert self._sleepers[0][0] <= end, f"not within {limit_s} s"
+                await self._wake_next()
+
+    async def _wait_sleeper(self, condition: Callable[[], object]) -> None:
+        for _ in range(_PATIENCE):
+            if self._sleepers or condition():
+                return
+            await self.settle()
+        raise AssertionError("nobody waits for time, and the condition does not hold")
 
     async def _wake_next(self) -> None:
         due, _, waiting = heapq.heappop(self._sleepers)

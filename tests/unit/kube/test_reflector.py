@@ -105,6 +105,7 @@ async def test_a_handler_that_comes_late_hears_what_is_there() -> None:
 
 async def test_a_stream_that_ends_is_opened_again_where_it_was() -> None:
     async with reflecting([page(10)], [[added("a", 11)], [bookmark(20)], [added("b", 21), SILENCE]]) as seen:
+        await seen.time.until(lambda: "b" in seen.names)
         assert seen.cluster.watched_from == ["10", "11", "20"]
         assert seen.cluster.tokens == [""]
         assert seen.names == {"a": "11", "b": "21"}
@@ -223,6 +224,7 @@ class TestNothingGoesBackInTime:
 
     async def test_the_version_to_watch_from_never_falls(self) -> None:
         async with reflecting([page(10)], [[added("a", 15), added("b", 12)], [SILENCE]]) as seen:
+            await seen.time.until(lambda: len(seen.cluster.watched_from) == 2)
             assert seen.cluster.watched_from == ["10", "15"]
 
 
