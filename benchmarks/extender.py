@@ -1,0 +1,168 @@
+"""The extender over HTTP on 5,000 nodes × 8 cards, beside a bare ASGI app that only decodes and echoes the same body.
+
+Each runs in a process of its own, on the same server, asked by the same caller in turns; what is compared is the CPU
+time of the server's process. Before every question a pod gets a card somewhere, as it does when pods are being bound,
+so no answer is the same as the one before.
+"""
+
+import asyncio
+import gc
+import http.client
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from benchmarks.core import cluster, shares
+from benchmarks.measuring import Figure
+from carrel.adapters.extender import extender_app
+from carrel.adapters.kube import Client
+from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.web import Address, AsgiApp, Receive, Scope, Send, serving
+from carrel.core.gpus import MiB
+from carrel.core.shares import Holder, Share
+from carrel.wiring import Carrel, desk_of
+
+ROUNDS, CALLS = 7, 100
+ASKED = {
+    "fits on every node": {"aliyun.com/gpu-mem": "8138"},
+    "fits on half of the nodes": {"aliyun.com/gpu-mem": "70000"},
+    "fits nowhere": {"nvidia.com/gpu": "4"},
+}
+
+
+async def bare(scope: Scope, receive: Receive, send: Send) -> None:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    answer = msgspec.json.encode(msgspec.json.decode(body))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(answer)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+def busy_extender() -> AsgiApp:
+    carrel = Carrel(Client(EmbeddedApi()))
+    ledger = carrel.books.ledger
+    for node in cluster():
+        ledger.set_node(node)
+    ledger.restore(shares())
+    carrel.mirror = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
+    gc.collect()
+    gc.freeze()  # as the door does when it is ready
+    app = extender_app(desk_of(carrel))
+    asked = 0
+
+    async def changing(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal asked
+        asked += 1
+        node = asked * 7 % 5_000
+        ledger.restore([Share(Holder(f"uid-new-{node}"), f"GPU-{node:04}-7", MiB(1 + asked % 100))])
+        await app(scope, receive, send)
+
+    return changing
+
+
+class _Synced:
+    is_synced = True
+
+    def silences(self) -> dict[str, float]:
+        return {}
+
+
+# --- a server in a process of its own --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    process: int
+    connection: http.client.HTTPConnection
+
+    def ask(self, body: bytes) -> bytes:
+        self.connection.request("POST", "/carrel/filter", body)
+        return self.connection.getresponse().read()
+
+    def cpu_s(self) -> float:
+        """User and system time of the whole process."""
+        return int(Path(f"/proc/{self.process}/schedstat").read_text().split()[0]) / 1e9
+
+
+@contextmanager
+def a_server(make: Callable[[], AsgiApp]) -> Iterator[Server]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(make, theirs), daemon=True)
+    process.start()
+    port = ours.recv()
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    assert process.pid is not None
+    try:
+        yield Server(process.pid, connection)
+    finally:
+        connection.close()
+        process.terminate()
+        process.join()
+
+
+def _serve(make: Callable[[], AsgiApp], told: Connection) -> None:
+    async def run() -> None:
+        async with serving(make(), Address()) as url:
+            told.send(int(url.rpartition(":")[2]))
+            await asyncio.Event().wait()
+
+    uvloop.run(run())
+
+
+def make_bare() -> AsgiApp:
+    return bare
+
+
+def question(limits: dict[str, str], nodes: int) -> bytes:
+    pod: dict[str, Any] = {
+        "metadata": {"name": "train", "namespace": "lab", "uid": "uid-train", "labels": {"app": "train"}},
+        "spec": {"containers": [{"name": "main", "image": "train:1", "resources": {"limits": limits}}]},
+    }
+    names = [f"node-{number:04}" for number in range(nodes)]
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}, separators=(",", ":")).encode()
+
+
+def cpu_per_call(server: Server, body: bytes) -> float:
+    start = server.cpu_s()
+    for _ in range(CALLS):
+        server.ask(body)
+    return (server.cpu_s() - start) / CALLS
+
+
+def measure() -> Iterator[Figure]:
+    with a_server(make_bare) as plain, a_server(busy_extender) as extender:
+        for name, limits in ASKED.items():
+            body = question(limits, 5_000)
+            start = time.perf_counter()
+            extender.ask(body)
+            yield Figure(f"first question of its kind, 5,000 names: {name}", (time.perf_counter() - start) * 1e3, "ms")
+            plain.ask(body)
+            turns = [(cpu_per_call(extender, body), cpu_per_call(plain, body)) for _ in range(ROUNDS)]
+            ours, theirs = min(turn[0] for turn in turns), min(turn[1] for turn in turns)
+            yield Figure(f"server CPU, 5,000 names: {name}", ours * 1e3, "ms")
+            yield Figure("  of the bare app", theirs * 1e3, "ms")
+            # Provenance of the goal: what the scheduler's own decoding and encoding of such a call costs at least.
+            yield Figure("  ratio", ours / theirs, "×", 2.0)
+        for name, limits in ASKED.items():
+            body = question(limits, 1_000)
+            times = sorted(_wall(extender, body) for _ in range(1_000))
+            yield Figure(f"p99 with 1,000 names: {name}", times[989] * 1e3, "ms", 10.0)
+
+
+def _wall(server: Server, body: bytes) -> float:
+    start = time.perf_counter()
+    server.ask(body)
+    return time.perf_counter() - start
