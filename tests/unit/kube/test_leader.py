@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carrel.adapters.kube import Client
@@ -340,6 +340,7 @@ FAULTS: list[Callable[[Process], None]] = [
 ]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 1]), st.integers(0, len(FAULTS) - 1), st.integers(1, 12)), min_size=1, max_size=8
