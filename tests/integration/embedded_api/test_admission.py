@@ -92,6 +92,17 @@ async def test_a_webhook_is_asked_again_if_another_changed_the_object_after_it(c
     assert len(later.asked) == 1
 
 
+async def test_a_webhook_is_not_asked_again_if_nobody_changed_the_object_after_it(
+    call: Caller, webhook: Webhook
+) -> None:
+    async with webhook_server() as later:
+        webhook.decide = patch(LABEL)
+        await call.made(MUTATING, webhook.configuration(name="a", reinvocationPolicy="IfNeeded"))
+        await call.made(MUTATING, later.configuration(name="b"))
+        await call.made(PODS, pod())
+    assert len(webhook.asked) == 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [

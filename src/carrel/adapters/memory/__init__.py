@@ -2,11 +2,18 @@
 
 It keeps objects in memory and runs no controllers except the ones that deletion needs. Read it in this order:
 
-    kinds        what is served                     store       objects, versions, history
-    calls        what a request asks                reads       get, list, watch
-    objects      rules for every kind               writes      create, update, patch
-    rules, pods  rules for one kind                 deletion    deletion, and (collector) what goes with it
-    handler      one call in, one answer out        http        the same on a socket
+    kinds       what is served, and what CRDs add (crds)     store       objects, versions, history
+    calls       what a request asks, and by whom (auth)      reads       get, list, pages, selectors
+    bodies      from a body to a tree of known fields        watch       changes, once and in order
+    objects     what holds for every kind                    writes      create, update, patch (patches, apply)
+    rules       what holds for one kind (pods, …)            deletion    deletion, and what goes with it (collector)
+    admission   webhooks, and calling them (webhooks)        subresources  binding and eviction
+    discovery   what there is (openapi)                      tables      what `kubectl get` shows (columns)
+    handler     one call in, one answer out                  http        the same on a socket
+    faults      bad days, by seed
+
+Where it is not like kube-apiserver: no CEL, no conversion between the versions of a custom resource (they share one
+shape), no ownership of fields before the first apply, one event loop, and everything is gone when the process ends.
 """
 
 from carrel.adapters.memory.handler import EmbeddedApi, Settings
