@@ -1,4 +1,4 @@
-"""Kubernetes manifests that Carrel brings along: its custom resource definitions."""
+"""Kubernetes manifests that Carrel brings along: its custom resource definitions, and what each door may do."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -9,4 +9,13 @@ import yaml
 
 def crds() -> Iterator[dict[str, Any]]:
     """GpuClaim and GpuNodeStatus."""
-    yield from yaml.safe_load_all((files(__name__) / "crds.yaml").read_text())
+    yield from _documents("crds.yaml")
+
+
+def rbac() -> Iterator[dict[str, Any]]:
+    """For each door: its ServiceAccount, its roles and their bindings."""
+    yield from _documents("rbac.yaml")
+
+
+def _documents(file: str) -> Iterator[dict[str, Any]]:
+    yield from yaml.safe_load_all((files(__name__) / file).read_text())

@@ -1,0 +1,193 @@
+"""`carrel controller` as a cluster runs it: a process of its own, on the API over HTTP, beside others like it."""
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from carrel.adapters.memory.http import serve
+from carrel.core.gpus import Node
+from carrel.ports.cluster import Deletion, Json, Selection
+from carrel.protocols.kubernetes.resources import EVENTS, GPU_CLAIMS, LEASES, PODS
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+
+LIMIT_S = 90.0
+WHOLE_CARD = {"aliyun.com/gpu-mem": "16276"}
+
+
+@dataclass
+class Controller:
+    process: asyncio.subprocess.Process
+    url: str
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def leads(self) -> bool:
+        return "carrel_leader 1.0" in (await self.ask("/metrics"))[1]
+
+    async def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return await self.process.wait()
+
+
+@dataclass
+class Stage:
+    lab: Lab
+    server: str
+
+    @contextlib.asynccontextmanager
+    async def controller(self) -> AsyncIterator[Controller]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "carrel", "controller", "--server", self.server, "--port", "0"),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        told: list[str] = []
+        try:
+            async for line in process.stderr:
+                told.append(line.decode())
+                if found := re.search(r"listening url=(\S+)", told[-1]):
+                    break
+            else:
+                raise AssertionError("".join(told))
+            listening = asyncio.ensure_future(_read_on(process.stderr))
+            yield Controller(process, found[1])
+            listening.cancel()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _read_on(stream: asyncio.StreamReader) -> None:
+    """A process whose story nobody reads would stop at a full pipe."""
+    async for _ in stream:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[Stage]:
+    async with a_lab(nodes) as lab, serve(lab.api) as served:
+        yield Stage(lab, served.url)
+
+
+async def becomes(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not (answer := await condition()):  # noqa: ASYNC110 - another process has no event to wait for
+                await asyncio.sleep(0.1)
+            return answer
+    except TimeoutError:
+        raise AssertionError(f"within {LIMIT_S:.0f} s it did not happen that {what}") from None
+
+
+async def a_bound_pod(lab: Lab, name: str, **spec: Any) -> Json:
+    pod = await lab.pod(name, **spec)
+    async with lab.replica() as extender:
+        assert await extender.bind(pod, "n1") is None
+    return pod
+
+
+async def events(lab: Lab, pod: str) -> dict[str, str]:
+    """Reason → message."""
+    found = (await lab.client.list(EVENTS, Selection("lab", fields=f"involvedObject.name={pod}"))).items
+    return {event.reason: event.message for event in found}
+
+
+async def test_a_pod_that_is_gone_frees_its_card_and_the_one_that_waits_for_it_is_told_and_woken() -> None:
+    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
+        lab = stage.lab
+        await a_bound_pod(lab, "first", limits=WHOLE_CARD)
+        await lab.pod("second", limits=WHOLE_CARD)
+
+        placed = await becomes(lambda: events(lab, "first"), "the first pod is told its card")
+        assert placed == {"GPUAssigned": "n1: GPU 0 (16,276 MiB)"}
+        waits = await becomes(lambda: events(lab, "second"), "the second pod is told why it waits")
+        assert list(waits) == ["WaitingForGPU"]
+        assert "16,276 MiB" in waits["WaitingForGPU"]
+
+        await lab.client.delete(PODS, "first", "lab", how=Deletion(grace_seconds=0))
+
+        async def is_free() -> bool:
+            return not await lab.held()
+
+        async def is_woken() -> bool:
+            return "carrel.dev/woken-at" in await lab.annotations("second")
+
+        await becomes(is_free, "the card is free")
+        await becomes(is_woken, "the scheduler looks at the second pod again")
+
+
+async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
+    async with a_stage([a_node("n1", cards=2)]) as stage, stage.controller():
+        lab = stage.lab
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "two"}}
+        await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 2}}}, "lab")
+
+        def reaches(phase: str, allocated: str) -> Callable[[], Awaitable[bool]]:
+            async def has() -> bool:
+                status = (await lab.client.get(GPU_CLAIMS, "two", "lab")).get("status", {})
+                return (status.get("phase"), status.get("allocated")) == (phase, allocated)
+
+            return has
+
+        await becomes(reaches("Pending", ""), "the claim is pending")
+        await a_bound_pod(lab, "train", annotations={"gpu.scheduling/claim": "two"})
+        await becomes(reaches("Bound", "n1:0,1"), "the claim is bound")
+        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await becomes(reaches("Pending", ""), "the claim is pending again")
+
+
+async def test_one_of_two_leads_and_when_it_is_killed_the_other_takes_over_and_frees_what_it_left() -> None:
+    async with a_stage([a_node("n1")]) as stage, stage.controller() as one, stage.controller() as other:
+        lab = stage.lab
+        await a_bound_pod(lab, "train", limits=WHOLE_CARD)
+
+        async def the_leader() -> Controller | None:
+            leaders = [each for each in (one, other) if await each.leads()]
+            assert len(leaders) < 2, "two lead at once"
+            return leaders[0] if leaders else None
+
+        leader = await becomes(the_leader, "one of them leads")
+        follower = other if leader is one else one
+        await becomes(lambda: follower.ask("/readyz"), "the other answers")
+        assert await leader.end(signal.SIGKILL) == -signal.SIGKILL
+        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+
+        async def is_free() -> bool:
+            return not await lab.held()
+
+        await becomes(is_free, "the card is free")
+        assert await follower.leads()
+
+
+async def test_when_it_is_told_to_go_it_lets_another_lead_at_once_and_ends_well() -> None:
+    async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
+        await becomes(controller.leads, "it leads")
+
+        assert await controller.end(signal.SIGTERM) == 0
+
+        lease = await stage.lab.client.get(LEASES, "carrel-controller", "carrel")
+        assert not lease["spec"].get("holderIdentity")
+
+
+async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -> None:
+    async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
+
+        async def is_ready() -> bool:
+            return (await controller.ask("/readyz"))[0] == 200
+
+        await becomes(is_ready, "it is ready")
+        assert await controller.ask("/healthz") == (200, "ok")
+        numbers = (await controller.ask("/metrics"))[1]
+        for name in ("carrel_leader", "carrel_cards_freed_total", "carrel_claim_statuses_written_total"):
+            assert f"\n{name} " in numbers

@@ -1,0 +1,132 @@
+"""Each door's rules allow what the door really calls, and nothing else."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from carrel.adapters.kube.client import Client
+from carrel.adapters.kube.leader import Candidate, Election
+from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.memory.auth import ADMIN
+from carrel.adapters.memory.calls import call_of
+from carrel.adapters.wire import ApiRequest, ApiResponse
+from carrel.core.reasons import Refusal
+from carrel.core.shares import Holder
+from carrel.manifests import rbac
+from carrel.ports.cluster import Deletion
+from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
+from carrel.usecases.claims import Claims, Knowledge
+from carrel.usecases.tell import Telling, waiting_note
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
+Right = tuple[str, str, str, str]
+"""Namespace (empty: the whole cluster), API group, resource with its subresource, verb."""
+
+
+class Recorder:
+    """A transport that remembers which right each call needs."""
+
+    def __init__(self, api: EmbeddedApi) -> None:
+        self._api = api
+        self.used: set[Right] = set()
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.path != "/version":  # which everybody may read
+            call = call_of(request, self._api.kinds, ADMIN)
+            resource = "/".join(filter(None, (call.kind.plural, call.target.subresource)))
+            where = call.target.namespace if call.target.namespace == "carrel" else ""
+            self.used.add((where, call.kind.group, resource, call.verb))
+        return await self._api.send(request)
+
+    async def aclose(self) -> None:
+        """The API belongs to the test."""
+
+
+def given_to(door: str) -> set[Right]:
+    """Through the roles that are bound to the door's ServiceAccount."""
+    documents = list(rbac())
+    account = {"kind": "ServiceAccount", "name": door, "namespace": "carrel"}
+    bound = [each["roleRef"] for each in documents if account in each.get("subjects", ())]
+    return {
+        (document["metadata"].get("namespace", ""), group, resource, verb)
+        for document in documents
+        if any((ref["kind"], ref["name"]) == (document["kind"], document["metadata"]["name"]) for ref in bound)
+        for rule in document.get("rules", ())
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
+    """Binds two pods onto one card, then one that was replaced by another of its name: everything is given back."""
+    async with lab.replica(recorder) as carrel:
+        for name in ("a", "b"):
+            assert await carrel.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
+        replaced = await carrel.sees(await lab.pod("c", limits=GPU_MEM))
+        await lab.client.delete(PODS, "c", "lab", how=Deletion(grace_seconds=0))
+        await lab.pod("c", limits=GPU_MEM)
+        assert isinstance(await carrel.scheduling.bind(replaced, "n2"), Refusal)
+        await _wake(lab, carrel)
+
+
+async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
+    """Is elected twice, frees a part of a card and then the rest, tells a pod, writes a claim, wakes a pod."""
+    for name in ("a", "b"):
+        async with lab.replica() as extender:
+            assert await extender.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
+    async with lab.replica(recorder) as carrel:
+        for identity in ("one", "two"):
+            async with Election(Client(recorder), Candidate("carrel", "carrel-controller", identity)).leading():
+                pass
+        for name in ("a", "b"):
+            await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await eventually(lambda gone=name: carrel.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
+            assert await carrel.collector.collect()
+        await _tell(lab, carrel)
+        await _write_a_claim(lab, carrel)
+        await _wake(lab, carrel)
+
+
+@pytest.mark.parametrize(
+    ("door", "opened"),
+    [("carrel-extender", open_the_extender), ("carrel-controller", open_the_controller)],
+    ids=["extender", "controller"],
+)
+async def test_a_door_may_do_what_it_does_and_nothing_else(
+    door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
+) -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab:
+        recorder = Recorder(lab.api)
+        await opened(lab, recorder)
+
+    assert recorder.used == given_to(door)
+
+
+async def _tell(lab: Lab, carrel: Replica) -> None:
+    telling, pod = Telling(carrel.cluster, lab.clock), await carrel.sees(await lab.pod("waits", limits=GPU_MEM))
+    for reason in ("first", "second", "first"):
+        assert await telling.tell(pod, waiting_note(Refusal(reason)))
+        lab.clock.now += timedelta(minutes=1)
+
+
+async def _write_a_claim(lab: Lab, carrel: Replica) -> None:
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "c"}}
+    await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
+    claim = await eventually(lambda: carrel.claims.store.get("c", "lab"))
+    assert claim is not None
+    known = Knowledge(carrel.books, lambda _: [], lambda _: None, carrel.house.terms)
+    assert await Claims(carrel.cluster, known).write(claim)
+
+
+async def _wake(lab: Lab, carrel: Replica) -> None:
+    sleeps = await lab.pod("sleeps", limits=GPU_MEM)
+    carrel.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
+    version = sleeps["metadata"]["resourceVersion"]
+    await eventually(
+        lambda: (pod := carrel.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version
+    )
