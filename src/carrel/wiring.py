@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
@@ -72,22 +73,17 @@ class Carrel:
         self.leases.on_change(self.books.see_lease)
         self.pods.on_change(self.books.see_pod)
 
-        self.cards = Cards(self.books, Cabinet(cluster, house.namespace, house.now))
+        self.cards = Cards(self.books, Cabinet(cluster, house.namespace, house.now, lambda: uuid4().hex[:12]))
         roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
         self.wake = Waker(cluster, house.now)
         self.musters = Musters(self.books, self.cards, Barracks(roster, self.wake, house.clock, house.patience))
         around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
         self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
-        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._wait_in_bind, house.now)
+        witnesses = Witnesses(cluster, self.pods.store.by_uid, house.clock)
         self.collector = Collector(self.books, self.cards, witnesses)
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
         return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
-
-    def _wait_in_bind(self, pod: Pod) -> timedelta:
-        ask = self.scheduling.understand(pod)
-        in_a_gang = isinstance(ask, Ask) and ask.request.gang is not None
-        return timedelta(seconds=self.house.patience.together_s if in_a_gang else 0.0)
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)

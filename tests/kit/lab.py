@@ -8,7 +8,10 @@ from typing import Any
 
 from carrel.adapters.kube.client import Client
 from carrel.adapters.kube.mirror import Mirror
+from carrel.adapters.kube.pace import Backoff
+from carrel.adapters.kube.reflector import Rhythm
 from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.memory.faults import Crashed
 from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 from carrel.core.gpus import Node
@@ -29,6 +32,8 @@ from tests.kit.eventually import eventually
 
 OURS = "carrel"
 NO_HURRY = Patience()
+QUICK = Rhythm(backoff=Backoff(first_s=0.001, limit_s=0.01))
+"""Nobody else uses the embedded API: a watch that failed may be tried again at once."""
 
 
 class Clock:
@@ -40,21 +45,26 @@ class Clock:
     def __call__(self) -> datetime:
         return self.now
 
+    def seconds(self) -> float:
+        return self.now.timestamp()
+
 
 class WriteCounter:
     """A transport that remembers the writes that went through it."""
 
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        """The transport itself; a `Faulty` one has a story to tell."""
         self.writes: list[str] = []
 
     async def send(self, request: ApiRequest) -> ApiResponse:
         if request.method != "GET":
             self.writes.append(f"{request.method} {request.path}")
-        return await self._inner.send(request)
+        answer: ApiResponse = await self.inner.send(request)
+        return answer
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
 
 class Replica(Carrel):
@@ -62,7 +72,7 @@ class Replica(Carrel):
 
     def __init__(self, transport: Transport, clock: Clock, patience: Patience) -> None:
         self.transport = WriteCounter(transport)
-        super().__init__(Client(self.transport), House(now=clock, patience=patience))
+        super().__init__(Client(self.transport), House(now=clock, clock=clock.seconds, patience=patience, rhythm=QUICK))
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""
@@ -99,8 +109,10 @@ class Lab:
             yield replica
         finally:
             running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            try:
                 await running
+            except* (asyncio.CancelledError, Crashed):
+                pass  # whatever else broke its watches is the test's business
 
     async def pod(self, name: str, **spec: Any) -> Json:
         """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`."""

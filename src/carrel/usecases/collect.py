@@ -12,19 +12,17 @@ nobody is deleted, wherever its card is: left behind by a card that was renumber
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from carrel.core.shares import Holder
 from carrel.ports.cluster import Cluster, ClusterError, Json, NotFound
 from carrel.protocols.kubernetes.resources import PODS
-from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import FINISHED, Books, KnownLease, PodByUid
 
 log = logging.getLogger(__name__)
 
-TIME_TO_BIND = timedelta(seconds=60)
-"""Between taking the Leases and writing the Binding lies one call, and the wait for a gang; after this it failed."""
+TIME_TO_BIND_S = 60.0
+"""Between taking the Leases and writing the Binding lie a few calls; after this it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class _Unbound:
     """A Lease as it was when its holder was first found not to be bound, and when that was."""
 
     version: str
-    since: datetime
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,8 @@ class Witnesses:
 
     cluster: Cluster
     pod_by_uid: PodByUid
-    wait_in_bind: Callable[[Pod], timedelta]
-    """How long a pod may wait for others, with its Leases taken, before it is bound."""
-    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    """Seconds; only differences mean something. Not the wall's, which may jump."""
 
 
 class Collector:
@@ -60,8 +57,7 @@ class Collector:
         self._cards = cards
         self._cluster = witnesses.cluster
         self._pod_by_uid = witnesses.pod_by_uid
-        self._wait_in_bind = witnesses.wait_in_bind
-        self._now = witnesses.now
+        self._clock = witnesses.clock
         self._unbound: dict[str, _Unbound] = {}
 
     async def collect(self) -> Sequence[Freed]:
@@ -114,7 +110,7 @@ class Collector:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
-        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease, holder):
+        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
@@ -129,13 +125,13 @@ class Collector:
         except NotFound:
             return {}
 
-    def _had_time(self, lease: KnownLease, holder: Holder) -> bool:
+    def _had_time(self, lease: KnownLease) -> bool:
         """Counted on our own clock from when we first saw it so: the clock of whoever wrote the Lease may be wrong."""
-        seen, now, pod = self._unbound.get(lease.name), self._now(), self._pod_by_uid(holder.uid)
+        seen, now = self._unbound.get(lease.name), self._clock()
         if seen is None or seen.version != lease.version:
             self._unbound[lease.name] = _Unbound(lease.version, now)
             return False
-        return pod is not None and now - seen.since > TIME_TO_BIND + self._wait_in_bind(pod)
+        return now - seen.since > TIME_TO_BIND_S
 
 
 def _why_over(pod: Json, holder: Holder) -> str:

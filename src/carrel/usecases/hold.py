@@ -7,7 +7,7 @@ A crash at any point leaves a Lease that names the pod: its next bind finds and 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -32,6 +32,14 @@ class Cabinet:
     cluster: Cluster
     namespace: str
     now: Callable[[], datetime]
+    new_mark: Callable[[], str]
+    """A word that nobody else uses: the mark of one bind on the Leases it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bind:
+    mark: str
+    since: datetime
 
 
 class Cards:
@@ -39,10 +47,12 @@ class Cards:
         self._books = books
         self._cabinet = cabinet
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
     async def take(self, placement: Placement, holder: Holder) -> Refusal | None:
         """All cards of the placement or none. The ledger must have room for them; another replica may be quicker."""
         self._books.promise(placement, holder)
+        self._binds[holder.uid] = _Bind(self._cabinet.new_mark(), self._cabinet.now())
         try:
             for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
                 refusal = await self._take_one(gpu, share)
@@ -57,15 +67,28 @@ class Cards:
         return None
 
     async def give_back(self, uid: str) -> None:
-        """Takes the pod off every Lease that records it."""
-        for lease in self._books.leases():
-            if any(share.holder.uid == uid for share in lease.record.shares):
-                await self.strike(lease.record.node, lease.record.index, uid)
+        """Takes the pod off the Leases that our last `take` for it has written.
 
-    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
+        Not off others: another replica may be binding the same pod, and would be robbed of what it relies on.
+        """
+        bind = self._binds.pop(uid, None)
+        for lease in self._books.leases() if bind else ():
+            if bind and lease.record.tries.get(uid) == bind.mark:
+                await self.strike(lease.record.node, lease.record.index, uid, only_mark=bind.mark)
+
+    def let_stand(self, uid: str) -> None:
+        """The pod is bound, or nobody knows whether it is: its cards stay its own."""
+        self._binds.pop(uid, None)
+
+    def held_since(self, uid: str) -> datetime:
+        """When the bind that is under way began to take the pod's cards."""
+        return self._binds[uid].since
+
+    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "", only_mark: str = "") -> bool:
         """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
 
-        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does.
+        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does, and with
+        `only_mark`, only while the share is that bind's.
         """
         name = gpuclaim.lease_name(node, index)
         async with self._lock(name):
@@ -74,6 +97,8 @@ class Cards:
                 if lease is None or not lease.record.names(uid):
                     return True
                 if only_version and lease.version != only_version:
+                    return False
+                if only_mark and lease.record.tries.get(uid) != only_mark:
                     return False
                 try:
                     await self._write(lease.record.without(uid), lease)
@@ -101,18 +126,20 @@ class Cards:
 
     async def _take_one(self, gpu: Gpu, share: Share) -> Refusal | None:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
+        mark = self._binds[share.holder.uid].mark
         async with self._lock(name):
             for _ in range(ATTEMPTS):
                 lease = self._books.lease(name)
                 record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
+                if record.tries.get(share.holder.uid) == mark:
+                    return None  # written, though the answer was lost
                 refusal = self._no_longer(gpu, share)
                 if refusal is not None:
                     return refusal
-                # A card that was kept for this pod has served its purpose. One that it has already, from an earlier
-                # try, is written again: the collector, which may be about to free it, then finds the Lease changed.
-                others = record.without(share.holder.uid)
+                # A card that the pod has already, from an earlier try, is written again with our mark: the collector or
+                # another replica, which may be about to free it, then finds the Lease changed.
                 try:
-                    await self._write(replace(others, shares=(*others.shares, share)), lease)
+                    await self._write(record.taking(share, mark), lease)
                     return None
                 except (Conflict, AlreadyExists, NotFound, Unknown):
                     await self._look_again(name, lease)

@@ -2,12 +2,13 @@
 
     filter of a member     too few members: refused, with who is missing
                            else one plan for all of them; its cards are promised from here on, for a while
-    bind of a member       takes its Leases, then waits for the others
-    the last member        lets all of them go on to their Bindings
-    time is up             everybody is refused and gives everything back; the gang steps aside for others for a while
+    bind of a member       waits for the others, without a Lease; when all are there, each takes its Leases
+    all have theirs        all of them go on to their Bindings
+    one fails, or late     everybody is refused and gives everything back; the gang steps aside for others for a while
 
 So every member's Leases are written before any member's Binding: after a crash between two Bindings the rest of the
-gang finds its own cards again. A member that comes when others are bound already joins them by itself.
+gang finds its own cards again. And they are written late, so that a card is never on a Lease for long without a pod.
+A member that comes when others are bound already joins them by itself.
 """
 
 import asyncio
@@ -50,7 +51,11 @@ class _Muster:
 
     plan: GangPlan
     until: float
+    arrived: set[str] = field(default_factory=set)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    """All have arrived, or it was decided before."""
     ready: set[str] = field(default_factory=set)
+    """Who has its Leases."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Refusal | None = None
 
@@ -106,20 +111,28 @@ class Musters:
         placement = muster.plan.placements.get(holder.uid) if muster else None
         if muster is None or placement is None:
             return Refusal(f"gang {gang.name} has no plan for {holder} any more; it is made anew")
-        refusal = await self._cards.take(placement, holder)
-        if refusal is not None:
-            self._fail(gang.name, Refusal(f"gang {gang.name} lost a card of {holder}: {refusal.reason}"), muster)
-        else:
-            muster.ready.add(holder.uid)
-            if muster.ready >= muster.plan.placements.keys():
-                self._end(gang.name, muster)
+        members = muster.plan.placements.keys()
+        muster.arrived.add(holder.uid)
+        if muster.arrived >= members:
+            muster.complete.set()
+        await self._wait(gang.name, muster, muster.complete, lambda: len(members) - len(muster.arrived))
+        if muster.failure is None:
+            refusal = await self._cards.take(placement, holder)
+            if refusal is not None:
+                self._fail(gang.name, Refusal(f"gang {gang.name} lost a card of {holder}: {refusal.reason}"), muster)
+            else:
+                muster.ready.add(holder.uid)
+                if muster.ready >= members:
+                    self._end(gang.name, muster)
+                await self._wait(gang.name, muster, muster.decided, lambda: len(members) - len(muster.ready))
+        return muster.failure or placement
+
+    async def _wait(self, name: str, muster: _Muster, event: asyncio.Event, missing: Callable[[], int]) -> None:
         try:
             async with asyncio.timeout(max(0.0, muster.until - self._clock())):
-                await muster.decided.wait()
+                await event.wait()
         except TimeoutError:
-            missing = len(muster.plan.placements) - len(muster.ready)
-            self._fail(gang.name, Refusal(f"gang {gang.name} waited in vain for {missing} of its members"), muster)
-        return muster.failure or placement
+            self._fail(name, Refusal(f"gang {name} waited in vain for {missing()} of its members"), muster)
 
     def expire(self) -> None:
         """Gives up plans whose time is up, also if nobody waits for them."""
@@ -163,6 +176,7 @@ class Musters:
         self._end(name, muster)
 
     def _end(self, name: str, muster: _Muster) -> None:
+        muster.complete.set()
         muster.decided.set()
         if self._musters.get(name) is muster:
             del self._musters[name]

@@ -1,13 +1,14 @@
 """Filter, prioritize and bind: what kube-scheduler asks of Carrel for each pod.
 
 Filter and prioritize only read. Bind takes the Leases of the cards, then writes one Binding that carries everything the
-pod is told. What goes wrong before the Binding gives everything back; a Binding whose answer was lost is looked up; a
-crash leaves a Lease that names the pod, and the next bind of that pod goes on from there.
+pod is told. What goes wrong before the Binding gives everything back; a Binding whose answer was lost is looked up.
+A crash leaves Leases that name the pod. If they are all that it needs, its next bind goes on with them; if not, it
+waits until the collector has freed them, because another replica may be binding it just now.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from carrel.core.explanation import why_waiting
 from carrel.core.placement import Placement, held_placement, place
@@ -15,14 +16,17 @@ from carrel.core.reasons import Refusal
 from carrel.core.scoring import Cost, Demand, cost
 from carrel.core.shares import Holder
 from carrel.core.sieve import Filtered, Sieve
-from carrel.ports.cluster import BindTarget, Cluster, ClusterError, Conflict, Json, NotFound, Unknown
-from carrel.protocols import Malformed, given
+from carrel.ports.cluster import BindTarget, Cluster, ClusterError, Conflict, NotFound, Unknown
+from carrel.protocols import Malformed, carrel, given
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
 from carrel.usecases.muster import Musters
 from carrel.usecases.observe import Books
+
+LATEST_BINDING = timedelta(seconds=30)
+"""After the Leases were taken. Well before the collector thinks that the bind has failed."""
 
 AskOf = Callable[[Pod], Ask | Refusal | None]
 """What a pod asks for. Raises `Malformed` where it cannot be understood."""
@@ -66,20 +70,33 @@ class Scheduling:
             if answer is not None:
                 elsewhere = f"gang {ask.request.gang.name} has its cards on {answer.node}"
                 return Filtered((answer.node,), {name: elsewhere for name in nodes if name != answer.node})
-        ledger, uid = self._books.ledger, pod.metadata.uid
-        with ledger.what_if():
-            # What a crash or a lost answer left on Leases for this pod is this pod's own.
-            ledger.give_back(uid)
-            return self._sieve.filter(ask.request, nodes, uid)
+        holder = holder_of(pod)
+        left = self._left_by_another_bind(ask, holder)
+        if isinstance(left, Refusal):
+            return Filtered((), dict.fromkeys(nodes, left.reason))
+        if left is not None:
+            elsewhere = f"{holder} has its cards on {left.node} already"
+            here = tuple(name for name in nodes if name == left.node)
+            return Filtered(here, {name: elsewhere for name in nodes if name != left.node})
+        return self._sieve.filter(ask.request, nodes, holder.uid)
+
+    def _left_by_another_bind(self, ask: Ask, holder: Holder) -> Placement | Refusal | None:
+        """Cards that are on Leases for a pod that is not bound: all that it needs, or why they must be waited for."""
+        if not self._books.ledger.shares_of(holder.uid):
+            return None
+        return held_placement(self._books.ledger, ask.request, holder) or Refusal(
+            f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
+        )
 
     def why(self, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
         """Why the pod waits, in the words that people see everywhere; None if it need not."""
         ask = self.understand(pod)
         if ask is None or isinstance(ask, Refusal):
             return ask
-        with self._books.ledger.what_if():
-            self._books.ledger.give_back(pod.metadata.uid)
-            return why_waiting(self._books.ledger, ask.request, nodes, pod.metadata.uid)
+        left = self._left_by_another_bind(ask, holder_of(pod))
+        if left is not None:
+            return left if isinstance(left, Refusal) else None
+        return why_waiting(self._books.ledger, ask.request, nodes, pod.metadata.uid)
 
     def understand(self, pod: Pod) -> Ask | Refusal | None:
         try:
@@ -95,9 +112,7 @@ class Scheduling:
         if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
             return nodes
         ledger, uid, typical = self._books.ledger, pod.metadata.uid, self._demand.typical()
-        with ledger.what_if():
-            ledger.give_back(uid)
-            costs = [cost(ledger, ask.request, name, typical, uid) for name in nodes]
+        costs = [cost(ledger, ask.request, name, typical, uid) for name in nodes]
         best = sorted(each for each in costs if isinstance(each, Cost))
         if self._around.spread:
             best.sort(key=lambda each: (-each.left_over, each.node))
@@ -132,10 +147,20 @@ class Scheduling:
         if isinstance(placement, Refusal):
             await self._cards.give_back(holder.uid)
             return placement
+        if self._around.now() - self._cards.held_since(holder.uid) > LATEST_BINDING:
+            # The process may have slept. The collector may be about to free what nobody seems to want any more.
+            await self._cards.give_back(holder.uid)
+            return Refusal(f"{holder} had its cards too long ago to be bound with them")
         assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
         notes = given.annotations(ask, placement, assumed_at_ns, self._around.terms)
-        refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
-        if refusal is not None:
+        try:
+            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
+        except ClusterError:
+            self._cards.let_stand(holder.uid)
+            raise
+        if refusal is None:
+            self._cards.let_stand(holder.uid)
+        else:
             await self._cards.give_back(holder.uid)
         return refusal
 
@@ -146,43 +171,38 @@ class Scheduling:
             planned = self._musters.place(gang, holder, [node])
             if planned is not None:
                 return planned if isinstance(planned, Refusal) else await self._musters.wait_together(gang, holder)
-        held = held_placement(ledger, ask.request, holder)
-        if held is not None and held.node == node:
-            return await self._cards.take(held, holder) or held  # an earlier try came this far
-        await self._cards.give_back(holder.uid)
-        placement = place(ledger, ask.request, node, holder.uid)
+        left = self._left_by_another_bind(ask, holder)
+        placement = left or place(ledger, ask.request, node, holder.uid)
         if isinstance(placement, Refusal):
             return placement
+        if placement.node != node:
+            return Refusal(f"{holder} has its cards on {placement.node} already")
         return await self._cards.take(placement, holder) or placement
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
+        """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
         try:
             await self._around.cluster.bind(target)
         except Unknown:
-            return await self._look_whether_bound(target)
+            if await self._is_bound(target):
+                return None
+            raise
         except (Conflict, NotFound) as error:
             if await self._is_bound(target):
                 return None
             return Refusal(f"{target.namespace}/{target.pod} cannot be bound to {target.node}: {error.message}")
         return None
 
-    async def _look_whether_bound(self, target: BindTarget) -> Refusal | None:
-        """The Binding's answer was lost. It may even take effect later: until we know, the cards stay the pod's."""
-        if await self._is_bound(target):
-            return None
-        raise Unknown(0, "Unknown", f"whether {target.namespace}/{target.pod} was bound to {target.node} is not known")
-
     async def _is_bound(self, target: BindTarget) -> bool:
+        """Whether the pod is bound to that node and told these cards: another replica may have told it others."""
         try:
             pod = await self._around.cluster.get(PODS, target.pod, target.namespace)
-        except ClusterError:
+        except NotFound:
             return False
-        return pod["metadata"]["uid"] == target.uid and _node_of(pod) == target.node
+        told = pod["metadata"].get("annotations", {}).get(carrel.DEVICES)
+        is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
+        return is_there and told == target.annotations.get(carrel.DEVICES)
 
 
 def holder_of(pod: Pod) -> Holder:
     return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
-
-
-def _node_of(pod: Json) -> str:
-    return str(pod["spec"].get("nodeName", ""))

@@ -38,6 +38,11 @@ class Mirror:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
 
+    async def read_once(self) -> None:
+        """Everything as it is now, for who asks one question and leaves. Raises `ClusterError`."""
+        for reflector in self._reflectors:
+            await reflector.read_once()
+
     async def wait_synced(self) -> None:
         for reflector in self._reflectors:
             await reflector.wait_synced()

@@ -14,7 +14,6 @@ A handler that raises ends `run`: a ledger that missed a change must not answer 
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -119,6 +118,10 @@ class Reflector(Generic[V]):
             except (ClusterError, _Unusable) as error:
                 await self._wait_after(error)
 
+    async def read_once(self) -> None:
+        """Fills the store as it is now, without watching it. Raises `ClusterError` where `run` would try again."""
+        await self._list()
+
     async def _wait_after(self, error: ClusterError | _Unusable) -> None:
         self._failures += 1
         wait_s = self._pace.spread(self._rhythm.backoff.after(self._failures))
@@ -162,10 +165,13 @@ class Reflector(Generic[V]):
             try:
                 await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (watching, reading):
-                    task.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await task
+                reading.cancel()
+                watching.cancel()
+                # Not `await task`: that could not be told from being cancelled ourselves, which must not be swallowed.
+                await asyncio.wait({reading, watching})
+            for task in (reading, watching):
+                if not task.cancelled():
+                    task.result()
 
     async def _read(self, events: AsyncIterator[Event[V]]) -> None:
         is_silent = True
