@@ -342,6 +342,7 @@ class Ledger:
         by_card = [share for card in self._cards.values() for share in card.shares.values()]
         by_card += [share for shares in self._homeless.values() for share in shares.values()]
         by_pod = [share for shares in self._shares.values() for share in shares.values()]
+        wrong += [f"{uuid} is remembered for nobody" for uuid, shares in self._homeless.items() if not shares]
         if Counter(by_card) != Counter(by_pod):
             wrong.append(f"the cards know {Counter(by_card)}, the pods {Counter(by_pod)}")
         if wrong:
