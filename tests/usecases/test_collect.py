@@ -125,6 +125,29 @@ async def test_whoever_binds_a_pod_a_moment_before_its_card_would_be_freed_keeps
         assert await lab.held() == {"gpu-n1-0": {pod.metadata.uid: 8138}}
 
 
+async def test_pods_that_come_to_a_card_and_go_do_not_keep_a_failed_bind_on_it() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        await _take_without_binding(carrel, pod.metadata.uid)
+        assert await freed(carrel) == []
+        later(carrel, 61)
+        await a_bound_pod(lab, carrel, "neighbour", mib=1000)
+
+        assert await freed(carrel) == ["the pod was not bound to n1"]
+
+
+async def test_a_pod_that_takes_its_card_anew_has_time_to_be_bound_anew() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        await _take_without_binding(carrel, pod.metadata.uid)
+        assert await freed(carrel) == []
+        later(carrel, 61)
+        await carrel.cards.give_back(pod.metadata.uid)
+        await _take_without_binding(carrel, pod.metadata.uid)
+
+        assert await freed(carrel) == []
+
+
 async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
         record = CardRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab/gone"))

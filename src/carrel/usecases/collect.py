@@ -35,9 +35,9 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class _Unbound:
-    """A Lease as it was when its holder was first found not to be bound, and when that was."""
+    """The bind that took a share, and when we first found that the pod was not bound."""
 
-    version: str
+    mark: str
     since: float
 
 
@@ -58,7 +58,7 @@ class Collector:
         self._cluster = witnesses.cluster
         self._pod_by_uid = witnesses.pod_by_uid
         self._clock = witnesses.clock
-        self._unbound: dict[str, _Unbound] = {}
+        self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[Freed]:
         """One round over all Leases. One that cannot be written now does not keep the others waiting."""
@@ -73,7 +73,11 @@ class Collector:
     def due(self) -> Sequence[str]:
         """The Leases that there is a reason to look at, by what we have seen, without asking anybody."""
         leases = {lease.name: lease for lease in self._books.leases()}
-        self._unbound = {name: seen for name, seen in self._unbound.items() if name in leases}
+        self._unbound = {
+            (name, uid): seen
+            for (name, uid), seen in self._unbound.items()
+            if name in leases and leases[name].record.names(uid)
+        }
         return [name for name, lease in leases.items() if lease.record.is_empty or any(self._suspects(lease))]
 
     async def look_at(self, name: str) -> Sequence[Freed]:
@@ -110,7 +114,7 @@ class Collector:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
-        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease):
+        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease, holder):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
@@ -125,11 +129,16 @@ class Collector:
         except NotFound:
             return {}
 
-    def _had_time(self, lease: KnownLease) -> bool:
-        """Counted on our own clock from when we first saw it so: the clock of whoever wrote the Lease may be wrong."""
-        seen, now = self._unbound.get(lease.name), self._clock()
-        if seen is None or seen.version != lease.version:
-            self._unbound[lease.name] = _Unbound(lease.version, now)
+    def _had_time(self, lease: KnownLease, holder: Holder) -> bool:
+        """Counted on our own clock from when we first saw it so: the clock of whoever wrote the Lease may be wrong.
+
+        Another bind of the same pod has time of its own. Other pods that come to the card and go change nothing.
+        """
+        key, now = (lease.name, holder.uid), self._clock()
+        mark = lease.record.tries.get(holder.uid) or lease.version
+        seen = self._unbound.get(key)
+        if seen is None or seen.mark != mark:
+            self._unbound[key] = _Unbound(mark, now)
             return False
         return now - seen.since > TIME_TO_BIND_S
 
