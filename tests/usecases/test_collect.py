@@ -1,5 +1,8 @@
 """A card is free again soon after its pod has ended, and never before."""
 
+import pytest
+
+from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
 from carrel.core.placement import Placement, place
 from carrel.core.shares import Holder
 from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unavailable
@@ -211,6 +214,24 @@ async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting()
 
         carrel.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
         assert [each.holder.name for each in await carrel.collector.collect()] == ["lab/b"]
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_one_frees(write: int) -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        async with lab.replica() as extender:
+            stays = await a_bound_pod(lab, extender, "stays", mib=1000)
+            for name, mib in (("a", 15000), ("b", 8138), ("c", 8138)):
+                await a_bound_pod(lab, extender, name, mib)
+                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=write))) as dies:
+            with pytest.raises(Crashed):
+                await dies.collector.collect()
+
+        async with lab.replica() as carrel:
+            assert len(await carrel.collector.collect()) == 3 - write
+            assert await lab.held() == {"gpu-n1-0": {stays: 1000}}
+            assert await carrel.collector.collect() == []
 
 
 async def _leases(lab: Lab) -> list[str]:

@@ -318,3 +318,23 @@ async def test_a_stream_is_closed_when_its_reader_leaves() -> None:
     assert response.stream is not None
     with pytest.raises(StopAsyncIteration):
         await anext(response.stream)
+
+
+async def test_a_fenced_client_reads_but_writes_nothing_that_the_fence_refuses() -> None:
+    class NotMine(Exception):
+        pass
+
+    def require() -> None:
+        raise NotMine
+
+    transport = Scripted(said({}))
+    fenced = Client(transport).fenced(require)
+    await fenced.get(LEASES, "gpu-n1-0", "carrel")
+    for write in (
+        fenced.create(LEASES, {}, "carrel"),
+        fenced.patch(LEASES, "gpu-n1-0", MergePatch({}), "carrel"),
+        fenced.delete(LEASES, "gpu-n1-0", "carrel"),
+    ):
+        with pytest.raises(NotMine):
+            await write
+    assert [asked.method for asked in transport.asked] == ["GET"]

@@ -1,0 +1,51 @@
+"""Events: named after what they say, so that nothing is told twice."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from carrel.adapters.kube import views
+from carrel.protocols.kubernetes.events import Note, event_name, told_again
+from tests.kit.lab import Clock
+from tests.kit.objects import pod_from
+
+NOTE = Note("WaitingForGPU", "no room", "Warning")
+
+
+def a_pod(name: str = "train", uid: str = "u1") -> views.Pod:
+    return pod_from({"metadata": {"name": name, "uid": uid}, "spec": {}})
+
+
+def test_the_same_words_about_the_same_object_are_the_same_event() -> None:
+    assert event_name(a_pod(), NOTE) == event_name(a_pod(), Note("WaitingForGPU", "no room"))
+
+
+@pytest.mark.parametrize(
+    ("pod", "note"),
+    [
+        pytest.param(a_pod(uid="u2"), NOTE, id="a successor of the same name"),
+        pytest.param(a_pod(), replace(NOTE, message="no node"), id="other words"),
+        pytest.param(a_pod(), replace(NOTE, reason="GPUAssigned"), id="another reason"),
+    ],
+)
+def test_anything_else_is_another_event(pod: views.Pod, note: Note) -> None:
+    assert event_name(pod, note) != event_name(a_pod(), NOTE)
+
+
+@pytest.mark.parametrize("name", ["a" * 253, "a" * 235 + ".b", "a" * 235 + "-b"], ids=["longest", "dot", "dash"])
+def test_the_name_fits_whatever_the_pod_is_called(name: str) -> None:
+    named = event_name(a_pod(name), NOTE)
+    assert len(named) <= 253
+    assert "-." not in named
+    assert ".." not in named
+
+
+def test_a_message_that_is_too_long_is_cut_where_an_event_ends() -> None:
+    assert len(Note("R", "x" * 2000).text) == 1024
+    assert Note("R", "x" * 1024).text == "x" * 1024
+
+
+def test_what_is_true_again_is_counted() -> None:
+    again = told_again(msgspec.json.decode('{"count": 2}'), Clock()())
+    assert again == {"count": 3, "lastTimestamp": "2026-11-16T12:00:00Z"}
