@@ -3,6 +3,7 @@
 import typer
 
 from carrel import __version__
+from carrel.doors import cli
 from carrel.doors.api import api
 from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
@@ -19,6 +20,10 @@ app.command()(demo)
 app.command()(api)
 app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
+app.command()(command(cli.WhySettings, cli.why))
+app.command()(command(cli.ExplainSettings, cli.explain))
+app.command()(command(cli.InspectSettings, cli.inspect))
+app.command()(command(cli.SchedulerConfigSettings, cli.scheduler_config))
 
 
 @app.command()

@@ -22,7 +22,7 @@ from carrel.protocols.asks import Terms
 from carrel.protocols.gpushare import Unit
 
 if TYPE_CHECKING:
-    from carrel.adapters.kube import Client
+    from carrel.adapters.kube import Access, Client
 
 S = TypeVar("S")
 
@@ -52,17 +52,15 @@ class ClusterSettings:
     ] = "carrel"
     """Nobody else may write there: these Leases are the truth about who holds which card."""
 
-    def client(self) -> "Client":
+    def access(self) -> "Access":
         """Raises `Malformed` if the kubeconfig cannot be used."""
-        from carrel.adapters.kube import Access, Client, HttpTransport, access_from, access_to
+        from carrel.adapters.kube import Access, access_from, access_to
 
         if self.server:
-            access = Access(self.server.rstrip("/"))
-        elif self.kubeconfig is not None:
-            access = access_to(self.kubeconfig, os.environ, self.context)
-        else:
-            access = access_from(os.environ, self.context)
-        return Client(HttpTransport(access))
+            return Access(self.server.rstrip("/"))
+        if self.kubeconfig is not None:
+            return access_to(self.kubeconfig, os.environ, self.context)
+        return access_from(os.environ, self.context)
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,16 @@ USAGE, REFUSED, NOT_FOUND, CONFLICT, UNAVAILABLE, FORBIDDEN = 2, 3, 4, 5, 6, 7
 """Exit codes, the same for all commands."""
 
 
-def connected(settings: ClusterSettings) -> "Client":
-    """The client, or the command ends with the reason."""
+def usable_access(settings: ClusterSettings) -> "Access":
+    """Where the API server is; or the command ends with the reason."""
     try:
-        return settings.client()
+        return settings.access()
     except Malformed as malformed:
         raise complain("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
+
+
+def connected(settings: ClusterSettings) -> "Client":
+    """A client of the API server; or the command ends with the reason."""
+    from carrel.adapters.kube import Client, HttpTransport
+
+    return Client(HttpTransport(usable_access(settings)))

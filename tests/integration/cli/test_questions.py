@@ -1,0 +1,207 @@
+"""`carrel why`, `explain` and `inspect` as people run them, against the embedded API over HTTP."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from carrel.adapters.memory.http import serve
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+
+LIMIT_S = 60
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+async def carrel(*arguments: str, **environment: str) -> Said:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "carrel", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "KUBECONFIG": "", **environment},
+    )
+    async with asyncio.timeout(LIMIT_S):
+        out, err = await process.communicate()
+    return Said(process.returncode or 0, out.decode(), err.decode())
+
+
+@asynccontextmanager
+async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
+    """lab/tenant has 12,000 MiB of GPU 0 of n1, lab/other a whole card of n2; lab/train waits for 9,000 MiB."""
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, serve(lab.api) as served:
+        async with lab.replica() as replica:
+            await replica.bind(await lab.pod("tenant", limits={"aliyun.com/gpu-mem": "12000"}), "n1")
+            await replica.bind(await lab.pod("other", limits={"nvidia.com/gpu": "1"}), "n2")
+        await lab.pod("train", limits={"aliyun.com/gpu-mem": "9000"})
+        await lab.pod("web")
+        yield lab, served.url
+
+
+async def test_why_tells_what_is_missing_and_who_holds_it() -> None:
+    async with a_full_lab() as (_, url):
+        said = await carrel("why", "pod/train", "-n", "lab", "--server", url)
+
+    assert (said.code, said.err) == (0, "")
+    assert said.out == (
+        "none of 2 nodes has 9,000 MiB on one card; closest: "
+        "GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pod", "answer"),
+    [
+        ("tenant", "lab/tenant does not wait: it is on n1, GPU 0\n"),
+        ("po/web", "lab/web asks for no card: Carrel does not keep it waiting\n"),
+    ],
+)
+async def test_why_of_a_pod_that_does_not_wait(pod: str, answer: str) -> None:
+    async with a_full_lab() as (_, url):
+        assert (await carrel("why", pod, "-n", "lab", "--server", url)).out == answer
+
+
+async def test_why_without_a_pod_lists_all_that_wait() -> None:
+    async with a_full_lab() as (_, url):
+        everywhere = await carrel("why", "-A", "--server", url)
+        data = await carrel("why", "-A", "--server", url, "-o", "json")
+        here = await carrel("why", "--server", url)
+
+    assert everywhere.out.startswith("lab/train: none of 2 nodes has 9,000 MiB on one card")
+    assert [each["pod"] for each in json.loads(data.out)] == ["lab/train"]
+    assert here.out == "No pod waits for a card in default; -A looks everywhere.\n"
+
+
+async def test_explain_shows_each_card_and_what_is_missing_there() -> None:
+    async with a_full_lab() as (_, url):
+        said = await carrel("explain", "pod/train", "-n", "lab", "--server", url)
+        data = await carrel("explain", "pod/train", "-n", "lab", "--server", url, "-o", "yaml")
+
+    assert said.out.splitlines()[0] == "lab/train asks for 9,000 MiB on one card (aliyun.com/gpu-mem)"
+    assert "n1: GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant" in said.out.splitlines()
+    assert "n2: GPU 0 of n2 has 0 MiB free, 9,000 MiB asked; held by lab/other" in said.out.splitlines()
+    assert [node["fits"] for node in yaml.safe_load(data.out)["nodes"]] == [False, False]
+
+
+async def test_inspect_prints_the_table_that_gpushares_plugin_prints() -> None:
+    async with a_full_lab() as (_, url):
+        said = await carrel("inspect", "--server", url)
+        details = await carrel("inspect", "n1", "-d", "--server", url)
+        data = await carrel("inspect", "-o", "json", "--server", url)
+
+    assert said.out.splitlines() == [
+        "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU Memory(MiB)",
+        "n1               12000/16276            12000/16276",
+        "n2               16276/16276            16276/16276",
+        "-" * len("NAME  IPADDRESS  GPU0(Allocated/Total)  GPU Memory(MiB)"),
+        "Allocated/Total GPU Memory In Cluster:",
+        "28276/32552 (86%)",
+    ]
+    assert details.out.splitlines() == [
+        "NAME:       n1",
+        "IPADDRESS:  ",
+        "",
+        "NAME    NAMESPACE  GPU0(Allocated)",
+        "tenant  lab        12000",
+        "Allocated :  12000 (73%)",
+        "Total :      16276",
+    ]
+    assert json.loads(data.out)["nodes"][0]["devs"][0]["pods"] == [
+        {"name": "tenant", "namespace": "lab", "usedGPU": 12000}
+    ]
+
+
+async def test_nothing_is_written() -> None:
+    async with a_full_lab() as (lab, url):
+        before = await lab.held()
+        for words in (("why", "-A"), ("inspect",), ("explain", "train", "-n", "lab")):
+            assert (await carrel(*words, "--server", url)).code == 0
+        assert await lab.held() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (("why", "pod/nobody", "-n", "lab"), 4, "✗ No pod lab/nobody"),
+        (("explain", "train"), 4, "✗ No pod default/train"),
+        (("why", "node/n1"), 2, "✗ 'node/n1' is no pod"),
+        (("inspect", "n9"), 4, "✗ No GPUs on n9"),
+    ],
+    ids=["no such pod", "a pod of another namespace", "not a pod", "no such node"],
+)
+async def test_an_error_is_three_lines_and_a_code_of_its_own(words: tuple[str, ...], code: int, what: str) -> None:
+    async with a_full_lab() as (_, url):
+        said = await carrel(*words, "--server", url)
+
+    lines = said.err.splitlines()
+    assert (said.code, said.out, lines[0], len(lines)) == (code, "", what, 3)
+    assert lines[2].startswith("  Try:  ")
+
+
+async def test_a_server_that_does_not_answer_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    said = await carrel("inspect", "--server", url)
+
+    assert said.code == 6
+    assert said.err.splitlines()[0] == f"✗ No answer from {url}"
+
+
+async def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    said = await carrel("inspect", "--kubeconfig", str(tmp_path / "nothing"))
+
+    assert said.code == 2
+    assert said.err.splitlines()[0] == "✗ No usable kubeconfig"
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("1.19", "v1beta1"),
+        ("1.20", "v1beta1"),
+        ("1.22.17", "v1beta2"),
+        ("v1.24", "v1beta3"),
+        ("1.25", "v1"),
+        ("1.34", "v1"),
+    ],
+)
+async def test_the_scheduler_gets_the_version_it_understands(release: str, version: str) -> None:
+    said = await carrel("scheduler-config", "--kubernetes", release, "--gang-timeout", "60")
+
+    config = yaml.safe_load(said.out)
+    assert config["apiVersion"] == f"kubescheduler.config.k8s.io/{version}"
+    assert config["profiles"] == [{"schedulerName": "gpu-scheduler"}]
+    assert config["extenders"] == [
+        {
+            "urlPrefix": "http://127.0.0.1:39999/carrel",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "bindVerb": "bind",
+            "weight": 5,
+            "nodeCacheCapable": True,
+            "enableHTTPS": False,
+            "httpTimeout": "75s",
+            "ignorable": False,
+        }
+    ]
+
+
+@pytest.mark.parametrize("release", ["1.18", "new", "2.0", "1"])
+async def test_a_release_that_cannot_be_served_is_refused(release: str) -> None:
+    said = await carrel("scheduler-config", "--kubernetes", release)
+
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("✗ No configuration for this kube-scheduler")
