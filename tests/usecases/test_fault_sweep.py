@@ -110,8 +110,11 @@ class BadDay:
                 self.binds += await replica.scheduling.bind(pod, self.chance.choice(list(found.fitting))) is None
 
 
-async def check_always(lab: Lab) -> None:
-    """Recomputed from nothing but Leases and Pods."""
+async def check_always(lab: Lab, at_rest: bool = False) -> None:
+    """Recomputed from nothing but Leases and Pods.
+
+    What a bind that was cut short has left on a Lease may stay there for a while, but only until the end.
+    """
     held = await lab.held()
     for name, shares in held.items():
         used = sum(MEMORY if memory is None else memory for memory in shares.values())
@@ -122,7 +125,8 @@ async def check_always(lab: Lab) -> None:
             on_leases = {
                 f"GPU-{lease.removeprefix('gpu-')}" for lease, shares in held.items() if pod.metadata.uid in shares
             }
-            assert told == on_leases, f"{pod.metadata.name} was told {told}, the Leases say {on_leases}"
+            assert told <= on_leases, f"{pod.metadata.name} was told {told}, the Leases say {on_leases}"
+            assert told == on_leases or not at_rest, f"{pod.metadata.name} was told {told}, but holds {on_leases}"
 
 
 async def come_to_rest(lab: Lab) -> None:
@@ -158,7 +162,7 @@ async def test_a_bad_day_loses_leaks_and_doubles_nothing(seed: int) -> None:
         try:
             await day.play()
             await come_to_rest(lab)
-            await check_always(lab)
+            await check_always(lab, at_rest=True)
             bound = await lab.bound()
             held = {uid for shares in (await lab.held()).values() for uid in shares}
             assert held == set(bound), "at rest, the holders are the bound pods and nobody else"
