@@ -27,7 +27,7 @@ class ApiResponse:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Keys in lower case."""
     stream: AsyncGenerator[bytes, None] | None = None
-    """Set for a watch: chunks of newline-separated JSON, cut anywhere. Whoever receives it closes it with `aclose()`."""
+    """Set for a watch: newline-separated JSON, cut anywhere. Whoever receives it closes it with `aclose()`."""
 
 
 class Transport(Protocol):

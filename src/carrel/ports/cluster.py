@@ -1,7 +1,7 @@
 """The Cluster port: what Carrel asks of a Kubernetes API server.
 
 Two ways of reading, on purpose:
-- one object (`get`, and what a write answers) is the whole JSON, so that it can be changed and written back without loss;
+- one object (`get`, and what a write answers) is the whole JSON, to be changed and written back without loss;
 - many objects (`list`, `watch`) are small read-only views that keep only what Carrel reads.
 
 Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
@@ -187,7 +187,9 @@ class Cluster(Protocol):
         """Changes after the given version, until the server ends the stream. Raises `Expired` if it is too old."""
         ...
 
-    async def create(self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False) -> Json: ...
+    async def create(
+        self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False
+    ) -> Json: ...
 
     async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
         """Replaces the object named in the body's metadata; a resourceVersion in it is a precondition."""
