@@ -20,6 +20,7 @@ from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
 from carrel.usecases.schedule import Scheduling, Surroundings
+from carrel.usecases.tell import nodes_for
 from carrel.usecases.wake import Waker
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Carrel:
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
         return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
+
+    def why(self, pod: Pod) -> Refusal | None:
+        """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""
+        return self.scheduling.why(pod, nodes_for(pod, self.nodes.store.snapshot()))
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)

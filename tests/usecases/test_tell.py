@@ -197,3 +197,22 @@ async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = ti
     pod = await carrel.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
     leases = carrel.books.leases_of(pod.metadata.uid)
     return assigned_note(pod, leases, datetime.now(UTC) + later)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        pytest.param(1, "gang lab/g waits for 2 more members: 1 of 3 are here", id="too few"),
+        pytest.param(3, "gang lab/g has room for 2 of its 3 members; all or none are placed", id="too little room"),
+    ],
+)
+async def test_a_member_of_a_gang_is_told_what_the_gang_waits_for(members: int, why: str) -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
+        pods = [await carrel.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
+
+        refusal = carrel.why(pods[0])
+
+        assert refusal is not None
+        assert refusal.reason == why
+        assert not list(carrel.books.ledger.holders()), "to ask changes nothing"

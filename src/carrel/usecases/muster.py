@@ -105,6 +105,12 @@ class Musters:
             return refusal
         return placement
 
+    def why(self, gang: Gang, nodes: Sequence[str]) -> Refusal | None:
+        """Why the gang cannot come together now; None if it can, or runs already. Changes nothing."""
+        roll = self._roll_of(gang)
+        plan = None if roll.bound or gang.name in self._musters else self._plan(gang, roll, nodes)
+        return plan if isinstance(plan, Refusal) else None
+
     async def wait_together(self, gang: Gang, holder: Holder) -> Placement | Refusal:
         """Takes the member's cards, then waits for the others. With a placement all are ready: go on and bind."""
         muster = self._musters.get(gang.name)
@@ -147,6 +153,16 @@ class Musters:
         if left > 0:
             return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
         self._fail(gang.name, Refusal(f"gang {gang.name} has new members and is planned anew"), aside=False)
+        plan = self._plan(gang, roll, nodes)
+        if isinstance(plan, Refusal):
+            return plan
+        muster = self._musters[gang.name] = _Muster(plan, self._clock() + self._patience.together_s)
+        for holder, _ in roll.waiting:
+            self._books.promise(plan.placements[holder.uid], holder)
+        self._wake([holder for holder, _ in roll.waiting])
+        return muster
+
+    def _plan(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> GangPlan | Refusal:
         ledger = self._books.ledger
         # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
         kept = {holder.uid: held_placement(ledger, request, holder) for holder, request in roll.waiting}
@@ -159,12 +175,7 @@ class Musters:
         plan = plan_gang(ledger, Gang(gang.name, len(others) + max(missing, 0)), others)
         if isinstance(plan, Refusal):
             return plan
-        placements = {uid: placement for uid, placement in kept.items() if placement} | dict(plan.placements)
-        muster = self._musters[gang.name] = _Muster(GangPlan(placements), self._clock() + self._patience.together_s)
-        for holder, _ in roll.waiting:
-            self._books.promise(placements[holder.uid], holder)
-        self._wake([holder for holder, _ in roll.waiting])
-        return muster
+        return GangPlan({uid: placement for uid, placement in kept.items() if placement} | dict(plan.placements))
 
     def _fail(self, name: str, why: Refusal, muster: _Muster | None = None, aside: bool = True) -> None:
         muster = muster or self._musters.get(name)

@@ -96,6 +96,10 @@ class Scheduling:
         left = self._left_by_another_bind(ask, holder_of(pod))
         if left is not None:
             return left if isinstance(left, Refusal) else None
+        if ask.request.gang is not None:
+            together = self._musters.why(ask.request.gang, nodes)
+            if together is not None:
+                return together
         return why_waiting(self._books.ledger, ask.request, nodes, pod.metadata.uid)
 
     def understand(self, pod: Pod) -> Ask | Refusal | None:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
-from carrel.core.reasons import Refusal
 from carrel.core.shares import Holder
 from carrel.doors.controller.metrics import Metrics
 from carrel.protocols.gpuclaim import CLAIM
 from carrel.protocols.kubernetes.shapes import GpuClaim, Lease, Pod
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.observe import FINISHED
-from carrel.usecases.tell import Telling, assigned_note, is_waiting, nodes_for, waiting_note
+from carrel.usecases.tell import Telling, assigned_note, is_waiting, waiting_note
 from carrel.wiring import NAMESPACE_OF, Carrel
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class Duties:
         self._carrel = carrel
         self._schedulers = schedulers
         self._metrics = metrics
-        known = Knowledge(carrel.books, self._pods_of, self._why, carrel.house.terms)
+        known = Knowledge(carrel.books, self._pods_of, carrel.why, carrel.house.terms)
         self._claims = Claims(carrel.cluster, known)
         self._telling = Telling(carrel.cluster, carrel.house.now)
         self._waiting: set[str] = set()
@@ -147,7 +146,7 @@ class Duties:
         await asyncio.sleep(0)
 
     async def _look_after_waiting(self, pod: Pod) -> None:
-        uid, refusal = pod.metadata.uid, self._why(pod)
+        uid, refusal = pod.metadata.uid, self._carrel.why(pod)
         if refusal is not None:
             self._waiting.add(uid)
             note = waiting_note(refusal)
@@ -167,9 +166,6 @@ class Duties:
             self._metrics.told.labels(note.reason).inc()
 
     # --- what is known -----------------------------------------------------------------------------------------------
-
-    def _why(self, pod: Pod) -> Refusal | None:
-        return self._carrel.scheduling.why(pod, nodes_for(pod, self._carrel.nodes.store.snapshot()))
 
     def _pods_of(self, claim: GpuClaim) -> list[Pod]:
         pods: Iterable[Pod] = self._carrel.pods.store.find(NAMESPACE_OF, claim.metadata.namespace)
