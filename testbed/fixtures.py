@@ -1,6 +1,8 @@
 """pytest fixtures: each test asks for as much of a real Kubernetes as it needs, and gets the same one as the others.
 
     api_server   etcd and kube-apiserver                                          a few seconds, no root
+    server       with the controllers without which namespaces never go and
+                 orphans are never collected: the embedded API's counterpart      a few seconds, no root
     cluster      with controllers, a scheduler and hollow GPU nodes               ten seconds, no root
     node         with controllers, a scheduler, kube-proxy and one real kubelet   twenty seconds, root
 
@@ -23,12 +25,20 @@ from testbed.processes import tail
 from testbed.runs import Run
 
 HOLLOW_NODES = 3
+TEST_BEDS = ("node", "cluster", "server", "api_server")
 _going_on: list[Run] = []
 
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
     with shown_run("api-server") as run, start_api_server(run) as api:
+        yield api
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ApiServer]:
+    with shown_run("server") as run, start_api_server(run) as api:
+        api.start_controllers(["namespace", "garbagecollector"])
         yield api
 
 
@@ -66,6 +76,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections += [(f"log of {log.stem}", tail(log)) for run in _going_on for log in run.logs]
     return report
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one test bed go to one worker (`--dist loadgroup`), so that each is started once."""
+    for item in items:
+        needed = [name for name in getattr(item, "fixturenames", []) if name in TEST_BEDS]
+        item.add_marker(pytest.mark.xdist_group(needed[0] if needed else item.path.name))
 
 
 def pytest_sessionstart() -> None:

@@ -4,6 +4,7 @@ A slot is claimed by binding an abstract socket: the kernel knows one of each na
 we end.
 """
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ RANGE = IPv4Network("198.18.0.0/15")
 FIRST_PORT = 21000
 """Below the ports that Linux gives to outgoing connections (32768 and up)."""
 PORTS = 16
+SLOTS = RANGE.num_addresses // 512
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,13 @@ class Slot:
 @contextmanager
 def claim() -> Iterator[Slot]:
     """A slot that nobody else has, whose ports are free now."""
-    for number in range(RANGE.num_addresses // 512):
-        slot = Slot(number)
+    # Each process looks from a place of its own, so that a slot that was just given up is not the next to be taken:
+    # who looks for what was left behind there finds nobody else's.
+    for number in range(SLOTS):
+        slot = Slot((number + os.getpid()) % SLOTS)
         with socket.socket(socket.AF_UNIX) as claimed:
             try:
-                claimed.bind(f"\0carrel-testbed/{number}")
+                claimed.bind(f"\0carrel-testbed/{slot.number}")
             except OSError:
                 continue
             if all(map(_is_free, slot.ports)):

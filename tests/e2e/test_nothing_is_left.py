@@ -18,6 +18,7 @@ ENDLESS = Path(__file__).with_name("endless.py")
 SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
 PLACES = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log/pods", "/run/containerd", "/etc/cni")
 
+CGROUPS = Path("/sys/fs/cgroup")
 OURS = r"\bcarrel(?:-testbed-)?(\d+)\b"
 ENDINGS = {"Ctrl-C": signal.SIGINT, "told to end": signal.SIGTERM, "killed": signal.SIGKILL}
 
@@ -87,7 +88,7 @@ def machine() -> Machine:
         "routes": lines("ip", "route"),
         "rules": frozenset(line for line in rules if not line.startswith("#")),
         "mounts": frozenset(Path("/proc/self/mounts").read_text().splitlines()),
-        "control groups": frozenset(map(str, Path("/sys/fs/cgroup").glob("**/carrel-testbed-*"))),
+        "control groups": frozenset(str(group) for level in ("", "*/") for group in CGROUPS.glob(f"{level}carrel-*")),
         "hosts": frozenset(Path("/etc/hosts").read_text().splitlines()),
         "settings": frozenset(f"{name}={Path('/proc/sys', name).read_text()}" for name in SETTINGS),
         "places": frozenset(place for place in PLACES if Path(place).exists()),

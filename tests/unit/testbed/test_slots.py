@@ -8,7 +8,7 @@ import pytest
 from testbed import runs, slots
 from testbed.slots import RANGE, Slot
 
-SLOTS = [Slot(number) for number in range(RANGE.num_addresses // 512)]
+SLOTS = [Slot(number) for number in range(slots.SLOTS)]
 
 
 def test_no_port_belongs_to_two_slots_or_to_outgoing_connections() -> None:
