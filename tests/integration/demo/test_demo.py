@@ -57,6 +57,21 @@ def test_pods_of_every_dialect_are_placed_and_a_pod_with_two_dialects_is_told_wh
     assert "asks for cards in 2 ways" in shown
 
 
+def test_why_explain_and_inspect_work_against_it(demo: subprocess.Popen[str]) -> None:
+    shown = "".join(lines_until(demo, r"two-dialects-\w+ waits"))
+    url, pod = re.search(r"http://127\.0\.0\.1:\d+", shown), re.search(r"(\w+)/(two-dialects-\w+) waits", shown)
+    assert url is not None
+    assert pod is not None
+
+    def ask(*words: str) -> str:
+        command = [*CARREL, *words, "--server", url[0]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+
+    assert "asks for cards in 2 ways" in ask("why", f"pod/{pod[2]}", "-n", pod[1])
+    assert "asks for cards in 2 ways" in ask("explain", f"pod/{pod[2]}", "-n", pod[1])
+    assert "Allocated/Total GPU Memory In Cluster:" in ask("inspect")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_it_ends_cleanly_when_it_is_told_to(demo: subprocess.Popen[str], number: signal.Signals) -> None:
     lines_until(demo, "Carrel demo")

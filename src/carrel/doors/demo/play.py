@@ -5,24 +5,27 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
+import aiohttp
+
+from carrel.adapters.extender import extender_app
 from carrel.adapters.kube.client import Client
 from carrel.adapters.memory import EmbeddedApi
 from carrel.adapters.memory.http import serve
 from carrel.adapters.simulation.kubelets import Kubelets
+from carrel.adapters.web import Address, serving
 from carrel.core.gpus import Node
 from carrel.doors.demo.screen import View
+from carrel.doors.demo.stand_in import StandIn
 from carrel.doors.demo.workload import Workload
 from carrel.manifests import crds
-from carrel.ports.cluster import ClusterError
-from carrel.protocols.kubernetes.resources import (
-    CRDS,
-    NAMESPACES,
-)
+from carrel.ports.cluster import ClusterError, NotFound
+from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES, PODS
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.wiring import NAMESPACE, Carrel, utc_now
+from carrel.wiring import NAMESPACE, Carrel, desk_of, utc_now
 
 ROUND_S = 0.25
 STORY = 50
@@ -42,7 +45,7 @@ class Script:
 
 
 class Play:
-    """Stands where kube-scheduler and the doors will stand: looks at the pods that wait, and places them."""
+    """One replica of Carrel behind its extender, and a stand-in for kube-scheduler that asks it about every pod."""
 
     def __init__(self, client: Client, url: str) -> None:
         self.url = url
@@ -57,47 +60,61 @@ class Play:
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
-        while True:
-            try:
-                for freed in await self.carrel.collector.collect():
-                    self._tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
-                await self._place_all()
-            except ClusterError as error:
-                self._tell(f"the API server: {error}")
-            await asyncio.sleep(ROUND_S)
+        app = extender_app(desk_of(self.carrel))
+        async with (
+            serving(app, Address()) as extender,
+            aiohttp.ClientSession() as session,
+            asyncio.TaskGroup() as binds,
+        ):
+            self._tell(f"kube-scheduler would ask {extender}/carrel")
+            scheduler = StandIn(session, binds, extender)
+            while True:
+                try:
+                    for freed in await self.carrel.collector.collect():
+                        self._tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
+                    await self._schedule(scheduler)
+                except (ClusterError, aiohttp.ClientError) as error:
+                    self._tell(f"no answer: {error}")
+                await asyncio.sleep(ROUND_S)
 
-    async def _place_all(self) -> None:
-        pods = self.carrel.pods.store
-        pending = [pod for pod in pods if not pod.spec.node_name and not pod.metadata.deletion_timestamp]
-        pending.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        names = [node.metadata.name for node in self.carrel.nodes.store]
+    async def _schedule(self, scheduler: StandIn) -> None:
+        pods = [pod for pod in self.carrel.pods.store if not pod.spec.node_name and not pod.metadata.deletion_timestamp]
+        pods.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        nodes = [node.metadata.name for node in self.carrel.nodes.store]
         waiting = {}
-        for pod in pending:
+        for pod in pods:
+            if scheduler.is_binding(pod.metadata.uid):
+                continue
             title = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            why = await self._place(pod, names)
-            if why is None:
-                self._placed += 1
-            else:
+            why = await self._attempt(scheduler, pod, nodes)
+            if why:
                 waiting[title] = why
                 if self._waiting.get(title) != why:
                     self._tell(f"{title} waits: {why}")
         self._waiting = waiting
 
-    async def _place(self, pod: Pod, nodes: list[str]) -> str | None:
-        """None: placed. Else why not, in one line."""
-        found = self.carrel.scheduling.filter(pod, nodes)
-        if not found.fitting:
-            why = self.carrel.scheduling.why(pod, nodes)
-            return why.reason if why else "a card has just become free"
-        node = self.carrel.scheduling.rank(pod, found.fitting)[0]
-        refusal = await self.carrel.scheduling.bind(pod, node)
-        if refusal is not None:
-            return refusal.reason
+    async def _attempt(self, scheduler: StandIn, pod: Pod, nodes: list[str]) -> str:
+        """Empty: it is being bound. Else why not, in one line."""
+        try:
+            document = await self.carrel.cluster.get(PODS, pod.metadata.name, pod.metadata.namespace)
+        except NotFound:
+            return ""  # it has just gone
+        attempt = await scheduler.attempt(document, nodes, partial(self._tell_bound, pod))
+        if attempt.node:
+            return ""
+        why = self.carrel.scheduling.why(pod, nodes)
+        return why.reason if why else attempt.why
+
+    def _tell_bound(self, pod: Pod, node: str, error: str) -> None:
+        title = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if error:
+            self._tell(f"{title} was not bound: {error}")
+            return
+        self._placed += 1
         held = self.carrel.books.ledger.shares_of(pod.metadata.uid)
         cards = [card for card in self.carrel.books.ledger.cards(node) if card.gpu.uuid in held]
         where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
-        self._tell(f"{pod.metadata.namespace}/{pod.metadata.name} placed on {where}")
-        return None
+        self._tell(f"{title} placed on {where}")
 
     def _tell(self, line: str) -> None:
         self._story.append(f"{utc_now():%H:%M:%S}  {line}")

@@ -1,0 +1,69 @@
+"""Stands where kube-scheduler stands, and calls the extender over HTTP as it does.
+
+One pod at a time: filter with the names of all nodes, prioritize with those that are left, then bind to the best. Binds
+go on in the background, as kube-scheduler's do: those of a gang wait for each other. Of everything else that
+kube-scheduler knows (taints, affinity, resources) it knows nothing; the real one is for clusters.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+Json = dict[str, Any]
+WhenBound = Callable[[str, str], None]
+"""Told the node, and the error of the bind; no error: the pod is bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Of one pod. Either it is being bound to a node, or it waits: then why, in the extender's words."""
+
+    node: str = ""
+    why: str = ""
+
+
+class StandIn:
+    def __init__(self, session: aiohttp.ClientSession, binds: asyncio.TaskGroup, url: str) -> None:
+        self._session = session
+        self._binds = binds
+        self._url = url
+        self._binding: set[str] = set()
+
+    def is_binding(self, uid: str) -> bool:
+        return uid in self._binding
+
+    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> Attempt:
+        found = await self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        if found["Error"]:
+            return Attempt(why=found["Error"])
+        if not found["NodeNames"]:
+            return Attempt(why=_counted(found["FailedNodes"], len(nodes)))
+        scores = await self._post("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": found["NodeNames"]})
+        node = max(scores, key=lambda score: score["Score"])["Host"]
+        self._binding.add(pod["metadata"]["uid"])
+        self._binds.create_task(self._bind(pod["metadata"], node, when_bound))
+        return Attempt(node=node)
+
+    async def _bind(self, metadata: Json, node: str, when_bound: WhenBound) -> None:
+        names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        try:
+            when_bound(node, (await self._post("bind", {**names, "Node": node}))["Error"])
+        except aiohttp.ClientError as error:
+            when_bound(node, f"the extender does not answer: {error}")
+        finally:
+            self._binding.discard(metadata["uid"])
+
+    async def _post(self, verb: str, body: Json) -> Any:
+        async with self._session.post(f"{self._url}/carrel/{verb}", json=body) as answer:
+            return await answer.json()
+
+
+def _counted(refused: dict[str, str], nodes: int) -> str:
+    """As kube-scheduler says it in the pod's Event."""
+    reasons: dict[str, int] = {}
+    for why in refused.values():
+        reasons[why] = reasons.get(why, 0) + 1
+    return f"0/{nodes} nodes are available: " + ", ".join(f"{count} {why}" for why, count in reasons.items())
