@@ -15,7 +15,7 @@ from carrel.core.gpus import Gpu, Node
 from carrel.core.ledger import Card, Ledger
 from carrel.core.reasons import Refusal
 from carrel.core.requests import WHOLE, Request, TopologyMode
-from carrel.core.room import fit_test
+from carrel.core.room import able, fit_test
 from carrel.core.shares import Holder, Share
 
 
@@ -146,10 +146,13 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
         return f"no new GPU pods: {there.unusable}"
     if not selected(there, request):
         return f"not labelled {_missing_labels(there, request)}"
-    able, cards = able_cards(ledger, request, node, pod), ledger.cards(node)
-    if len(able) >= request.cards:
-        return f"no room for {request} in one NVLink island: at most {_most_together(able)} of {len(cards)} cards"
-    return f"no room for {request}: {len(able)} of {len(cards)} cards would do"
+    cards = len(ledger.cards(node))
+    # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the cards themselves.
+    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
+    if count >= request.cards:
+        best = _most_together(able_cards(ledger, request, node, pod))
+        return f"no room for {request} in one NVLink island: at most {best} of {cards} cards"
+    return f"no room for {request}: {count} of {cards} cards would do"
 
 
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:

@@ -112,6 +112,17 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
     return fits_the_node
 
 
+def able(room: Summary, request: Request) -> int:
+    """How many cards would do, each by itself."""
+    model, on = request.model, request.amount.on
+    slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
+    return sum(
+        group.count(on(group.memory))
+        for group in room.groups
+        if (not model or group.model == model) and group.bandwidth_gbps >= slowest
+    )
+
+
 def needs_one_island(request: Request) -> bool:
     """One card is always together with itself."""
     return request.cards > 1 and request.topology.mode is TopologyMode.REQUIRED

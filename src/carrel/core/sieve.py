@@ -62,8 +62,8 @@ class Sieve:
         if table.fitting.issuperset(nodes):
             return Filtered(nodes, {})
         # Thousands of nodes: each step runs over all of them without a line of Python for each.
-        fitting = list(filter(table.fitting.__contains__, nodes))
-        others = list(filterfalse(table.fitting.__contains__, nodes))
+        fitting = list(filter(table.fitting.__contains__, nodes)) if table.fitting else []
+        others = list(filterfalse(table.fitting.__contains__, nodes)) if fitting else nodes
         refused: dict[str, Any] = dict(zip(others, map(table.refused.get, others), strict=True))
         if None in refused.values():
             refused = {name: why or why_not(self._ledger, request, name) for name, why in refused.items()}
