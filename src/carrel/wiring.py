@@ -80,7 +80,7 @@ class Carrel:
         self.musters = Musters(self.books, self.cards, Barracks(roster, self.wake, house.clock, house.patience))
         around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
         self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
-        witnesses = Witnesses(cluster, self.pods.store.by_uid, house.clock)
+        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._cards_asked, house.clock)
         self.collector = Collector(self.books, self.cards, witnesses)
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
@@ -89,6 +89,10 @@ class Carrel:
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""
         return self.scheduling.why(pod, nodes_for(pod, self.nodes.store.snapshot()))
+
+    def _cards_asked(self, pod: Pod) -> int:
+        ask = self.scheduling.understand(pod)
+        return ask.request.cards if isinstance(ask, Ask) else 0
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)

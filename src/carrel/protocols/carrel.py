@@ -12,8 +12,8 @@
       devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
     Carrel writes, on the Lease of a card (`gpu-<node>-<index>` in Carrel's own namespace)
       carrel.dev/gpu: GPU-…                 identity: an index may belong to another card after a reboot
-      carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "try": "…"}}
-                                            no mib: the whole card; try: the bind that took it, which may give it back
+      carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […]}}
+                                            no mib: the whole card; tries: the binds that rely on it
       carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent"}
       holderIdentity                        uid of the pod that has the whole card, as the peers write it
 
@@ -54,6 +54,9 @@ WOKEN_AT = "carrel.dev/woken-at"
 LEASE_GPU = "carrel.dev/gpu"
 LEASE_SHARES = "carrel.dev/shares"
 LEASE_KEPT_FOR = "carrel.dev/kept-for"
+
+_MARKS = 8
+"""Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
 
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 
@@ -118,8 +121,9 @@ class CardRecord:
     """UUID. Empty on a Lease that Carrel did not write."""
     shares: tuple[Share, ...] = ()
     kept_for: Holder | None = None
-    tries: Mapping[str, str] = field(default_factory=dict)
-    """uid → the bind that took its share. A bind that failed gives back what it took itself, and nothing else."""
+    tries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """uid → the marks of the binds that rely on its share. Two replicas may bind the same pod at once: a bind that
+    failed takes its own mark off, and the share only if no other mark is left."""
 
     @property
     def is_empty(self) -> bool:
@@ -137,13 +141,19 @@ class CardRecord:
         """The same, less one pod."""
         kept_for = None if self.kept_for and self.kept_for.uid == uid else self.kept_for
         shares = tuple(share for share in self.shares if share.holder.uid != uid)
-        tries = {holder: mark for holder, mark in self.tries.items() if holder != uid}
+        tries = {holder: marks for holder, marks in self.tries.items() if holder != uid}
         return replace(self, shares=shares, kept_for=kept_for, tries=tries)
 
     def taking(self, share: Share, mark: str) -> "CardRecord":
         """The same, with that share; a card that was kept for its holder has served its purpose."""
         uid, others = share.holder.uid, self.without(share.holder.uid)
-        return replace(others, shares=(*others.shares, share), tries={**others.tries, uid: mark})
+        marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
+        return replace(others, shares=(*others.shares, share), tries={**others.tries, uid: marks})
+
+    def given_back(self, uid: str, mark: str) -> "CardRecord":
+        """The same, after that bind of the pod has failed."""
+        marks = tuple(each for each in self.tries.get(uid, ()) if each != mark)
+        return replace(self, tries={**self.tries, uid: marks}) if marks else self.without(uid)
 
 
 def read_lease(lease: Lease) -> CardRecord | None:
@@ -160,14 +170,14 @@ def read_lease(lease: Lease) -> CardRecord | None:
         shares[holder] = Share(listed.holder, gpu, None, listed.state)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
     kept_for = Holder(kept["uid"].some_text(), kept["pod"].text()) if kept.present else None
-    tries = {uid: entry["try"].text() for uid, entry in recorded.entries().items() if entry["try"].present}
+    tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     return CardRecord(*place, gpu, tuple(shares.values()), kept_for, tries)
 
 
 def write_lease(record: CardRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
-    shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, "")) for share in record.shares}
+    shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
     annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
     if record.kept_for is not None:
         annotations[LEASE_KEPT_FOR] = _json({"uid": record.kept_for.uid, "pod": record.kept_for.name})
@@ -194,13 +204,13 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
     return Share(Holder(uid, entry["pod"].text()), gpu, memory, _STATES[state.text()])
 
 
-def _entry(share: Share, mark: str) -> dict[str, Any]:
+def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     if share.state is ShareState.GONE:
         raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
     entry: dict[str, Any] = {"pod": share.holder.name, "state": share.state.value}
     if share.memory is not None:
         entry["mib"] = share.memory
-    return {**entry, "try": mark} if mark else entry
+    return {**entry, "tries": list(marks)} if marks else entry
 
 
 def _json(value: object) -> str:

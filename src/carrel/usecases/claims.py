@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Cluster, Conflict, MergePatch, NotFound
+from carrel.ports.cluster import Cluster, MergePatch, NotFound
 from carrel.protocols import Malformed, gpuclaim
 from carrel.protocols.asks import Terms
 from carrel.protocols.gpuclaim import Phase
@@ -61,7 +61,7 @@ class Claims:
         self._known = known
 
     async def write(self, claim: GpuClaim) -> Standing | None:
-        """Brings the status up to date. None: it was, or the claim has changed, of which we hear soon."""
+        """Brings the status up to date. None: it was, or the claim is gone. Raises `Conflict` if it has changed."""
         standing = standing_of(claim, self._known)
         if standing.is_written_on(claim):
             return None
@@ -72,7 +72,7 @@ class Claims:
         patch = MergePatch({"metadata": {"resourceVersion": metadata.resource_version}, "status": status})
         try:
             await self._cluster.patch(GPU_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
-        except (Conflict, NotFound):
+        except NotFound:
             return None
         return standing
 

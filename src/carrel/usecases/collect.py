@@ -15,7 +15,9 @@ from dataclasses import dataclass
 
 from carrel.core.shares import Holder
 from carrel.ports.cluster import Cluster, ClusterError, Json, NotFound
+from carrel.protocols import carrel
 from carrel.protocols.kubernetes.resources import PODS
+from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import FINISHED, Books, KnownLease, PodByUid
 
@@ -47,6 +49,8 @@ class Witnesses:
 
     cluster: Cluster
     pod_by_uid: PodByUid
+    cards_asked: Callable[[Pod], int]
+    """How many cards a pod asks for."""
     clock: Callable[[], float]
     """Seconds; only differences mean something. Not the wall's, which may jump."""
 
@@ -57,6 +61,7 @@ class Collector:
         self._cards = cards
         self._cluster = witnesses.cluster
         self._pod_by_uid = witnesses.pod_by_uid
+        self._cards_asked = witnesses.cards_asked
         self._clock = witnesses.clock
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
@@ -96,9 +101,13 @@ class Collector:
         return freed
 
     def _suspects(self, lease: KnownLease) -> Sequence[Holder]:
-        """Whom our caches do not show on the card's node. The pod that a card is kept for need not be there yet."""
+        """Whom our caches do not show on the card. The pod that a card is kept for need not be there yet."""
         record = lease.record
-        absent = [share.holder for share in record.shares if self._node_of(share.holder) != record.node]
+        absent = [
+            share.holder
+            for share in record.shares
+            if self._node_of(share.holder) != record.node or self._has_others(lease, share.holder)
+        ]
         if record.kept_for is not None and self._node_of(record.kept_for) is None:
             absent.append(record.kept_for)
         return absent
@@ -108,13 +117,26 @@ class Collector:
         pod = self._pod_by_uid(holder.uid)
         return None if pod is None or pod.status.phase in FINISHED else pod.spec.node_name
 
+    def _has_others(self, lease: KnownLease, holder: Holder) -> bool:
+        """Whether the pod was bound with just as many cards as it asks for, and this one is not among them.
+
+        A bind that was cut short may leave such a Lease. That the pod was told is not enough: a user could change
+        what it says. Only a card that the pod holds beyond what it asked for can be freed here.
+        """
+        pod = self._pod_by_uid(holder.uid)
+        told = pod.metadata.annotations.get(carrel.DEVICES, "").split(",") if pod else []
+        if pod is None or lease.record.gpu in told or len(set(told)) != self._cards_asked(pod):
+            return False
+        return {each.record.gpu for each in self._books.leases_of(holder.uid)} > set(told)
+
     async def _free(self, lease: KnownLease, holder: Holder) -> str:
         """Why the pod was taken off the Lease; empty if it was not."""
         if "/" not in holder.name:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
-        if not why and holder != record.kept_for and _node_of(pod) != record.node and self._had_time(lease, holder):
+        is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
+        if is_elsewhere and holder != record.kept_for and self._had_time(lease, holder):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
@@ -135,7 +157,7 @@ class Collector:
         Another bind of the same pod has time of its own. Other pods that come to the card and go change nothing.
         """
         key, now = (lease.name, holder.uid), self._clock()
-        mark = lease.record.tries.get(holder.uid) or lease.version
+        mark = ",".join(lease.record.tries.get(holder.uid, ())) or lease.version
         seen = self._unbound.get(key)
         if seen is None or seen.mark != mark:
             self._unbound[key] = _Unbound(mark, now)

@@ -67,14 +67,14 @@ class Cards:
         return None
 
     async def give_back(self, uid: str) -> None:
-        """Takes the pod off the Leases that our last `take` for it has written.
+        """Takes our last bind of the pod off its Leases, and the pod too where no other bind relies on it.
 
-        Not off others: another replica may be binding the same pod, and would be robbed of what it relies on.
+        Another replica may be binding the same pod at this moment, and would be robbed of its card.
         """
         bind = self._binds.pop(uid, None)
         for lease in self._books.leases() if bind else ():
-            if bind and lease.record.tries.get(uid) == bind.mark:
-                await self.strike(lease.record.node, lease.record.index, uid, only_mark=bind.mark)
+            if bind and bind.mark in lease.record.tries.get(uid, ()):
+                await self._change(lease.name, lambda record, mark=bind.mark: record.given_back(uid, mark))  # type: ignore[misc] # bound now
 
     def let_stand(self, uid: str) -> None:
         """The pod is bound, or nobody knows whether it is: its cards stay its own."""
@@ -84,24 +84,25 @@ class Cards:
         """When the bind that is under way began to take the pod's cards."""
         return self._binds[uid].since
 
-    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "", only_mark: str = "") -> bool:
+    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
         """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
 
-        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does, and with
-        `only_mark`, only while the share is that bind's.
+        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does.
         """
-        name = gpuclaim.lease_name(node, index)
+        return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
+
+    async def _change(self, name: str, change: Callable[[CardRecord], CardRecord], only_version: str = "") -> bool:
+        """Whether the Lease is now as the change would have it."""
         async with self._lock(name):
             for _ in range(ATTEMPTS):
                 lease = self._books.lease(name)
-                if lease is None or not lease.record.names(uid):
+                after = change(lease.record) if lease else None
+                if lease is None or after is None or after == lease.record:
                     return True
                 if only_version and lease.version != only_version:
                     return False
-                if only_mark and lease.record.tries.get(uid) != only_mark:
-                    return False
                 try:
-                    await self._write(lease.record.without(uid), lease)
+                    await self._write(after, lease)
                     return True
                 except (Conflict, AlreadyExists, NotFound, Unknown):
                     await self._look_again(name, lease)
@@ -131,13 +132,13 @@ class Cards:
             for _ in range(ATTEMPTS):
                 lease = self._books.lease(name)
                 record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
-                if record.tries.get(share.holder.uid) == mark:
+                if mark in record.tries.get(share.holder.uid, ()):
                     return None  # written, though the answer was lost
                 refusal = self._no_longer(gpu, share)
                 if refusal is not None:
                     return refusal
-                # A card that the pod has already, from an earlier try, is written again with our mark: the collector or
-                # another replica, which may be about to free it, then finds the Lease changed.
+                # On a card that the pod has already, from an earlier try, our mark is added: the collector or another
+                # replica, which may be about to free it, then finds the Lease changed.
                 try:
                     await self._write(record.taking(share, mark), lease)
                     return None
