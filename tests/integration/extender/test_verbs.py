@@ -13,7 +13,7 @@ from carrel.core.ledger import Ledger
 from carrel.usecases.find import Finder
 from tests.integration.extender.opened import Opened, an_open_extender
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import a_node, held, holder
 
 NODES = ["n1", "n2", "n3"]
 
@@ -219,3 +219,25 @@ def test_metrics_of_an_empty_ledger_are_all_there() -> None:
 
     for state in ("free", "shared", "whole", "kept", "unusable"):
         assert f'carrel_cards{{state="{state}"}} 0.0' in text
+
+
+def test_metrics_follow_the_ledger_through_every_change() -> None:
+    ledger = Ledger([a_node("n1"), a_node("n2", cards=1)])
+    metrics = Metrics(ledger, dict)
+    metrics.text()
+
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.hold(held("b", "n2", 0, None))
+    now = metrics.text().decode()
+    assert 'carrel_cards{state="shared"} 1.0' in now
+    assert 'carrel_cards{state="whole"} 1.0' in now
+    assert 'carrel_cards{state="free"} 1.0' in now
+    ledger.keep("GPU-n1-1", holder("c"))
+    ledger.remove_node("n2")
+    ledger.give_back("uid-a")
+
+    def seen(by: Metrics) -> list[str]:
+        return [line for line in by.text().decode().splitlines() if line.startswith(("carrel_cards", "carrel_memory"))]
+
+    assert seen(metrics) == seen(Metrics(ledger, dict))
+    assert 'carrel_cards{state="kept"} 1.0' in seen(metrics)
