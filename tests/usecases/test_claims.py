@@ -7,7 +7,7 @@ import pytest
 
 from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
 from carrel.core.reasons import Refusal
-from carrel.ports.cluster import BindTarget, Deletion, Json, MergePatch
+from carrel.ports.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, LEASES, PODS
 from carrel.protocols.kubernetes.shapes import GpuClaim, Pod
 from carrel.usecases.claims import Claims, Knowledge, Standing
@@ -234,7 +234,8 @@ async def test_a_claim_that_changed_since_it_was_read_is_left_alone() -> None:
         assert old is not None
         await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"metadata": {"labels": {"a": "b"}}}), "lab")
 
-        assert await Writer(carrel).claims.write(old) is None
+        with pytest.raises(Conflict):
+            await Writer(carrel).claims.write(old)
 
         assert await status(lab) == {}
 

@@ -14,6 +14,7 @@ from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
 from carrel.core.shares import Holder
 from carrel.doors.controller.metrics import Metrics
+from carrel.ports.cluster import Conflict
 from carrel.protocols.gpuclaim import CLAIM
 from carrel.protocols.kubernetes.shapes import GpuClaim, Lease, Pod
 from carrel.usecases.claims import Claims, Knowledge
@@ -24,7 +25,7 @@ from carrel.wiring import NAMESPACE_OF, Carrel
 log = logging.getLogger(__name__)
 
 SWEEP_S = 30.0
-"""How often all Leases are looked at, should nobody have told us that a pod is gone."""
+"""How often all Leases and claims are looked at, should nobody have told us that something changed."""
 SETTLE_S = 0.5
 """A pod, its claim and its Leases are heard of one after the other: their story is read when it is complete."""
 AGAIN_S = 15.0
@@ -61,8 +62,6 @@ class Duties:
         try:
             for pod in self._carrel.pods.store:
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
-            for claim in self._carrel.claims.store:
-                self._see_claim(None, claim)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(serve(self._leases_due, self._look_after_lease))
                 tasks.create_task(serve(self._claims_due, self._look_after_claim))
@@ -84,6 +83,8 @@ class Duties:
         while True:
             for name in self._carrel.collector.due():
                 self._leases_due.add(name)
+            for claim in self._carrel.claims.store:
+                self._see_claim(None, claim)
             await asyncio.sleep(SWEEP_S)
 
     # --- what was heard ----------------------------------------------------------------------------------------------
@@ -106,6 +107,9 @@ class Duties:
             pod = self._carrel.pods.store.by_uid(holder.uid)
             if pod is not None:
                 self._pod_has_news(pod)
+            elif known is not None:
+                # We heard that the pod is gone before we heard that it had the card; or it is only now to come.
+                self._leases_due.add_after(known.name, SETTLE_S)
 
     def _pod_has_news(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
@@ -128,7 +132,11 @@ class Duties:
         claim = self._carrel.claims.store.get(key.name, key.namespace)
         if claim is None:
             return
-        standing = await self._claims.write(claim)
+        try:
+            standing = await self._claims.write(claim)
+        except Conflict:
+            self._claims_due.add_after(key, SETTLE_S)  # when we have heard what it says now
+            return
         if standing is not None:
             self._metrics.claims.inc()
             log.info("claim_written claim=%s/%s phase=%s", key.namespace, key.name, standing.phase.value)
