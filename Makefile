@@ -26,7 +26,7 @@ bench: $(READY)  ## Run the benchmarks; they print figures and ratios
 	@$(BIN)/python -m benchmarks
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; minutes the first time, which builds it)
-	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadgroup tests/e2e
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
 	@$(BIN)/python -m testbed up

@@ -25,7 +25,6 @@ from testbed.processes import tail
 from testbed.runs import Run
 
 HOLLOW_NODES = 3
-TEST_BEDS = ("node", "cluster", "server", "api_server")
 _going_on: list[Run] = []
 
 
@@ -76,14 +75,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections += [(f"log of {log.stem}", tail(log)) for run in _going_on for log in run.logs]
     return report
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one test bed go to one worker (`--dist loadgroup`), so that each is started once."""
-    for item in items:
-        needed = [name for name in getattr(item, "fixturenames", []) if name in TEST_BEDS]
-        item.add_marker(pytest.mark.xdist_group(needed[0] if needed else item.path.name))
 
 
 def pytest_sessionstart() -> None:

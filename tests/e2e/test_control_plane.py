@@ -1,16 +1,31 @@
 import json
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from testbed import tools
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod, wait_for_phase
+
+
+CHART = "apiVersion: v2\nname: note\nversion: 0.1.0\nkubeVersion: '>=1.20.0-0'\n"
+TEMPLATE = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .Release.Name }}
+data:
+  colour: {{ .Values.colour | quote }}
+"""
 
 
 def test_the_api_server_answers_and_says_its_version(api_server: ApiServer) -> None:
@@ -28,6 +43,26 @@ def test_two_api_servers_run_side_by_side_and_know_nothing_of_each_other(api_ser
         second.call("POST", "/api/v1/namespaces", {"metadata": {"name": "only-here"}})
         assert second.call("GET", "/api/v1/namespaces/only-here")["metadata"]["name"] == "only-here"
         assert is_gone(api_server, "/api/v1/namespaces/only-here")
+
+
+def test_helm_installs_lists_and_takes_away_a_release(api_server: ApiServer, tmp_path: Path) -> None:
+    chart = tmp_path / "note"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text(CHART)
+    (chart / "templates/note.yaml").write_text(TEMPLATE)
+    home = os.environ | {"HOME": str(tmp_path), "KUBECONFIG": str(api_server.kubeconfig)}
+
+    def helm(*arguments: str) -> str:
+        done = subprocess.run([tools.helm(), *arguments], env=home, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    path = "/api/v1/namespaces/default/configmaps/first"
+    helm("install", "first", str(chart), "--set", "colour=blue")
+    assert api_server.call("GET", path)["data"] == {"colour": "blue"}
+    assert [release["name"] for release in json.loads(helm("list", "--output", "json"))] == ["first"]
+    helm("uninstall", "first")
+    assert is_gone(api_server, path)
 
 
 def test_a_deployment_becomes_pods_that_run_on_hollow_nodes(cluster: ApiServer) -> None:
