@@ -5,10 +5,10 @@ import pytest
 from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
 from carrel.core.placement import Placement, place
 from carrel.core.shares import Holder
-from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unavailable
+from carrel.ports.cluster import Conflict, Deletion, Json, MergePatch, Page, Selection, Unavailable
 from carrel.protocols.carrel import CardRecord, write_lease
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
-from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.kubernetes.shapes import Lease, Pod
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab
@@ -232,6 +232,27 @@ async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_o
             assert len(await carrel.collector.collect()) == 3 - write
             assert await lab.held() == {"gpu-n1-0": {stays: 1000}}
             assert await carrel.collector.collect() == []
+
+
+async def test_a_list_that_is_behind_does_not_make_a_lease_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        await a_bound_pod(lab, carrel)
+        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
+
+        async def refused(*_: object, **__: object) -> Json:
+            raise Conflict(409, "Conflict", "the Lease has changed")
+
+        async def behind(*_: object, **__: object) -> Page[Lease]:
+            return Page([], "1")
+
+        with monkeypatch.context() as bad_day:
+            bad_day.setattr(carrel.cluster, "delete", refused)
+            bad_day.setattr(carrel.cluster, "list", behind)
+            assert await freed(carrel) == []
+
+        assert await freed(carrel) == ["the pod is gone"]
+        assert await _leases(lab) == []
 
 
 async def _leases(lab: Lab) -> list[str]:

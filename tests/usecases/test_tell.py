@@ -6,7 +6,7 @@ import pytest
 
 from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
 from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Deletion, Json, MergePatch, Selection
+from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unknown
 from carrel.protocols.kubernetes.events import Note
 from carrel.protocols.kubernetes.resources import EVENTS, NODES, PODS
 from carrel.usecases.tell import Allowance, Telling, assigned_note, nodes_for, waiting_note
@@ -140,9 +140,10 @@ async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() ->
         body = await lab.pod("train", limits=GPU_MEM)
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, lose_answer=1.0))) as carrel:
             telling, pod = teller(lab, carrel), await carrel.sees(body)
-            for _ in range(3):
-                assert not await telling.tell(pod, NO_ROOM)
-                lab.clock.now += timedelta(seconds=60)
+            with pytest.raises(Unknown):
+                await telling.tell(pod, NO_ROOM)
+            lab.clock.now += timedelta(seconds=60)
+            assert not await telling.tell(pod, NO_ROOM)
 
         assert await told(lab) == {NO_ROOM.message: 1}
 

@@ -187,7 +187,11 @@ class Cards:
         if found:
             self._books.see_lease(None, found[0])
         elif before is not None:
-            self._books.erased(name, before.uid)
+            # A list may be behind. To forget a Lease that is there would be to lose a pod's card for good: ask for it.
+            try:
+                await self._cabinet.cluster.get(LEASES, name, self._cabinet.namespace)
+            except NotFound:
+                self._books.erased(name, before.uid)
 
 
 def _known(answer: Json, record: CardRecord) -> KnownLease:

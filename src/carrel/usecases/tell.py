@@ -119,7 +119,10 @@ class Telling:
         self._told.pop(uid, None)
 
     async def tell(self, pod: Pod, note: Note) -> bool:
-        """Whether an Event was written. False: it was told before, or it is too soon; say again what is true later."""
+        """Whether an Event was written. False: it was told before, or it is too soon; say again what is true later.
+
+        Raises `ClusterError` if the API server does not take it: try again soon.
+        """
         uid, now = pod.metadata.uid, self._now()
         if uid not in self._told:
             self._told[uid] = await self._last_told(pod)
@@ -132,7 +135,7 @@ class Telling:
             await self._write(pod, note, now)
         except Unknown:
             del self._told[uid]  # looked up before the next word
-            return False
+            raise
         self._told[uid] = _Told(note.reason, note.text, now)
         return True
 

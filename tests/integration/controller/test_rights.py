@@ -15,8 +15,10 @@ from carrel.core.reasons import Refusal
 from carrel.core.shares import Holder
 from carrel.manifests import rbac
 from carrel.ports.cluster import Deletion
+from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
 from carrel.usecases.claims import Claims, Knowledge
+from carrel.usecases.observe import KnownLease
 from carrel.usecases.tell import Telling, waiting_note
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -67,6 +69,8 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
     async with lab.replica(recorder) as carrel:
         for name in ("a", "b"):
             assert await carrel.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
+        # Somebody has deleted a Lease, and the extender has not heard of it yet.
+        carrel.books.wrote(KnownLease("gpu-n2-0", "a-uid", "1", CardRecord("n2", 0, "GPU-n2-0")))
         replaced = await carrel.sees(await lab.pod("c", limits=GPU_MEM))
         await lab.client.delete(PODS, "c", "lab", how=Deletion(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
