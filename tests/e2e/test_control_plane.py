@@ -16,7 +16,6 @@ from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod, wait_for_phase
 
-
 CHART = "apiVersion: v2\nname: note\nversion: 0.1.0\nkubeVersion: '>=1.20.0-0'\n"
 TEMPLATE = """\
 apiVersion: v1

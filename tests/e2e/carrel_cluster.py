@@ -1,0 +1,88 @@
+"""A real control plane with hollow GPU nodes, a real kube-scheduler for `gpu-scheduler`, and Carrel as processes."""
+
+import json
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.manifests import crds
+from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
+from carrel.protocols.kubernetes.scheduler_config import Extender, scheduler_config
+from testbed.control_plane import ApiServer, Shape
+from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
+from testbed.hollow import start_hollow_nodes
+from testbed.processes import Process
+
+OURS = "carrel"
+
+
+def a_node(name: str, memories: Sequence[int], islands: str = "", **labels: str) -> Node:
+    """`islands="aabb"`: cards 0 and 1 are linked, and 2 and 3."""
+    gpus = tuple(
+        Gpu(f"GPU-{name}-{i}", name, i, "NVIDIA-RTX-A6000", MiB(memory), islands[i : i + 1], 600 if islands else 0)
+        for i, memory in enumerate(memories)
+    )
+    return Node(name, gpus, labels)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+class CarrelCluster:
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self._port = _free_port()
+        self.extender = self.start_extender()
+        carrel = [sys.executable, "-m", "carrel"]
+        api.start("controller", [*carrel, "controller", "--kubeconfig", api.kubeconfig, "--port", "0"])
+        config = scheduler_config(f"1.{api.minor}", Extender(f"http://127.0.0.1:{self._port}", timeout_s=150))
+        api.start_scheduler("gpu-scheduler", config["extenders"])
+
+    def start_extender(self) -> Process:
+        command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
+        process = self.api.start("extender", [*command, "--port", str(self._port)])
+        process.wait_until("ready", self._is_ready)
+        return process
+
+    def _is_ready(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+
+    # --- what the cluster says, read anew ----------------------------------------------------------------------------
+
+    def pods(self, namespace: str) -> dict[str, dict[str, Any]]:
+        items = self.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        return {pod["metadata"]["name"]: pod for pod in items}
+
+    def held(self) -> dict[str, dict[str, int | None]]:
+        """Card (`n1-0`) → uid → MiB, None for the whole card, from nothing but the Leases."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"
+        leases = {lease["metadata"]["name"]: lease for lease in self.api.call("GET", path)["items"]}
+        return {
+            name.removeprefix("gpu-"): {
+                uid: share.get("mib")
+                for uid, share in json.loads(lease["metadata"]["annotations"]["carrel.dev/shares"]).items()
+            }
+            for name, lease in leases.items()
+            if "carrel.dev/shares" in lease["metadata"].get("annotations", {})
+        }
+
+
+@contextmanager
+def carrel_cluster(name: str, nodes: Sequence[Node]) -> Iterator[CarrelCluster]:
+    with shown_run(name) as run, start_api_server(run, Shape(service_accounts=True)) as api:
+        api.start_controllers()
+        for crd in crds():
+            api.call("POST", CRDS.path(), crd)
+        api.call("POST", NAMESPACES.path(), {"metadata": {"name": OURS}})
+        start_hollow_nodes(api, nodes)
+        api.wait_for_namespace("default")
+        yield CarrelCluster(api)

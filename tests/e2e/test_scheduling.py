@@ -1,0 +1,229 @@
+"""The real kube-scheduler with Carrel's extender: the figures of the documents, every dialect, gangs, and a kill -9."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from carrel.adapters.kube import Client, HttpTransport, access_to
+from carrel.wiring import Carrel
+from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
+
+EXAMPLES = [a_node(name, [16276] * 2) for name in ("n1", "n2", "n3")]
+FOUR = [a_node("four", [16276] * 4)]
+GANG = [a_node(f"gang-{number}", [40960] * 4, "aaaa") for number in range(4)]
+MIXED = [a_node(f"mixed-{number:02}", [16276, 16276, 49140, 49140, 81920, 81920], "..aabb") for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def cluster_of_carrel() -> Iterator[CarrelCluster]:
+    with carrel_cluster("scheduling", [*EXAMPLES, *FOUR, *GANG, *MIXED]) as cluster:
+        yield cluster
+
+
+def a_pod(
+    name: str, on: str = "", annotations: Mapping[str, str] | None = None, limits: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """`on="n1,n2"`: only there."""
+    spec: dict[str, Any] = {"schedulerName": "gpu-scheduler"}
+    if on:
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": on.split(",")}]}]
+        spec["affinity"] = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        }
+    manifest = pod(name, limits=limits, **spec)
+    manifest["metadata"]["annotations"] = dict(annotations or {})
+    return manifest
+
+
+def gpu_mem(mib: int) -> dict[str, str]:
+    return {"aliyun.com/gpu-mem": str(mib)}
+
+
+def a_claim(cluster: CarrelCluster, namespace: str, name: str, **spec: Any) -> None:
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": name}, "spec": spec}
+    cluster.api.call("POST", f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims", body)
+
+
+def run(cluster: CarrelCluster, namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
+    create(cluster.api, namespace, manifest)
+    return wait_for_phase(cluster.api, namespace, manifest["metadata"]["name"], "Running")
+
+
+def all_run(cluster: CarrelCluster, namespace: str, count: int) -> bool:
+    running = [each for each in cluster.pods(namespace).values() if each["status"]["phase"] == "Running"]
+    return len(running) == count
+
+
+def check_the_books(cluster: CarrelCluster, namespace: str) -> None:
+    """Recomputed from Leases and Pods alone: no card oversubscribed, every pod has just the cards it was told."""
+    memory = {gpu.uuid: gpu.memory for node in (*EXAMPLES, *FOUR, *GANG, *MIXED) for gpu in node.gpus}
+    held = cluster.held()
+    for card, shares in held.items():
+        total = memory[f"GPU-{card}"]
+        assert sum(total if mib is None else mib for mib in shares.values()) <= total, (card, shares)
+    for name, each in cluster.pods(namespace).items():
+        told = each["metadata"]["annotations"].get("carrel.dev/devices", "")
+        has = {f"GPU-{card}" for card, shares in held.items() if each["metadata"]["uid"] in shares}
+        assert set(told.split(",") if told else ()) == has, name
+
+
+def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_card(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        for number, (node, mib) in enumerate(
+            [("n1", 16276), ("n1", 12207), ("n2", 12207), ("n2", 12207), ("n3", 8138), ("n3", 16276)]
+        ):
+            run(cluster, ours, a_pod(f"tenant-{number}", node, limits=gpu_mem(mib)))
+
+        placed = run(cluster, ours, a_pod("asks", "n1,n2,n3", limits=gpu_mem(8138)))
+
+        assert placed["spec"]["nodeName"] == "n3"
+        notes = placed["metadata"]["annotations"]
+        assert {key: value for key, value in notes.items() if "ASSUME_TIME" not in key} == {
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_DEV": "16276",
+            "ALIYUN_COM_GPU_MEM_POD": "8138",
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            "carrel.dev/devices": "GPU-n3-0",
+        }
+        check_the_books(cluster, ours)
+
+
+def test_of_four_cards_with_12207_8138_4069_16276_free_the_least_that_fits_is_chosen(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        for index, used in enumerate((4069, 8138, 12207)):
+            devices = {"count": 1, "exclusivity": "Shared", "memoryMiB": used, "policy": "preferIds"}
+            a_claim(cluster, ours, f"claim-{index}", devices={**devices, "preferIds": [index]})
+            run(cluster, ours, a_pod(f"tenant-{index}", "four", {"gpu.scheduling/claim": f"claim-{index}"}))
+
+        placed = run(cluster, ours, a_pod("asks", "four", limits=gpu_mem(8138)))
+
+        assert placed["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+
+
+def test_a_pod_that_must_wait_is_told_why_and_is_placed_when_the_card_is_free(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        for name in ("a", "b"):
+            run(cluster, ours, a_pod(name, "n1", limits=gpu_mem(16276)))
+        create(cluster.api, ours, a_pod("waits", "n1", {"gpu-fraction": "0.5"}))
+
+        def told() -> bool:
+            path = f"/api/v1/namespaces/{ours}/events?fieldSelector=involvedObject.name=waits"
+            return any(
+                "GPU 0 of n1" in e["message"] or "n1" in e["message"] for e in cluster.api.call("GET", path)["items"]
+            )
+
+        eventually(told)
+        cluster.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/a")
+
+        wait_for_phase(cluster.api, ours, "waits", "Running")
+        check_the_books(cluster, ours)
+
+
+def test_a_gang_of_eight_over_four_nodes_is_placed_as_one(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        a_claim(cluster, ours, "job", devices={"count": 2}, gangRef="job", gangSize=8)
+        on = ",".join(node.name for node in GANG)
+        for number in range(7):
+            create(cluster.api, ours, a_pod(f"member-{number}", on, {"gpu.scheduling/claim": "job"}))
+        eventually(lambda: "waits for 1 more member" in json.dumps(cluster.pods(ours)["member-0"]["status"]))
+        assert not any(each["spec"].get("nodeName") for each in cluster.pods(ours).values())
+
+        create(cluster.api, ours, a_pod("member-7", on, {"gpu.scheduling/claim": "job"}))
+
+        eventually(lambda: all_run(cluster, ours, 8), limit_s=180)
+        check_the_books(cluster, ours)
+        claim = f"/apis/gpu.scheduling/v1/namespaces/{ours}/gpuclaims/job"
+        eventually(lambda: cluster.api.call("GET", claim).get("status", {}).get("phase") == "Bound")
+
+
+def mixed_pods(count: int, chance: Random) -> list[dict[str, Any]]:
+    on = ",".join(node.name for node in MIXED)
+    kinds: list[dict[str, Any]] = [
+        {"limits": gpu_mem(8138)},
+        {"limits": gpu_mem(12207)},
+        {"limits": {"nvidia.com/gpu": "1"}},
+        {"annotations": {"gpu-fraction": "0.5"}},
+        {"annotations": {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"}},
+        {"annotations": {"gpu.scheduling/claim": "pair"}},
+        {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "8138"}},
+        {},
+    ]
+    pods = []
+    for number in range(count):
+        kind = chance.choice(kinds)
+        pods.append(a_pod(f"mixed-{number}", on, **kind))
+    return pods
+
+
+def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_card_is_oversubscribed(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        a_claim(cluster, ours, "pair", devices={"count": 2}, topology={"mode": "Required"})
+        for manifest in mixed_pods(200, Random(1)):
+            create(cluster.api, ours, manifest)
+
+        eventually(lambda: all_run(cluster, ours, 200), limit_s=180)
+
+        check_the_books(cluster, ours)
+        for each in cluster.pods(ours).values():
+            if "gpu.scheduling/claim" in each["metadata"]["annotations"]:
+                ids = each["metadata"]["annotations"]["gpu.scheduling/allocated"]
+                assert ids in ("2,3", "4,5"), "a claim of two cards lies in one island"
+
+
+def test_an_extender_that_is_killed_in_the_middle_loses_and_doubles_nothing(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        a_claim(cluster, ours, "pair", devices={"count": 2}, topology={"mode": "Required"})
+        for manifest in mixed_pods(60, Random(2)):
+            create(cluster.api, ours, manifest)
+        for already in (5, 20, 40):
+            eventually(lambda already=already: bound(cluster, ours) >= already, limit_s=180)  # type: ignore[misc] # now
+            cluster.extender.program.kill()
+            cluster.extender.program.wait()
+            cluster.extender = cluster.start_extender()
+
+        eventually(lambda: all_run(cluster, ours, 60), limit_s=240)
+        eventually(lambda: books_are_right(cluster, ours), limit_s=180)
+
+
+def bound(cluster: CarrelCluster, namespace: str) -> int:
+    return sum(bool(each["spec"].get("nodeName")) for each in cluster.pods(namespace).values())
+
+
+def books_are_right(cluster: CarrelCluster, namespace: str) -> bool:
+    """What a killed bind has left on a Lease is freed after a while."""
+    try:
+        check_the_books(cluster, namespace)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_the_ledger_that_is_rebuilt_from_the_cluster_is_sound(cluster_of_carrel: CarrelCluster) -> None:
+    async def read() -> Carrel:
+        client = Client(HttpTransport(access_to(cluster_of_carrel.api.kubeconfig, {})))
+        try:
+            carrel = Carrel(client)
+            await carrel.mirror.read_once()
+            return carrel
+        finally:
+            await client.aclose()
+
+    ledger = asyncio.run(read()).books.ledger
+
+    ledger.audit()
+    assert len(ledger.nodes) == len(EXAMPLES) + len(FOUR) + len(GANG) + len(MIXED)
