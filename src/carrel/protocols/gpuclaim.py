@@ -92,12 +92,16 @@ def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusa
 def claim_status(
     phase: Phase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
 ) -> dict[str, Any]:
+    """For a merge patch: what is not known is null, which removes it.
+
+    Not an empty text: some builds of kube-apiserver 1.20 take one for null, and refuse it where text belongs.
+    """
     return {
         "phase": phase.value,
-        "nodeName": node,
+        "nodeName": node or None,
         "gpuIds": list(ids),
-        "allocated": f"{node}:{_joined(ids)}" if ids else "",
-        "message": message,
+        "allocated": f"{node}:{_joined(ids)}" if ids else None,
+        "message": message or None,
         "observedGeneration": generation,
     }
 
@@ -236,7 +240,7 @@ def _labelled_memory(node: str, labels: Mapping[str, str]) -> MiB:
 
 
 def _device(gpu: Gpu, in_use_by: Sequence[str]) -> dict[str, Any]:
-    return {
+    device = {
         "id": gpu.index,
         "inUseBy": list(in_use_by),
         "health": UNHEALTHY if gpu.unusable else HEALTHY,
@@ -247,6 +251,7 @@ def _device(gpu: Gpu, in_use_by: Sequence[str]) -> dict[str, Any]:
         "memoryMiB": gpu.memory,
         "reason": gpu.unusable,
     }
+    return {key: value for key, value in device.items() if value != ""}
 
 
 def _unusable(device: Device) -> str:
