@@ -14,7 +14,18 @@ def api(
     ] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Write a kubeconfig for this server to this file.")] = None,
 ) -> None:
-    """Serve an embedded, in-memory Kubernetes API for kubectl and other clients."""
+    """Serve an embedded, in-memory Kubernetes API for kubectl and other clients.
+
+    Everything is kept in memory and gone when it ends. It has no users: whoever reaches the port may do anything.
+
+    Examples:
+
+      carrel api
+
+      carrel api --tls --kubeconfig embedded.kubeconfig --load my-pods.yaml
+
+      kubectl --server http://127.0.0.1:8001 get pods -A -w
+    """
     import asyncio
 
     from carrel.doors.api.serving import Failed, run

@@ -1,0 +1,60 @@
+"""What people may use is written where they look for it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from carrel.__main__ import app
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined] # a group has commands
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "version"])
+def test_every_command_is_in_the_readme_and_its_help_has_an_example(command: str) -> None:
+    readme = (ROOT / "README.md").read_text()
+    help_text = subprocess.run(
+        [sys.executable, "-m", "carrel", command, "--help"], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert re.search(rf"`carrel {command}`|`carrel [a-z, `]*`{command}`", readme), "it is not in the README"
+    assert re.search(r"Examples?:", help_text)
+    assert f"carrel {command}" in help_text
+
+
+def test_every_make_task_says_what_it_does() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony is not None
+    tasks = set(phony[1].split())
+
+    assert tasks == set(re.findall(r"^([a-z0-9]+):.*## \S", text, re.MULTILINE))
+
+
+def test_the_architecture_names_every_module_it_is_made_of() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = [
+        path.stem
+        for layer in ("core", "protocols", "ports", "usecases")
+        for path in (ROOT / "src" / "carrel" / layer).glob("*.py")
+        if path.stem != "__init__"
+    ]
+    doors = [path.name for path in (ROOT / "src" / "carrel" / "doors").iterdir() if (path / "__init__.py").exists()]
+
+    assert not [name for name in (*modules, *doors) if not re.search(rf"\b{name}\b", text)]
+
+
+def test_decisions_are_numbered_dated_and_one_page() -> None:
+    pages = sorted((ROOT / "decisions").glob("*.md"))
+    numbers = [int(page.name[:4]) for page in pages]
+
+    assert numbers == list(range(1, len(pages) + 1))
+    for page in pages:
+        lines = page.read_text().splitlines()
+        assert re.fullmatch(rf"# {int(page.name[:4])}\. .+", lines[0])
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", lines[1])
+        assert len(lines) <= 60
