@@ -136,7 +136,7 @@ async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
         def reaches(phase: str, allocated: str) -> Callable[[], Awaitable[bool]]:
             async def has() -> bool:
                 status = (await lab.client.get(GPU_CLAIMS, "two", "lab")).get("status", {})
-                return (status.get("phase"), status.get("allocated")) == (phase, allocated)
+                return (status.get("phase"), status.get("allocated", "")) == (phase, allocated)
 
             return has
 
