@@ -143,8 +143,7 @@ class Desk:
         """Which kind of no, and why; both empty: bound."""
         if not self._staff.is_synced():
             return "not_ready", REBUILDING
-        self._binds += 1
-        self._idle.clear()
+        self._count_binds(1)
         try:
             pod = await self._staff.find_pod(binding)
             if self._is_leaving and not (isinstance(pod, Refusal) or self._is_in_a_gang(pod)):
@@ -154,15 +153,21 @@ class Desk:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, error)
             return "api", f"the API server: {error}"
         finally:
-            self._binds -= 1
-            if not self._binds:
-                self._idle.set()
+            self._count_binds(-1)
         if refusal is None:
             log.info("bound pod=%s/%s node=%s", binding.namespace, binding.pod, binding.node)
             return "", ""
         why = refusal.reason
         log.info("bind_refused pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, why)
         return "refused", why
+
+    def _count_binds(self, more: int) -> None:
+        self._binds += more
+        self._metrics.binds.set(self._binds)
+        if self._binds:
+            self._idle.clear()
+        else:
+            self._idle.set()
 
     def _is_in_a_gang(self, pod: Pod) -> bool:
         ask = self._staff.scheduler.understand(pod)

@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -38,6 +38,7 @@ class Metrics:
         self.bind_s = Histogram(
             "carrel_bind_duration_seconds", "Time to answer bind.", ["outcome"], buckets=SLOW, registry=registry
         )
+        self.binds = Gauge("carrel_binds_under_way", "Binds that are being answered.", registry=registry)
         self.refusals = Counter("carrel_refusals", "Questions answered with no.", ["verb", "kind"], registry=registry)
         registry.register(_Look(ledger, silences))
 
