@@ -1,7 +1,7 @@
 """Puts Carrel's verbs together on one cluster: what every door that knows the ledger needs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -88,7 +88,10 @@ class Carrel:
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""
-        return self.scheduling.why(pod, nodes_for(pod, self.nodes.store.snapshot()))
+        return self.scheduling.why(pod, self.nodes_for(pod))
+
+    def nodes_for(self, pod: Pod) -> Sequence[str]:
+        return nodes_for(pod, self.nodes.store.snapshot())
 
     def _cards_asked(self, pod: Pod) -> int:
         ask = self.scheduling.understand(pod)

@@ -60,6 +60,11 @@ class Invalid(ClusterError):
 class Forbidden(ClusterError):
     """401 or 403: no valid credential, or no right."""
 
+    @property
+    def is_namespace_going(self) -> bool:
+        """Nothing new may be made in a namespace that is being deleted."""
+        return any(cause.get("reason") == "NamespaceTerminating" for cause in self.details.get("causes") or ())
+
 
 class Busy(ClusterError):
     """429: too many requests, or an eviction that a disruption budget does not allow now."""

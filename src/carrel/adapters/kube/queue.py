@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from carrel.adapters.kube.pace import REAL_PACE, Backoff, Pace
+from carrel.ports.cluster import ClusterError
 
 K = TypeVar("K", bound=Hashable)
 
@@ -126,7 +127,9 @@ async def serve(queue: Queue[K], look_after: Callable[[K], Awaitable[None]]) -> 
             await look_after(key)
         except Exception as error:
             delay = queue.retry(key)
-            log.warning("work_failed key=%s again_in_s=%.1f: %s", key, delay, error, exc_info=True)
+            # What the API server says needs no stack trace; a mistake of ours does.
+            is_ours = not isinstance(error, ClusterError)
+            log.warning("work_failed key=%s again_in_s=%.1f: %s", key, delay, error, exc_info=is_ours)
         else:
             queue.forget(key)
         finally:

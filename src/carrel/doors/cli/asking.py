@@ -53,7 +53,7 @@ def say_all(settings: ExplainSettings) -> None:
         headline = ask.reason if ask else _why(carrel, pod)
     else:
         headline = f"{_title(pod)} asks for {ask.request} ({ask.dialect.value})"
-        nodes = explained(carrel.books.ledger, ask.request, _nodes(carrel), pod.metadata.uid)
+        nodes = explained(carrel.books.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not Format.TABLE:
         show(
             {"pod": _title(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]},
@@ -85,7 +85,7 @@ def _why(carrel: Carrel, pod: Pod) -> str:
         return f"{title} does not wait: it is on {pod.spec.node_name}{_cards(carrel, pod)}"
     if carrel.scheduling.understand(pod) is None:
         return f"{title} asks for no card: Carrel does not keep it waiting"
-    refusal = carrel.scheduling.why(pod, _nodes(carrel))
+    refusal = carrel.why(pod)
     return (
         refusal.reason if refusal else f"there is room for {title}: {pod.spec.scheduler_name} may place it any moment"
     )
@@ -99,11 +99,6 @@ def _cards(carrel: Carrel, pod: Pod) -> str:
 
 def _waits(carrel: Carrel, pod: Pod) -> bool:
     return not pod.spec.node_name and carrel.scheduling.understand(pod) is not None
-
-
-def _nodes(carrel: Carrel) -> list[str]:
-    """Where pods may go at all; of what else keeps them off a node kube-scheduler tells."""
-    return sorted(node.metadata.name for node in carrel.nodes.store if not node.spec.unschedulable)
 
 
 def _title(pod: Pod) -> str:

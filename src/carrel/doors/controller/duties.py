@@ -8,17 +8,21 @@ hears the same changes and does nothing; when it begins to lead, it looks at eve
 import asyncio
 import logging
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
+from carrel.core.placement import candidates
 from carrel.core.shares import Holder
 from carrel.doors.controller.metrics import Metrics
 from carrel.ports.cluster import Conflict
+from carrel.protocols.asks import Ask
 from carrel.protocols.gpuclaim import CLAIM
 from carrel.protocols.kubernetes.shapes import GpuClaim, Lease, Pod
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.observe import FINISHED
+from carrel.usecases.schedule import holder_of
 from carrel.usecases.tell import Telling, assigned_note, is_waiting, waiting_note
 from carrel.wiring import NAMESPACE_OF, Carrel
 
@@ -30,6 +34,8 @@ SETTLE_S = 0.5
 """A pod, its claim and its Leases are heard of one after the other: their story is read when it is complete."""
 AGAIN_S = 15.0
 """How often a pod or a claim that waits is looked at: what it waits for changes with every other pod."""
+MOST_WOKEN = 20
+"""Pods that are woken for one card: more than it can take, so that a few of them may not fit after all."""
 RETRY = Backoff(first_s=0.5, limit_s=15.0)
 """A card must be free a minute after its pod is gone, also if the API server was away for a while."""
 
@@ -127,6 +133,26 @@ class Duties:
         if freed:
             for uid in self._waiting:
                 self._pods_due.add(uid)
+            self._carrel.wake(self._who_fits_now({each.node for each in freed}))
+
+    def _who_fits_now(self, nodes: set[str]) -> list[Holder]:
+        """Pods that the scheduler gave up on and that the freed cards would do for, the oldest first.
+
+        Only the scheduler knows all of its reasons against a node; so whoever has room there is worth another look.
+        """
+        waiting = [pod for pod in self._carrel.pods.store if is_waiting(pod) and self._is_ours(pod)]
+        waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        return [holder_of(pod) for pod in islice((pod for pod in waiting if self._fits(pod, nodes)), MOST_WOKEN)]
+
+    def _fits(self, pod: Pod, nodes: set[str]) -> bool:
+        """By itself; whether the rest of its gang fits too, the extender finds out."""
+        ask = self._carrel.scheduling.understand(pod)
+        if not isinstance(ask, Ask):
+            return False
+        return bool(candidates(self._carrel.books.ledger, ask.request, tuple(nodes), pod.metadata.uid).fitting)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        return pod.spec.scheduler_name in self._schedulers and self._carrel.scheduling.understand(pod) is not None
 
     async def _look_after_claim(self, key: ClaimKey) -> None:
         claim = self._carrel.claims.store.get(key.name, key.namespace)
@@ -149,7 +175,7 @@ class Duties:
         if pod is None:
             self._telling.forget(uid)
             self._waiting.discard(uid)
-        elif pod.spec.scheduler_name in self._schedulers and self._carrel.scheduling.understand(pod) is not None:
+        elif self._is_ours(pod):
             await (self._look_after_waiting(pod) if is_waiting(pod) else self._look_after_placed(pod))
         await asyncio.sleep(0)
 
@@ -163,7 +189,7 @@ class Duties:
         elif uid in self._waiting:
             # The scheduler gave up on it when there was no room, and nothing that it watches says that there is now.
             self._waiting.discard(uid)
-            self._carrel.wake([Holder(uid, f"{pod.metadata.namespace}/{pod.metadata.name}")])
+            self._carrel.wake([holder_of(pod)])
         self._pods_due.add_after(uid, AGAIN_S)
 
     async def _look_after_placed(self, pod: Pod) -> None:
