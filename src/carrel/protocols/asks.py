@@ -80,21 +80,23 @@ def request_of(
         return request
     if isinstance(model, Refusal):
         return model
-    request = replace(request, model=model, gang=_gang_of(pod, claim, gang_size))
+    gang = _gang_of(pod, claim, gang_size)
+    if model or gang:
+        request = replace(request, model=model, gang=gang)
     return Ask(dialect, request, claim.metadata.name if claim else "")
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
     """Whose words are on the pod. A resource of which it asks zero is not asked for."""
     notes = pod.metadata.annotations
-    spoken = {
-        Dialect.NVIDIA: resource_asked(pod, nvidia.GPU).total > 0,
-        Dialect.GPUSHARE: resource_asked(pod, gpushare.GPU_MEM).total > 0,
-        Dialect.GPUCLAIM: gpuclaim.CLAIM in notes,
-        Dialect.KAI: any(key in notes for key in (kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES)),
-        Dialect.CARREL: any(key in notes for key in (carrel.GPU_CARDS, carrel.GPU_MEMORY)),
-    }
-    return tuple(dialect for dialect, present in spoken.items() if present)
+    spoken = (
+        (Dialect.NVIDIA, resource_asked(pod, nvidia.GPU).total > 0),
+        (Dialect.GPUSHARE, resource_asked(pod, gpushare.GPU_MEM).total > 0),
+        (Dialect.GPUCLAIM, gpuclaim.CLAIM in notes),
+        (Dialect.KAI, any(key in notes for key in (kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES))),
+        (Dialect.CARREL, any(key in notes for key in (carrel.GPU_CARDS, carrel.GPU_MEMORY))),
+    )
+    return tuple(dialect for dialect, present in spoken if present)
 
 
 def _read(pod: Pod, dialect: Dialect, claim: GpuClaim | None, terms: Terms) -> Request | Refusal | None:

@@ -25,6 +25,9 @@ class ResourceAsk:
     containers: tuple[ContainerAsk, ...]
 
 
+NOTHING_ASKED = ResourceAsk(0, ())
+
+
 def subject(metadata: Metadata, kind: str = "pod") -> str:
     """How messages name an object: `pod lab/train`."""
     return f"{kind} {metadata.namespace}/{metadata.name}" if metadata.namespace else f"{kind} {metadata.name}"
@@ -37,6 +40,8 @@ def annotation_field(key: str) -> str:
 
 def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     """Summed as Kubernetes does: containers and sidecars together, or an init container beside the earlier sidecars."""
+    if not _names(pod, resource):
+        return NOTHING_ASKED
     sidecars = greediest_init = 0
     asks: list[ContainerAsk] = []
     for index, container in enumerate(pod.spec.init_containers):
@@ -52,6 +57,14 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
         asks.append(ContainerAsk(container.name, amount, init=False))
     together = sum(ask.amount for ask in asks if not ask.init)
     return ResourceAsk(max(together, greediest_init), tuple(ask for ask in asks if ask.amount))
+
+
+def _names(pod: Pod, resource: str) -> bool:
+    """Most resources are named by no container of a pod; then there is nothing to sum up."""
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        if resource in container.resources.limits or resource in container.resources.requests:
+            return True
+    return False
 
 
 def _amount(pod: Pod, container: Container, resource: str, path: str) -> int:
