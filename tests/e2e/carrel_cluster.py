@@ -23,10 +23,11 @@ OURS = "carrel"
 
 
 def a_node(name: str, memories: Sequence[int], islands: str = "", **labels: str) -> Node:
-    """`islands="aabb"`: cards 0 and 1 are linked, and 2 and 3."""
+    """`islands="..aa"`: cards 2 and 3 are linked, 0 and 1 are not."""
+    letters = islands or "." * len(memories)
     gpus = tuple(
-        Gpu(f"GPU-{name}-{i}", name, i, "NVIDIA-RTX-A6000", MiB(memory), islands[i : i + 1], 600 if islands else 0)
-        for i, memory in enumerate(memories)
+        Gpu(f"GPU-{name}-{i}", name, i, "NVIDIA-RTX-A6000", MiB(memory), letter.strip("."), 600)
+        for i, (memory, letter) in enumerate(zip(memories, letters, strict=True))
     )
     return Node(name, gpus, labels)
 

@@ -63,7 +63,7 @@ class Forbidden(ClusterError):
     @property
     def is_namespace_going(self) -> bool:
         """Nothing new may be made in a namespace that is being deleted."""
-        return any(cause.get("reason") == "NamespaceTerminating" for cause in self.details.get("causes") or ())
+        return "because it is being terminated" in self.message  # older servers give no cause for programs
 
 
 class Busy(ClusterError):
