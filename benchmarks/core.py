@@ -11,6 +11,7 @@ from carrel.core.gpus import Gpu, MiB, Node
 from carrel.core.ledger import Ledger
 from carrel.core.placement import candidates, place
 from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.core.scoring import Ranking
 from carrel.core.shares import Holder, Share
 
 NODES, CARDS, SHARES = 5_000, 8, 50_000
@@ -64,6 +65,13 @@ def measure() -> Iterator[Figure]:
         if where:
             seconds = cpu_seconds(lambda request=request, where=where: [place(ledger, request, n) for n in where])  # type: ignore[misc] # bound now
             yield Figure(f"place on one node: {name}", seconds / len(where) * 1e6, "µs", 25.0)
+
+    ranking, request = Ranking(ledger), REQUESTS["8,138 MiB on one card"]
+    ranking.demand.saw(request)
+    first = cpu_seconds(lambda: ranking.costs(request, names[:500]), runs=1)
+    yield Figure("rank 500 nodes, asked for the first time", first * 1e3, "ms")
+    again = cpu_seconds(lambda: ranking.costs(request, names[:500]))
+    yield Figure("rank 500 nodes, asked again", again * 1e3, "ms", 2.0)
 
     taken = [Share(Holder(f"new-{n}"), f"GPU-{n:04}-7", MiB(1)) for n in range(1000)]
 

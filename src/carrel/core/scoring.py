@@ -14,11 +14,14 @@ from carrel.core.ledger import Ledger
 from carrel.core.placement import Placement, place
 from carrel.core.reasons import Refusal
 from carrel.core.requests import Request
+from carrel.core.room import Summary
 
 WINDOW = 500
 """How many requests count as lately: enough to know the mix, few enough to follow it when it changes."""
 TYPICAL = 8
 """How many different requests are weighed; the rare rest would cost time and change little."""
+RECOUNT = 50
+"""Requests after which the mix is counted anew."""
 GRAIN = 0.02
 """Differences of less than a fiftieth of a card are noise, and should not outweigh the tie-break."""
 
@@ -26,20 +29,26 @@ Free = tuple[Gpu, int]
 """A card and its free MiB."""
 
 
+Typical = Sequence[tuple[Request, float]]
+"""The most frequent requests and their share of all that were asked."""
+
+
 class Demand:
-    """The mix of what is asked lately."""
+    """The mix of what is asked lately. Counted anew now and then: one request more or less changes no mix."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._recent: deque[Request] = deque(maxlen=window)
+        self._unheard = 0
+        self.typical: Typical = ()
 
     def saw(self, request: Request) -> None:
         self._recent.append(request)
-
-    def typical(self) -> list[tuple[Request, float]]:
-        """The most frequent requests and their share of all that were asked."""
-        counted = Counter(self._recent).most_common(TYPICAL)
-        total = sum(count for _, count in counted)
-        return [(request, count / total) for request, count in counted]
+        self._unheard += 1
+        if not self.typical or self._unheard >= RECOUNT:
+            self._unheard = 0
+            counted = Counter(self._recent).most_common(TYPICAL)
+            total = sum(count for _, count in counted)
+            self.typical = tuple((request, count / total) for request, count in counted)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +61,40 @@ class Cost:
     node: str
 
 
-def cost(
-    ledger: Ledger, request: Request, node: str, typical: Sequence[tuple[Request, float]], pod: str = ""
-) -> Cost | Refusal:
+class Ranking:
+    """Ranks nodes, and remembers what a request costs on a node until the node's room or the mix changes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.demand = Demand()
+        self._counted_for: Typical = ()
+        self._known: dict[str, tuple[Summary, dict[Request, Cost | Refusal]]] = {}
+
+    def costs(self, request: Request, nodes: Iterable[str], pod: str = "") -> list[Cost]:
+        """The nodes that will do, the best first. `pod` is the uid of who asks: cards may be kept for it."""
+        if self._counted_for is not self.demand.typical:
+            self._counted_for, self._known = self.demand.typical, {}
+        one_for_all = not self._ledger.kept_for(pod)
+        answers = (self._cost(request, name) if one_for_all else self._count(request, name, pod) for name in nodes)
+        return sorted(answer for answer in answers if isinstance(answer, Cost))
+
+    def _cost(self, request: Request, node: str) -> Cost | Refusal:
+        room = self._ledger.rooms.get(node)
+        if room is None:
+            return Refusal(f"{node} has no GPU that Carrel knows of")
+        known_room, costs = self._known.get(node, (None, {}))
+        if known_room is not room:
+            costs = {}
+            self._known[node] = (room, costs)
+        if request not in costs:
+            costs[request] = self._count(request, node)
+        return costs[request]
+
+    def _count(self, request: Request, node: str, pod: str = "") -> Cost | Refusal:
+        return cost(self._ledger, request, node, self._counted_for, pod)
+
+
+def cost(ledger: Ledger, request: Request, node: str, typical: Typical, pod: str = "") -> Cost | Refusal:
     answer = place(ledger, request, node, pod)
     if isinstance(answer, Refusal):
         return answer
@@ -64,7 +104,7 @@ def cost(
     return Cost(round(change / GRAIN) * GRAIN, sum(free / gpu.memory for gpu, free in after), node)
 
 
-def stranded(cards: Iterable[Free], typical: Sequence[tuple[Request, float]]) -> float:
+def stranded(cards: Iterable[Free], typical: Typical) -> float:
     """How much of the free memory no typical request could use, in cards."""
     cards = list(cards)
     total = 0.0

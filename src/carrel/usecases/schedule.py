@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from carrel.core.explanation import why_waiting
 from carrel.core.placement import Placement, held_placement, place
 from carrel.core.reasons import Refusal
-from carrel.core.scoring import Cost, Demand, cost
+from carrel.core.scoring import Ranking
 from carrel.core.shares import Holder
 from carrel.core.sieve import Filtered, Sieve
 from carrel.ports.cluster import BindTarget, Cluster, ClusterError, Conflict, NotFound, Unknown
@@ -50,7 +50,7 @@ class Scheduling:
         self._cards = cards
         self._musters = musters
         self._around = around
-        self._demand = Demand()
+        self._ranking = Ranking(books.ledger)
         self._sieve = Sieve(books.ledger)
         self._binding: set[str] = set()
 
@@ -62,7 +62,7 @@ class Scheduling:
             return Filtered(nodes, {})
         if isinstance(ask, Refusal):
             return Filtered((), dict.fromkeys(nodes, ask.reason))
-        self._demand.saw(ask.request)
+        self._ranking.demand.saw(ask.request)
         if ask.request.gang is not None:
             answer = self._musters.place(ask.request.gang, holder_of(pod), nodes)
             if isinstance(answer, Refusal):
@@ -115,13 +115,11 @@ class Scheduling:
         ask = self.understand(pod)
         if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
             return nodes
-        ledger, uid, typical = self._books.ledger, pod.metadata.uid, self._demand.typical()
-        costs = [cost(ledger, ask.request, name, typical, uid) for name in nodes]
-        best = sorted(each for each in costs if isinstance(each, Cost))
+        best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
         if self._around.spread:
             best.sort(key=lambda each: (-each.left_over, each.node))
-        ranked = [each.node for each in best]
-        return ranked + [name for name in nodes if name not in set(ranked)]
+        ranked = dict.fromkeys(each.node for each in best)
+        return [*ranked, *(name for name in nodes if name not in ranked)]
 
     # --- bind --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,68 @@
+"""Which node should take a pod: where the least is made unusable for what is asked lately."""
+
+from carrel.core.ledger import Ledger
+from carrel.core.requests import Request
+from carrel.core.scoring import Ranking, stranded
+from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
+
+
+def ranked(ledger: Ledger, request: Request, *seen: Request, nodes: tuple[str, ...] = ("n1", "n2")) -> list[str]:
+    ranking = Ranking(ledger)
+    for each in (*seen, request):
+        ranking.demand.saw(each)
+    ranking.demand.typical = tuple((each, 1 / len(seen)) for each in seen) if seen else ranking.demand.typical
+    return [cost.node for cost in ranking.costs(request, nodes)]
+
+
+def test_a_small_pod_goes_where_a_card_is_broken_into_already() -> None:
+    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=1))
+    ledger.hold(held("a", "n2", 0, 4069))
+
+    assert ranked(ledger, memory(4069), whole()) == ["n2", "n1"]
+
+
+def test_a_pod_that_would_leave_a_useless_rest_goes_elsewhere() -> None:
+    # On n1 it would leave 4,138 MiB, which nobody asks for; on n2 it fills the card.
+    ledger = a_ledger(a_node("n1", cards=1, memory=12276), a_node("n2", cards=1, memory=16276))
+    ledger.hold(held("a", "n2", 0, 8138))
+
+    assert ranked(ledger, memory(8138), memory(8138)) == ["n2", "n1"]
+
+
+def test_of_equal_nodes_the_one_with_the_least_left_over_is_first_then_the_name() -> None:
+    ledger = a_ledger(a_node("n2", cards=4), a_node("n1", cards=4), a_node("n3", cards=1))
+
+    assert ranked(ledger, whole(), nodes=("n2", "n1", "n3")) == ["n3", "n1", "n2"]
+
+
+def test_nodes_that_will_not_do_are_left_out() -> None:
+    assert ranked(a_ledger(a_node("n1", cards=1)), whole(2), nodes=("n1", "nowhere")) == []
+
+
+def test_what_is_remembered_is_forgotten_when_the_room_changes() -> None:
+    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=2))
+    ranking = Ranking(ledger)
+    ranking.demand.saw(whole())
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n1", "n2"]
+
+    ledger.hold(held("a", "n1", 0, 5))
+
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n2"]
+
+
+def test_a_card_that_is_kept_counts_for_its_pod_alone() -> None:
+    ledger = a_ledger(a_node("n1", cards=1))
+    ledger.keep("GPU-n1-0", holder("booked"))
+    ranking = Ranking(ledger)
+
+    assert ranking.costs(whole(), ["n1"]) == []
+    assert [cost.node for cost in ranking.costs(whole(), ["n1"], "uid-booked")] == ["n1"]
+
+
+def test_what_is_stranded_is_counted_in_cards() -> None:
+    cards = [(a_card("n1", 0, 1000), 500), (a_card("n1", 1, 1000), 1000), (a_card("n1", 2, 1000, model=A100), 250)]
+
+    assert stranded(cards, [(whole(), 1.0)]) == 0.75
+    assert stranded(cards, [(memory(400, model=A6000), 1.0)]) == 0.25
+    assert stranded(cards, [(whole(2), 1.0)]) == 1.75, "a node with too few such cards cannot help at all"
+    assert stranded(cards, [(whole(), 0.5), (memory(100), 0.5)]) == 0.375
