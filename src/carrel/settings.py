@@ -4,12 +4,15 @@ A door declares one dataclass of settings: each field has its type, its default,
 variables that may give it too, and beneath it the reason. Nothing else reads the environment; an option wins over it.
 """
 
+import asyncio
+import contextlib
 import inspect
 import logging
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -83,6 +86,21 @@ class DialectSettings:
         return Terms(self.memory_unit, self.shared_claims_per_card)
 
 
+@dataclass(frozen=True)
+class ServingSettings(ClusterSettings):
+    """A door that listens. Each has a port of its own."""
+
+    bind_address: Annotated[str, typer.Option(help="Address to listen on.", envvar="CARREL_BIND_ADDRESS")] = "127.0.0.1"
+    """By default only for this machine, or this pod: who may call `bind` may place pods."""
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
+    ] = 0
+    log_level: Annotated[
+        LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
+    ] = LogLevel.INFO
+    """gpushare's variable and its words."""
+
+
 def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
     """The command of a door: its options are the fields of its settings, its help is what `run` says it does."""
 
@@ -128,3 +146,26 @@ def connected(settings: ClusterSettings) -> "Client":
     from carrel.adapters.kube import Client, HttpTransport
 
     return Client(HttpTransport(usable_access(settings)))
+
+
+def serve_door(
+    name: str, settings: ServingSettings, serve: "Callable[[Client, asyncio.Event], Awaitable[None]]"
+) -> None:
+    """Runs a door that serves, until SIGINT or SIGTERM sets the event it is given; or ends with the reason."""
+    import uvloop
+
+    async def until_signalled(client: "Client") -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        async with contextlib.aclosing(client):
+            await serve(client, stop)
+
+    log_to_stderr(settings.log_level)
+    client = connected(settings)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(until_signalled(client))
+    except OSError as error:
+        where = f"{settings.bind_address}:{settings.port}"
+        raise complain(f"Cannot listen on {where}", str(error), f"carrel {name} --port 0", UNAVAILABLE) from None

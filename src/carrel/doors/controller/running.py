@@ -1,14 +1,10 @@
 """Runs the controller until a signal comes: then it lets another lead, and ends."""
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import socket
 from uuid import uuid4
-
-import uvloop
 
 from carrel.adapters.kube import Client
 from carrel.adapters.kube.leader import Candidate, Election, Leadership, LeadershipLost
@@ -16,7 +12,7 @@ from carrel.adapters.web import Address, serving
 from carrel.doors.controller.duties import Duties
 from carrel.doors.controller.metrics import Metrics, health_app
 from carrel.doors.controller.settings import ControllerSettings
-from carrel.settings import UNAVAILABLE, complain, connected, log_to_stderr
+from carrel.settings import serve_door
 from carrel.wiring import Carrel
 
 log = logging.getLogger(__name__)
@@ -42,20 +38,10 @@ class Office:
 
 
 def run(settings: ControllerSettings) -> None:
-    log_to_stderr(settings.log_level)
-    client = connected(settings)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(client, settings))
-    except OSError as error:
-        where = f"{settings.bind_address}:{settings.port}"
-        raise complain(f"Cannot listen on {where}", str(error), "carrel controller --port 0", UNAVAILABLE) from None
+    serve_door("controller", settings, lambda client, stop: _serve(client, settings, stop))
 
 
-async def _serve(client: Client, settings: ControllerSettings) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     office = Office()
     carrel = Carrel(client.fenced(office.require), settings.house())
     metrics = Metrics(office.is_held)
@@ -63,7 +49,7 @@ async def _serve(client: Client, settings: ControllerSettings) -> None:
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(metrics, lambda: carrel.mirror.is_synced)
-    async with contextlib.aclosing(client), serving(app, Address(settings.bind_address, settings.port)) as url:
+    async with serving(app, Address(settings.bind_address, settings.port)) as url:
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_look_for_silent_agents(carrel))]

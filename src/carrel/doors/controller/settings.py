@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.protocols.gpuclaim import SCHEDULER
-from carrel.settings import ClusterSettings, DialectSettings, LogLevel
+from carrel.settings import DialectSettings, ServingSettings
 
 if TYPE_CHECKING:
     from carrel.wiring import House
 
 
 @dataclass(frozen=True)
-class ControllerSettings(DialectSettings, ClusterSettings):
-    bind_address: Annotated[str, typer.Option(help="Address to listen on.", envvar="CARREL_BIND_ADDRESS")] = "127.0.0.1"
-    """Only probes and Prometheus come here; in a pod it is the pod's own address."""
+class ControllerSettings(DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
@@ -27,10 +25,6 @@ class ControllerSettings(DialectSettings, ClusterSettings):
         ),
     ] = SCHEDULER
     """Whoever else schedules a pod with a GPU has reasons of its own, which Carrel does not know."""
-    log_level: Annotated[
-        LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
-    ] = LogLevel.INFO
-    """The same words as the extender's."""
 
     def scheduler_names(self) -> frozenset[str]:
         return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())

@@ -1,18 +1,14 @@
 """Runs the extender until a signal comes: then it is no longer ready, finishes its binds, and ends."""
 
 import asyncio
-import contextlib
 import gc
 import logging
-import signal
-
-import uvloop
 
 from carrel.adapters.extender import extender_app
 from carrel.adapters.kube import Client
 from carrel.adapters.web import Address, serving
 from carrel.doors.extender.settings import ExtenderSettings
-from carrel.settings import UNAVAILABLE, complain, connected, log_to_stderr
+from carrel.settings import serve_door
 from carrel.wiring import Carrel, desk_of
 
 log = logging.getLogger(__name__)
@@ -22,24 +18,14 @@ HOUSEKEEPING_S = 5.0
 
 
 def run(settings: ExtenderSettings) -> None:
-    log_to_stderr(settings.log_level)
-    client = connected(settings)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(client, settings))
-    except OSError as error:
-        where = f"{settings.bind_address}:{settings.port}"
-        raise complain(f"Cannot listen on {where}", str(error), "carrel extender --port 0", UNAVAILABLE) from None
+    serve_door("extender", settings, lambda client, stop: _serve(client, settings, stop))
 
 
-async def _serve(client: Client, settings: ExtenderSettings) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
     carrel = Carrel(client, settings.house())
     desk = desk_of(carrel)
     address = Address(settings.bind_address, settings.port)
-    async with contextlib.aclosing(client), serving(extender_app(desk), address) as url:
+    async with serving(extender_app(desk), address) as url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_keep_house(carrel))]

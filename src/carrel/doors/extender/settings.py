@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.settings import ClusterSettings, DialectSettings, LogLevel
+from carrel.settings import DialectSettings, ServingSettings
 
 if TYPE_CHECKING:
     from carrel.wiring import House
@@ -18,9 +18,7 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(DialectSettings, ClusterSettings):
-    bind_address: Annotated[str, typer.Option(help="Address to listen on.", envvar="CARREL_BIND_ADDRESS")] = "127.0.0.1"
-    """Who may call `bind` may place pods: by default only a kube-scheduler in the same pod."""
+class ExtenderSettings(DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -33,10 +31,6 @@ class ExtenderSettings(DialectSettings, ClusterSettings):
         float, typer.Option(help="Seconds a gang may take to come together.", min=1, envvar="CARREL_GANG_TIMEOUT")
     ] = 120.0
     """Binds of the early members wait so long; kube-scheduler's time-out for the extender must be longer."""
-    log_level: Annotated[
-        LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
-    ] = LogLevel.INFO
-    """gpushare's variable and its words."""
 
     def house(self) -> "House":
         from carrel.usecases.muster import Patience
