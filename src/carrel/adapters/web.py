@@ -42,8 +42,16 @@ class _Server(uvicorn.Server):
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files, as PEM."""
+
+    certificate: str
+    key: str
+
+
 @contextlib.asynccontextmanager
-async def serving(app: AsgiApp, address: Address) -> AsyncIterator[str]:
+async def serving(app: AsgiApp, address: Address, tls: Tls | None = None) -> AsyncIterator[str]:
     """Gives the URL. When the block ends, no new call is taken and those under way are finished."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.create_server((address.host, address.port), family=family, backlog=512) as listener:
@@ -58,13 +66,20 @@ async def serving(app: AsgiApp, address: Address) -> AsyncIterator[str]:
             http="httptools",
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.key if tls else None,
         )
         server = _Server(config)
         running = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
-            await server.listens.wait()
+            listening = asyncio.ensure_future(server.listens.wait())
+            await asyncio.wait({running, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if not listening.done():
+                listening.cancel()
+                await running
+                raise RuntimeError("the server stopped before it had started")
             place = f"[{address.host}]" if ":" in address.host else address.host
-            yield f"http://{place}:{listener.getsockname()[1]}"
+            yield f"{'https' if tls else 'http'}://{place}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             await running

@@ -6,23 +6,18 @@ reader goes away or the server stops; the API itself lives on.
 
 import asyncio
 import contextlib
-import socket
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-import uvicorn
-
 from carrel.adapters.memory.certificates import Certificate
 from carrel.adapters.memory.status import ApiError
 from carrel.adapters.memory.store import encode
+from carrel.adapters.web import Address, Receive, Send, Tls, serving
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LARGEST_BODY = 3 * 1024 * 1024
 """What kube-apiserver takes."""
@@ -97,14 +92,6 @@ def _request(scope: MutableMapping[str, Any], body: bytes) -> ApiRequest:
     return ApiRequest(scope["method"], scope["path"], query, headers, body)
 
 
-class _Server(uvicorn.Server):
-    """Signals belong to whoever runs the process, not to a server inside it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @dataclass(frozen=True, slots=True)
 class Served:
     url: str
@@ -118,39 +105,12 @@ async def serve(api: Transport, *, host: str = "127.0.0.1", port: int = 0, tls: 
     app = Asgi(api)
     certificate = Certificate.make((host, "localhost")) if tls else None
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.create_server((host, port), family=_family(host), backlog=512))
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            interface="asgi3",
-            server_header=False,
-            timeout_graceful_shutdown=5,
-            http="httptools",
-        )
+        files = None
         if certificate is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            config.ssl_certfile, config.ssl_keyfile = certificate.write(folder)
-        server = _Server(config)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        try:
-            await _wait_started(server, serving)
-            place = f"[{host}]" if ":" in host else host
-            yield Served(f"{'https' if tls else 'http'}://{place}:{listener.getsockname()[1]}", certificate)
-        finally:
-            app.closing.set()
-            server.should_exit = True
-            await serving
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-async def _wait_started(server: uvicorn.Server, serving: "asyncio.Future[None]") -> None:
-    while not server.started:
-        if serving.done():
-            await serving
-            raise RuntimeError("the server stopped before it had started")
-        await asyncio.sleep(0.005)
+            files = Tls(*map(str, certificate.write(folder)))
+        async with serving(app, Address(host, port), files) as url:
+            try:
+                yield Served(url, certificate)
+            finally:
+                app.closing.set()
