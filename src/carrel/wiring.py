@@ -74,13 +74,14 @@ class Carrel:
         self.leases.on_change(self.books.see_lease)
         self.pods.on_change(self.books.see_pod)
 
-        self.cards = Cards(self.books, Cabinet(cluster, house.namespace, house.now, lambda: uuid4().hex[:12]))
-        roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
+        cabinet = Cabinet(cluster, house.namespace, house.now, house.clock, lambda: uuid4().hex[:12])
+        self.cards = Cards(self.books, cabinet)
+        self._roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
         self.wake = Waker(cluster, house.now)
-        self.musters = Musters(self.books, self.cards, Barracks(roster, self.wake, house.clock, house.patience))
+        self.musters = Musters(self.books, self.cards, Barracks(self._roster, self.wake, house.clock, house.patience))
         around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
         self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
-        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._cards_asked, house.clock)
+        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._gang_runs, house.clock)
         self.collector = Collector(self.books, self.cards, witnesses)
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
@@ -93,9 +94,10 @@ class Carrel:
     def nodes_for(self, pod: Pod) -> Sequence[str]:
         return nodes_for(pod, self.nodes.store.snapshot())
 
-    def _cards_asked(self, pod: Pod) -> int:
+    def _gang_runs(self, pod: Pod) -> bool:
         ask = self.scheduling.understand(pod)
-        return ask.request.cards if isinstance(ask, Ask) else 0
+        gang = ask.request.gang if isinstance(ask, Ask) else None
+        return gang is not None and self._roster(gang).bound > 0
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)

@@ -8,9 +8,10 @@ from carrel.core.ledger import Ledger
 from carrel.core.placement import Placement, Waiting, place
 from carrel.core.reasons import Refusal
 from carrel.core.requests import Gang
+from carrel.core.room import fit_test
 
-TRIES = 20_000
-"""How many placements a plan may try. Equal members never go back; for unequal ones the search could explode."""
+TRIES = 2_000
+"""How many times a plan may go back. Equal members never do; for unequal ones the search could explode."""
 
 _LARGE_CARD = MiB(1 << 20)
 """Parts of a card and amounts of memory are compared on a card larger than any."""
@@ -32,15 +33,15 @@ def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[Waiting], tries: int
 
 
 def _line_up(members: Sequence[Waiting]) -> Sequence[Waiting]:
-    """The most demanding first, while there is most room. Equal members stand together: their search is short."""
+    """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
     members = sorted(members, key=lambda member: member.holder.uid)
     kinds: dict[tuple[object, ...], int] = {}
     for member in members:
         kinds.setdefault((member.request, member.nodes), len(kinds))
 
-    def demand(member: Waiting) -> tuple[int, int, int]:
+    def demand(member: Waiting) -> tuple[int, int, int, int]:
         request = member.request
-        return (-request.cards, -request.amount.on(_LARGE_CARD), kinds[request, member.nodes])
+        return (len(member.nodes), -request.cards, -request.amount.on(_LARGE_CARD), kinds[request, member.nodes])
 
     return sorted(members, key=demand)
 
@@ -51,33 +52,59 @@ def _search(ledger: Ledger, gang: Gang, line: Sequence[Waiting], tries: int) -> 
     levels: list[Iterator[int]] = []
     most, stuck = -1, Refusal("")
     while len(found) < len(line):
-        member = line[len(found)]
         if len(levels) == len(found):
             levels.append(_nodes_to_try(line, found))
-        step: tuple[int, Placement] | None = None
-        for position in levels[-1]:
-            tries -= 1
-            answer = place(ledger, member.request, member.nodes[position], member.holder.uid)
-            if isinstance(answer, Placement):
-                step = (position, answer)
-                break
-            if len(found) > most:
-                stuck = answer
+        step, refusal = _next_step(ledger, line[len(found)], levels[-1])
         if step is not None:
-            for share in step[1].shares(member.holder):
+            for share in step[1].shares(line[len(found)].holder):
                 ledger.hold(share)
             found.append(step)
             continue
-        most = max(most, len(found))
-        if not found or tries <= 0:
+        if len(found) > most:
+            most, stuck = len(found), refusal
+        tries -= 1
+        if tries <= 0 or not _go_back(ledger, line, found, levels):
             return Refusal(
                 f"gang {gang.name} has room for {most} of its {len(line)} members; all or none are placed",
                 (f"{line[most].holder} needs {line[most].request}", *([stuck.reason] if stuck.reason else [])),
             )
-        levels.pop()
-        found.pop()
-        ledger.give_back(line[len(found)].holder.uid)
     return GangPlan({member.holder.uid: step[1] for member, step in zip(line, found, strict=True)})
+
+
+def _next_step(
+    ledger: Ledger, member: Waiting, positions: Iterator[int]
+) -> tuple[tuple[int, Placement] | None, Refusal]:
+    """The next node that takes the member, and its cards there; or why the last one did not."""
+    fits, rooms, is_kept_for = fit_test(member.request), ledger.rooms, bool(ledger.kept_for(member.holder.uid))
+    last = ""
+    for position in positions:
+        last = member.nodes[position]
+        # Summaries leave out what is kept for somebody: whoever it may be kept for must look at the cards.
+        if is_kept_for or (last in rooms and fits(rooms[last])):
+            answer = place(ledger, member.request, last, member.holder.uid)
+            if isinstance(answer, Placement):
+                return (position, answer), Refusal("")
+    refusal = place(ledger, member.request, last, member.holder.uid) if last else Refusal("")
+    return None, refusal if isinstance(refusal, Refusal) else Refusal("")
+
+
+def _go_back(
+    ledger: Ledger, line: Sequence[Waiting], found: list[tuple[int, Placement]], levels: list[Iterator[int]]
+) -> bool:
+    """To the last member whose other choice could make a difference; False if there is none.
+
+    Equal members fill one node after the other: where the next of them finds no room, no other order of them would.
+    """
+    stuck = line[len(found)]
+    del levels[len(found) :]
+    while found:
+        found.pop()
+        member = line[len(found)]
+        ledger.give_back(member.holder.uid)
+        if (member.request, member.nodes) != (stuck.request, stuck.nodes):
+            return True
+        levels.pop()
+    return False
 
 
 def _nodes_to_try(line: Sequence[Waiting], found: Sequence[tuple[int, Placement]]) -> Iterator[int]:

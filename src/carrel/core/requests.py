@@ -24,13 +24,14 @@ class Memory:
 class Portion:
     """A part of a card, 0 < part ≤ 1. How many MiB that is depends on the card; the whole card is the part 1.
 
-    Rounded down, so that two halves of a card with an odd number of MiB fit on it.
+    Rounded down, so that two halves of a card with an odd number of MiB fit on it. A part that would come to nothing
+    cannot be had: it is more than the card has.
     """
 
     part: Fraction
 
     def on(self, card_memory: MiB) -> MiB:
-        return MiB(max(1, card_memory * self.part.numerator // self.part.denominator))
+        return MiB(card_memory * self.part.numerator // self.part.denominator or card_memory + 1)
 
     def __str__(self) -> str:
         return "a whole card" if self.part == 1 else f"{float(self.part):.4g} of a card"

@@ -54,6 +54,8 @@ MODES = {
 }
 _LONGEST_LABEL = 63
 _LEASE_PREFIX = "gpu-"
+_HIGHEST_INDEX = 9999
+"""Longer numbers at the end of a Lease's name are something else."""
 
 T = TypeVar("T")
 
@@ -165,7 +167,7 @@ def lease_labels(pod: str = "") -> dict[str, str]:
 
 
 def _index(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else -1
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST_INDEX)) else -1
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -222,6 +224,8 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _Place) ->
     for field, number in numbers.items():
         if number < 0:
             raise place.malformed(field, number, "a whole number, 0 or more")
+    if device.id > _HIGHEST_INDEX:
+        raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
     return Gpu(
         uuid=device.uuid or f"{node}/{device.id}",
         node=node,

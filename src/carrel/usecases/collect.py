@@ -49,8 +49,8 @@ class Witnesses:
 
     cluster: Cluster
     pod_by_uid: PodByUid
-    cards_asked: Callable[[Pod], int]
-    """How many cards a pod asks for."""
+    gang_runs: Callable[[Pod], bool]
+    """Whether other members of the pod's gang are bound: then its own cards are not given to anybody else."""
     clock: Callable[[], float]
     """Seconds; only differences mean something. Not the wall's, which may jump."""
 
@@ -61,7 +61,7 @@ class Collector:
         self._cards = cards
         self._cluster = witnesses.cluster
         self._pod_by_uid = witnesses.pod_by_uid
-        self._cards_asked = witnesses.cards_asked
+        self._gang_runs = witnesses.gang_runs
         self._clock = witnesses.clock
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
@@ -118,16 +118,17 @@ class Collector:
         return None if pod is None or pod.status.phase in FINISHED else pod.spec.node_name
 
     def _has_others(self, lease: KnownLease, holder: Holder) -> bool:
-        """Whether the pod was bound with just as many cards as it asks for, and this one is not among them.
+        """Whether the pod was bound with other cards than this one, by another bind than the one that took this one.
 
-        A bind that was cut short may leave such a Lease. That the pod was told is not enough: a user could change
-        what it says. Only a card that the pod holds beyond what it asked for can be freed here.
+        A bind that was cut short may leave such a Lease. What the pod was told is not enough, because a user could
+        change it: the cards that a pod was bound with have the mark of one bind in common.
         """
-        pod = self._pod_by_uid(holder.uid)
-        told = pod.metadata.annotations.get(carrel.DEVICES, "").split(",") if pod else []
-        if pod is None or lease.record.gpu in told or len(set(told)) != self._cards_asked(pod):
+        pod, uid, record = self._pod_by_uid(holder.uid), holder.uid, lease.record
+        told = set(pod.metadata.annotations.get(carrel.DEVICES, "").split(",")) if pod else set()
+        others = [each.record for each in self._books.leases_of(uid) if each.record.gpu in told]
+        if record.gpu in told or {each.gpu for each in others} != told:
             return False
-        return {each.record.gpu for each in self._books.leases_of(holder.uid)} > set(told)
+        return not any(set(each.tries.get(uid, ())) & set(record.tries.get(uid, ())) for each in others)
 
     async def _free(self, lease: KnownLease, holder: Holder) -> str:
         """Why the pod was taken off the Lease; empty if it was not."""
@@ -136,12 +137,18 @@ class Collector:
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
         is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
-        if is_elsewhere and holder != record.kept_for and self._had_time(lease, holder):
+        spared = holder == record.kept_for or self._is_awaited(holder)
+        if is_elsewhere and not spared and self._had_time(lease, holder):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
             return why
         return ""
+
+    def _is_awaited(self, holder: Holder) -> bool:
+        """By its gang, part of which runs already: it is to have the cards that were taken for it."""
+        pod = self._pod_by_uid(holder.uid)
+        return pod is not None and not pod.spec.node_name and self._gang_runs(pod)
 
     async def _pod_of(self, holder: Holder) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""

@@ -32,6 +32,8 @@ class Cabinet:
     cluster: Cluster
     namespace: str
     now: Callable[[], datetime]
+    clock: Callable[[], float]
+    """Seconds; only differences mean something. The time of day may jump."""
     new_mark: Callable[[], str]
     """A word that nobody else uses: the mark of one bind on the Leases it takes."""
 
@@ -39,7 +41,7 @@ class Cabinet:
 @dataclass(frozen=True, slots=True)
 class _Bind:
     mark: str
-    since: datetime
+    since: float
 
 
 class Cards:
@@ -49,21 +51,27 @@ class Cards:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
-    async def take(self, placement: Placement, holder: Holder) -> Refusal | None:
-        """All cards of the placement or none. The ledger must have room for them; another replica may be quicker."""
-        self._books.promise(placement, holder)
-        self._binds[holder.uid] = _Bind(self._cabinet.new_mark(), self._cabinet.now())
+    async def take(self, placement: Placement, holder: Holder, *, is_promised: bool = False) -> Refusal | None:
+        """All cards of the placement or none. The ledger must have room for them; another replica may be quicker.
+
+        Whoever has promised the cards before withdraws the promise too, when it has served its purpose.
+        """
+        bind = _Bind(self._cabinet.new_mark(), self._cabinet.clock())
+        if not is_promised:
+            self._books.promise(placement, holder, bind.mark)
+        self._binds[holder.uid] = bind
         try:
             for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
                 refusal = await self._take_one(gpu, share)
                 if refusal is not None:
-                    await self._release(holder.uid)
+                    await self.give_back(holder.uid)
                     return refusal
         except BaseException:
             # Also when cancelled: what was taken goes back, if the API server answers; else the collector does it.
-            await asyncio.shield(self._release(holder.uid))
+            await asyncio.shield(self.give_back(holder.uid))
             raise
-        self._books.keep_promise(holder.uid)
+        finally:
+            self._books.withdraw(holder.uid, bind.mark)
         return None
 
     async def give_back(self, uid: str) -> None:
@@ -80,9 +88,9 @@ class Cards:
         """The pod is bound, or nobody knows whether it is: its cards stay its own."""
         self._binds.pop(uid, None)
 
-    def held_since(self, uid: str) -> datetime:
-        """When the bind that is under way began to take the pod's cards."""
-        return self._binds[uid].since
+    def held_for(self, uid: str) -> float:
+        """How many seconds ago the bind that is under way began to take the pod's cards."""
+        return self._cabinet.clock() - self._binds[uid].since
 
     async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
         """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
@@ -119,12 +127,6 @@ class Cards:
                     await self._look_again(name, lease)
             return self._books.lease(name) is None
 
-    async def _release(self, uid: str) -> None:
-        try:
-            await self.give_back(uid)
-        finally:
-            self._books.keep_promise(uid)
-
     async def _take_one(self, gpu: Gpu, share: Share) -> Refusal | None:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         mark = self._binds[share.holder.uid].mark
@@ -153,6 +155,8 @@ class Cards:
             return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
         if card.kept_for is not None and card.kept_for.uid != share.holder.uid:
             return Refusal(f"{gpu} is now held for the booked pod {card.kept_for}")
+        if share.holder.uid not in card.shares:
+            return Refusal(f"{gpu} is no longer promised to {share.holder}")
         if card.free < 0:  # our own promise is counted in
             return Refusal(f"{gpu} was taken by another pod in the meantime")
         return None

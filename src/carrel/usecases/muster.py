@@ -26,6 +26,8 @@ from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import Books, is_going
 
+FORGOTTEN_AFTER_S = 600.0
+
 
 @dataclass(frozen=True, slots=True)
 class Patience:
@@ -33,13 +35,15 @@ class Patience:
 
     together_s: float = 120.0
     """How long a plan is kept while its members come to bind: kube-scheduler may look at a pod only once a minute."""
+    take_s: float = 20.0
+    """How long all members may take to write their Leases; the collector waits longer."""
     aside_s: float = 15.0
     """How long a gang whose plan failed lets others go first; without it two gangs could take turns in failing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """Who of a gang there is."""
+    """Who of a gang there is, the oldest first."""
 
     waiting: Sequence[tuple[Holder, Request]]
     bound: int
@@ -51,6 +55,10 @@ class _Muster:
 
     plan: GangPlan
     until: float
+    asked: frozenset[str]
+    """All who waited when it was made; some of them may have found no place in it."""
+    owner: str
+    """In whose name its cards are promised."""
     arrived: set[str] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     """All have arrived, or it was decided before."""
@@ -58,6 +66,17 @@ class _Muster:
     """Who has its Leases."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Refusal | None = None
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What was heard of a gang lately."""
+
+    at: float = 0.0
+    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Member → where it may go, as it was last asked."""
+    refused: tuple[object, Refusal] | None = None
+    """The last question that had no answer: a plan is not searched for again before something has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +100,11 @@ class Musters:
         self._clock = around.clock
         self._patience = around.patience
         self._musters: dict[str, _Muster] = {}
+        self._called = 0
         self._aside: dict[str, float] = {}
-        self._nodes: dict[str, tuple[str, ...]] = {}  # member → where it may go, as it was last asked
+        self._heard: dict[str, _Heard] = {}
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
 
     def place(self, gang: Gang, holder: Holder, nodes: Sequence[str]) -> Placement | Refusal | None:
         """Where the plan puts this member. None: the gang runs already, the member may go wherever it fits."""
@@ -90,14 +112,18 @@ class Musters:
         roll = self._roll_of(gang)
         if roll.bound:
             return None
-        self._nodes[holder.uid] = tuple(nodes)
+        if holder not in (member for member, _ in roll.waiting):
+            return Refusal(f"gang {gang.name} has not heard of {holder} yet")
+        self._hear(gang, roll, holder, nodes)
         muster = self._musters.get(gang.name)
-        if muster is None or holder.uid not in muster.plan.placements:
+        if muster is None or not self._is_still_right(muster, roll, holder):
             made = self._call_together(gang, roll, nodes)
             if isinstance(made, Refusal):
                 return made
             muster = made
-        placement = muster.plan.placements[holder.uid]
+        placement = muster.plan.placements.get(holder.uid)
+        if placement is None:
+            return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
         if placement.node not in nodes:
             # Something that is not about GPUs has changed since the plan was made.
             refusal = Refusal(f"gang {gang.name} was to have {holder} on {placement.node}, where it may not go now")
@@ -111,27 +137,117 @@ class Musters:
         plan = None if roll.bound or gang.name in self._musters else self._plan(gang, roll, nodes)
         return plan if isinstance(plan, Refusal) else None
 
-    async def wait_together(self, gang: Gang, holder: Holder) -> Placement | Refusal:
-        """Takes the member's cards, then waits for the others. With a placement all are ready: go on and bind."""
+    def expire(self) -> None:
+        """Gives up plans whose time is up, also if nobody waits for them, and forgets gangs that nobody asks for."""
+        now = self._clock()
+        for name, muster in tuple(self._musters.items()):
+            if muster.until <= now:
+                self._fail(name, Refusal(f"gang {name} did not come together in time"), muster)
+        self._aside = {name: until for name, until in self._aside.items() if until > now}
+        self._heard = {name: heard for name, heard in self._heard.items() if now - heard.at <= FORGOTTEN_AFTER_S}
+
+    def _hear(self, gang: Gang, roll: Roll, holder: Holder, nodes: Sequence[str]) -> None:
+        heard = self._heard.setdefault(gang.name, _Heard())
+        heard.at = self._clock()
+        members = {member.uid for member, _ in roll.waiting}
+        heard.nodes = {uid: known for uid, known in heard.nodes.items() if uid in members}
+        heard.nodes[holder.uid] = tuple(nodes)
+
+    def _is_still_right(self, muster: _Muster, roll: Roll, holder: Holder) -> bool:
+        """Whether all for whom the plan was made are still there, and this one was among those it was made for."""
+        members = {member.uid for member, _ in roll.waiting}
+        return muster.plan.placements.keys() <= members and holder.uid in muster.asked
+
+    def _call_together(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> _Muster | Refusal:
+        left = self._aside.get(gang.name, 0.0) - self._clock()
+        if left > 0:
+            return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
+        self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), aside=False)
+        plan = self._plan(gang, roll, nodes)
+        if isinstance(plan, Refusal):
+            return plan
+        self._called += 1
+        asked = frozenset(holder.uid for holder, _ in roll.waiting)
+        until = self._clock() + self._patience.together_s
+        muster = self._musters[gang.name] = _Muster(plan, until, asked, owner=f"{gang.name} #{self._called}")
+        members = [holder for holder, _ in roll.waiting if holder.uid in plan.placements]
+        for holder in members:
+            self._books.promise(plan.placements[holder.uid], holder, muster.owner)
+        self._wake(members)
+        return muster
+
+    def _plan(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> GangPlan | Refusal:
+        """For all that wait or, if that is too many, for as many as the gang needs, the oldest first."""
+        heard = self._heard.setdefault(gang.name, _Heard(self._clock()))
+        question = (self._books.ledger.moment, tuple(roll.waiting), tuple(nodes), tuple(heard.nodes.items()))
+        if heard.refused is not None and heard.refused[0] == question:
+            return heard.refused[1]
+        plan = self._plan_for(gang, roll.waiting, nodes)
+        if isinstance(plan, Refusal) and len(roll.waiting) > gang.size:
+            plan = self._plan_for(gang, roll.waiting[: gang.size], nodes)
+        if isinstance(plan, Refusal):
+            heard.refused = (question, plan)
+        return plan
+
+    def _plan_for(
+        self, gang: Gang, members: Sequence[tuple[Holder, Request]], nodes: Sequence[str]
+    ) -> GangPlan | Refusal:
+        ledger, known = self._books.ledger, self._heard[gang.name].nodes
+        # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
+        kept: dict[str, Placement] = {}
+        others = []
+        for holder, request in members:
+            held = held_placement(ledger, request, holder)
+            if held is not None:
+                kept[holder.uid] = held
+            elif ledger.shares_of(holder.uid):
+                return Refusal(f"gang {gang.name}: some cards are still recorded for an earlier bind of {holder}")
+            else:
+                others.append(Waiting(holder, request, known.get(holder.uid, tuple(nodes))))
+        missing = max(gang.size - len(members), 0)
+        plan = plan_gang(ledger, Gang(gang.name, len(others) + missing), others)
+        return plan if isinstance(plan, Refusal) else GangPlan({**kept, **plan.placements})
+
+    # --- coming together ---------------------------------------------------------------------------------------------
+
+    async def wait_together(self, gang: Gang, holder: Holder, node: str) -> Placement | Refusal | None:
+        """Waits for the others, takes the member's cards, and waits until all have theirs: then go on and bind.
+
+        None: the gang runs already, the member goes by itself.
+        """
         muster = self._musters.get(gang.name)
         placement = muster.plan.placements.get(holder.uid) if muster else None
-        if muster is None or placement is None:
-            return Refusal(f"gang {gang.name} has no plan for {holder} any more; it is made anew")
+        if muster is None or placement is None or placement.node != node:
+            if self._roll_of(gang).bound:
+                return None
+            return Refusal(f"gang {gang.name} has no plan for {holder} on {node} any more; it is made anew")
         members = muster.plan.placements.keys()
         muster.arrived.add(holder.uid)
         if muster.arrived >= members:
             muster.complete.set()
         await self._wait(gang.name, muster, muster.complete, lambda: len(members) - len(muster.arrived))
         if muster.failure is None:
-            refusal = await self._cards.take(placement, holder)
-            if refusal is not None:
-                self._fail(gang.name, Refusal(f"gang {gang.name} lost a card of {holder}: {refusal.reason}"), muster)
-            else:
-                muster.ready.add(holder.uid)
-                if muster.ready >= members:
-                    self._end(gang.name, muster)
-                await self._wait(gang.name, muster, muster.decided, lambda: len(members) - len(muster.ready))
+            await self._take(gang.name, muster, placement, holder)
+            await self._wait(gang.name, muster, muster.decided, lambda: len(members) - len(muster.ready))
         return muster.failure or placement
+
+    async def _take(self, name: str, muster: _Muster, placement: Placement, holder: Holder) -> None:
+        try:
+            refusal = await self._cards.take(placement, holder, is_promised=True)
+        except BaseException as error:
+            self._fail(name, Refusal(f"gang {name} could not take the cards of {holder}: {error}"), muster)
+            raise
+        if refusal is not None:
+            self._fail(name, Refusal(f"gang {name} lost a card of {holder}: {refusal.reason}"), muster)
+            return
+        muster.ready.add(holder.uid)
+        if muster.decided.is_set() or muster.ready < muster.plan.placements.keys():
+            return
+        if max(map(self._cards.held_for, muster.ready)) > self._patience.take_s:
+            # Looked at once for all: half a gang must not turn back.
+            self._fail(name, Refusal(f"gang {name} took too long to take its cards"), muster)
+        else:
+            self._end(name, muster)
 
     async def _wait(self, name: str, muster: _Muster, event: asyncio.Event, missing: Callable[[], int]) -> None:
         try:
@@ -140,48 +256,13 @@ class Musters:
         except TimeoutError:
             self._fail(name, Refusal(f"gang {name} waited in vain for {missing()} of its members"), muster)
 
-    def expire(self) -> None:
-        """Gives up plans whose time is up, also if nobody waits for them."""
-        now = self._clock()
-        for name, muster in tuple(self._musters.items()):
-            if muster.until <= now:
-                self._fail(name, Refusal(f"gang {name} did not come together in time"), muster)
-        self._aside = {name: until for name, until in self._aside.items() if until > now}
-
-    def _call_together(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> _Muster | Refusal:
-        left = self._aside.get(gang.name, 0.0) - self._clock()
-        if left > 0:
-            return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
-        self._fail(gang.name, Refusal(f"gang {gang.name} has new members and is planned anew"), aside=False)
-        plan = self._plan(gang, roll, nodes)
-        if isinstance(plan, Refusal):
-            return plan
-        muster = self._musters[gang.name] = _Muster(plan, self._clock() + self._patience.together_s)
-        for holder, _ in roll.waiting:
-            self._books.promise(plan.placements[holder.uid], holder)
-        self._wake([holder for holder, _ in roll.waiting])
-        return muster
-
-    def _plan(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> GangPlan | Refusal:
-        ledger = self._books.ledger
-        # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
-        kept = {holder.uid: held_placement(ledger, request, holder) for holder, request in roll.waiting}
-        others = [
-            Waiting(holder, request, self._nodes.get(holder.uid, tuple(nodes)))
-            for holder, request in roll.waiting
-            if kept[holder.uid] is None
-        ]
-        missing = gang.size - len(roll.waiting)
-        plan = plan_gang(ledger, Gang(gang.name, len(others) + max(missing, 0)), others)
-        if isinstance(plan, Refusal):
-            return plan
-        return GangPlan({uid: placement for uid, placement in kept.items() if placement} | dict(plan.placements))
-
     def _fail(self, name: str, why: Refusal, muster: _Muster | None = None, aside: bool = True) -> None:
         muster = muster or self._musters.get(name)
         if muster is None or muster.decided.is_set():
             return
         muster.failure = why
+        if name in self._heard:
+            self._heard[name].nodes.clear()  # some of it may be why it failed
         if aside:
             self._aside[name] = self._clock() + self._patience.aside_s
         self._end(name, muster)
@@ -192,8 +273,7 @@ class Musters:
         if self._musters.get(name) is muster:
             del self._musters[name]
         for uid in muster.plan.placements:
-            self._nodes.pop(uid, None)
-            self._books.keep_promise(uid)
+            self._books.withdraw(uid, muster.owner)
 
 
 class Roster:
@@ -207,7 +287,8 @@ class Roster:
     def __call__(self, gang: Gang) -> Roll:
         waiting: list[tuple[Holder, Request]] = []
         bound = 0
-        for pod in self._pods_of(gang.name.partition("/")[0]):
+        pods = self._pods_of(gang.name.partition("/")[0])
+        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)):
             if is_going(pod):
                 continue
             try:

@@ -41,6 +41,12 @@ class KnownLease:
     """As the Lease says it; who needs the instant reads it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    share: Share
+    owner: str
+
+
 class Books:
     def __init__(self, pod_by_uid: PodByUid) -> None:
         self.ledger = Ledger()
@@ -50,22 +56,21 @@ class Books:
         self._stale: dict[str, str] = {}  # node → why its agent is not believed
         self._leases: dict[str, KnownLease] = {}
         self._unreadable: dict[tuple[str, int], str] = {}  # card → why its Lease cannot be read
-        self._lease_of: dict[str, str] = {}  # GPU → the Lease that records it
-        self._promised: dict[str, dict[str, Share]] = {}  # GPU → uid → what is being written on its Lease now
+        self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
+        self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
 
     # --- cards -------------------------------------------------------------------------------------------------------
 
     def see_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
-        for status in (old, new):
-            if status is not None:
-                name = status.spec.node_name or status.metadata.name
-                if status is new:
-                    self._statuses[name] = status
-                else:
-                    self._statuses.pop(name, None)
-                    self._stale.pop(name, None)
-                if status is new or new is None:
-                    self._refresh(name)
+        status = new or old
+        name = status.metadata.name if status else ""
+        if new is None or new.spec.node_name not in ("", name):
+            # An object that names another node than itself could replace what that node's own agent says.
+            self._statuses.pop(name, None)
+            self._stale.pop(name, None)
+        else:
+            self._statuses[name] = new
+        self._refresh(name)
 
     def see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
@@ -103,11 +108,11 @@ class Books:
         if unreadable:
             return unreadable
         name = gpuclaim.lease_name(gpu.node, gpu.index)
-        here, recorded = self._leases.get(name), self._lease_of.get(gpu.uuid, name)
+        here, elsewhere = self._leases.get(name), self._recorded_on.get(gpu.uuid, set()) - {name}
         if here is not None and here.record.gpu != gpu.uuid:
             return f"Lease {name} still records another card, {here.record.gpu or 'of unknown identity'}"
-        if recorded != name:
-            return f"it is still recorded on Lease {recorded}: its index has changed"
+        if elsewhere:
+            return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
         return ""
 
     # --- who holds them ----------------------------------------------------------------------------------------------
@@ -144,8 +149,11 @@ class Books:
 
     def leases_of(self, uid: str) -> Sequence[KnownLease]:
         """The Leases that give a pod its shares."""
-        known = (self._leases.get(self._lease_of.get(gpu, "")) for gpu in self.ledger.shares_of(uid))
-        return [lease for lease in known if lease and any(share.holder.uid == uid for share in lease.record.shares)]
+        known = (lease for gpu in self.ledger.shares_of(uid) for lease in self._leases_with(gpu))
+        return [lease for lease in known if any(share.holder.uid == uid for share in lease.record.shares)]
+
+    def _leases_with(self, gpu: str) -> list[KnownLease]:
+        return [self._leases[name] for name in sorted(self._recorded_on.get(gpu, ()))]
 
     def _know(self, lease: KnownLease) -> None:
         before = self._leases.get(lease.name)
@@ -153,7 +161,7 @@ class Books:
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)
-        self._lease_of[lease.record.gpu] = lease.name
+        self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._tell_ledger(lease.record.gpu)
         self._settle_doubts(lease)
 
@@ -167,16 +175,18 @@ class Books:
             self._settle_doubts(lease)
 
     def _unrecord(self, lease: KnownLease) -> None:
-        if self._lease_of.get(lease.record.gpu) == lease.name:
-            del self._lease_of[lease.record.gpu]
-            self._tell_ledger(lease.record.gpu)
+        names = self._recorded_on.get(lease.record.gpu, set())
+        names.discard(lease.name)
+        if not names:
+            self._recorded_on.pop(lease.record.gpu, None)
+        self._tell_ledger(lease.record.gpu)
 
     def _tell_ledger(self, gpu: str) -> None:
-        """All that is held of a card: what its Lease records, and what is being written on it right now."""
-        lease = self._leases.get(self._lease_of.get(gpu, ""))
-        recorded = {share.holder.uid: share for share in lease.record.shares} if lease else {}
-        shares = {**self._promised.get(gpu, {}), **recorded}
-        kept_for = lease.record.kept_for if lease else None
+        """All that is held of a card: what is recorded of it on any Lease, and what is about to be written."""
+        leases = self._leases_with(gpu)
+        shares = {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
+        shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
+        kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         self.ledger.set_card(gpu, [replace(share, state=self._progress(share)) for share in shares.values()], kept_for)
 
     def _settle_doubts(self, lease: KnownLease) -> None:
@@ -184,7 +194,7 @@ class Books:
         record = lease.record
         cards = self.ledger.cards(record.node)
         at_home = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
-        if not at_home or at_home[0].gpu.unusable:
+        if not at_home or at_home[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1:
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
@@ -208,19 +218,26 @@ class Books:
 
     # --- what we are writing -----------------------------------------------------------------------------------------
 
-    def promise(self, placement: Placement, holder: Holder) -> None:
-        """The cards are taken from now on, though their Leases do not say so yet. Raises if there is no room."""
-        has = self.ledger.shares_of(holder.uid)
-        for share in placement.shares(holder):
-            known = has.get(share.gpu)
-            if known is None or known.memory != share.memory:
+    def promise(self, placement: Placement, holder: Holder, owner: str) -> None:
+        """The cards are taken from now on, though their Leases do not say so yet. Raises, and promises nothing, if
+        there is no room. `owner` is who may take the promise back: a later one may have been made for the same pod.
+        """
+        has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
+        shares = placement.shares(holder)
+        new = [share for share in shares if share.gpu not in has or has[share.gpu] != share.memory]
+        with self.ledger.what_if():
+            for share in new:
                 self.ledger.hold(share)
-            self._promised.setdefault(share.gpu, {})[holder.uid] = share
+        for share in new:
+            self.ledger.hold(share)
+        for share in shares:
+            self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
 
-    def keep_promise(self, uid: str) -> None:
+    def withdraw(self, uid: str, owner: str) -> None:
         """The Leases say so now, or never will: from here on only they count."""
         for gpu, promised in tuple(self._promised.items()):
-            if promised.pop(uid, None):
+            if uid in promised and promised[uid].owner == owner:
+                del promised[uid]
                 if not promised:
                     del self._promised[gpu]
                 self._tell_ledger(gpu)
@@ -241,7 +258,7 @@ def _silence(status: GpuNodeStatus, now: datetime) -> str:
         heard = gpuclaim.heartbeat_of(status)
     except Malformed as malformed:
         return str(malformed)
-    if heard is None or now - heard <= STALE_AFTER:
+    if heard is None or abs(now - heard) <= STALE_AFTER:
         return ""  # an agent that gives no heartbeat is believed as long as its object is there
     # The instant, not the age: a reason that changes by itself would be told to everybody who waits, again and again.
     return f"the agent's last heartbeat was at {seconds(heard)}"

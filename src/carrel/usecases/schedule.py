@@ -6,9 +6,10 @@ A crash leaves Leases that name the pod. If they are all that it needs, its next
 waits until the collector has freed them, because another replica may be binding it just now.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from carrel.core.explanation import why_waiting
 from carrel.core.placement import Placement, held_placement, place
@@ -16,7 +17,17 @@ from carrel.core.reasons import Refusal
 from carrel.core.scoring import Ranking
 from carrel.core.shares import Holder
 from carrel.core.sieve import Filtered, Sieve
-from carrel.ports.cluster import BindTarget, Cluster, ClusterError, Conflict, NotFound, Unknown
+from carrel.ports.cluster import (
+    BindTarget,
+    Busy,
+    Cluster,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+)
 from carrel.protocols import Malformed, carrel, given
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
 from carrel.protocols.kubernetes.resources import PODS
@@ -25,8 +36,10 @@ from carrel.usecases.hold import Cards
 from carrel.usecases.muster import Musters
 from carrel.usecases.observe import Books
 
-LATEST_BINDING = timedelta(seconds=30)
-"""After the Leases were taken. Well before the collector thinks that the bind has failed."""
+LATEST_BINDING_S = 10.0
+LONGEST_BINDING_S = 20.0
+"""When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
+collector's patience, which would free what nobody seems to want any more."""
 
 AskOf = Callable[[Pod], Ask | Refusal | None]
 """What a pod asks for. Raises `Malformed` where it cannot be understood."""
@@ -149,15 +162,18 @@ class Scheduling:
         if isinstance(placement, Refusal):
             await self._cards.give_back(holder.uid)
             return placement
-        if self._around.now() - self._cards.held_since(holder.uid) > LATEST_BINDING:
-            # The process may have slept. The collector may be about to free what nobody seems to want any more.
+        # The process may have slept. Gangs have looked at their clock together: half of one must not turn back here.
+        if ask.request.gang is None and self._cards.held_for(holder.uid) > LATEST_BINDING_S:
             await self._cards.give_back(holder.uid)
             return Refusal(f"{holder} had its cards too long ago to be bound with them")
         assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
         notes = given.annotations(ask, placement, assumed_at_ns, self._around.terms)
         try:
             refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
-        except ClusterError:
+        except (Busy, Forbidden, Invalid, Unavailable):
+            await self._cards.give_back(holder.uid)  # nothing was written
+            raise
+        except BaseException:
             self._cards.let_stand(holder.uid)
             raise
         if refusal is None:
@@ -170,9 +186,9 @@ class Scheduling:
         """The cards on that node, with their Leases; for a member of a gang, when the others have theirs."""
         gang, ledger = ask.request.gang, self._books.ledger
         if gang is not None:
-            planned = self._musters.place(gang, holder, [node])
-            if planned is not None:
-                return planned if isinstance(planned, Refusal) else await self._musters.wait_together(gang, holder)
+            together = await self._musters.wait_together(gang, holder, node)
+            if together is not None:
+                return together
         left = self._left_by_another_bind(ask, holder)
         placement = left or place(ledger, ask.request, node, holder.uid)
         if isinstance(placement, Refusal):
@@ -184,7 +200,10 @@ class Scheduling:
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
         try:
-            await self._around.cluster.bind(target)
+            async with asyncio.timeout(LONGEST_BINDING_S):
+                await self._around.cluster.bind(target)
+        except TimeoutError:
+            raise Unknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
         except Unknown:
             if await self._is_bound(target):
                 return None

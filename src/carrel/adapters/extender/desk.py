@@ -37,6 +37,7 @@ from carrel.protocols.kubernetes.shapes import Pod
 log = logging.getLogger(__name__)
 
 REBUILDING = "the ledger is being rebuilt from the cluster; try again in a moment"
+DEFECT = "Carrel made a mistake; its log says which. Nothing was decided; try again"
 LEAVING = "this replica is stopping and takes no new binds; try again"
 
 
@@ -76,6 +77,9 @@ class Desk:
             return self._no("filter", "unreadable", extender.filter_failed(str(error)), 400)
         except Malformed as malformed:
             return self._no("filter", "unreadable", extender.filter_failed(str(malformed)))
+        except Exception:
+            log.exception("filter_broke")
+            return self._no("filter", "defect", extender.filter_failed(DEFECT))
         finally:
             self._metrics.filter_s.observe(time.perf_counter() - start)
 
@@ -136,6 +140,9 @@ class Desk:
             return self._no("bind", "unreadable", extender.bound(str(error)), 400)
         except Malformed as malformed:
             return self._no("bind", "unreadable", extender.bound(str(malformed)))
+        except Exception:
+            log.exception("bind_broke")
+            return self._no("bind", "defect", extender.bound(DEFECT))
         finally:
             self._metrics.bind_s.labels(outcome).observe(time.perf_counter() - start)
 
