@@ -1,10 +1,13 @@
 """A bind takes the cards and tells the pod, in as few writes as can be; or leaves nothing behind."""
 
 import asyncio
+import json
+from datetime import timedelta
 
 import pytest
 
-from carrel.ports.cluster import Deletion, MergePatch
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.ports.cluster import Deletion, Forbidden, MergePatch
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -240,3 +243,43 @@ async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_l
             await eventually(lambda: not len(carrel.pods.store))
             await carrel.collector.collect()
             assert [card.gpu.unusable for card in carrel.books.ledger.cards("n1")] == ["", ""]
+
+
+async def test_a_binding_that_is_refused_for_good_gives_the_card_back() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as carrel:
+        pod = await lab.pod("train", limits=GPU_MEM)
+
+        with pytest.raises(Forbidden):
+            await carrel.bind(pod, "n1")
+
+        assert await lab.held() == {}
+
+
+async def test_a_user_cannot_have_a_card_freed_that_the_pod_was_bound_with() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        assert await carrel.bind(await lab.pod("train", annotations={"carrel.dev/gpu-cards": "2"}), "n1") is None
+        lies = {"carrel.dev/gpu-cards": "1", "carrel.dev/devices": "GPU-n1-0"}
+        forged = await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": lies}}), "lab")
+        await carrel.sees(forged)
+
+        for _ in range(3):
+            await carrel.collector.collect()
+            lab.clock.now += timedelta(minutes=2)
+
+        assert set(await lab.held()) == {"gpu-n1-0", "gpu-n1-1"}
+
+
+class NoBindings:
+    """A cluster in which somebody else's admission webhook forbids every Binding."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if not request.path.endswith("/binding"):
+            return await self._inner.send(request)
+        no = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not today"}
+        return ApiResponse(403, json.dumps(no).encode(), {"content-type": "application/json"})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+import msgspec
 import pytest
 
+from carrel.adapters.kube import views
 from carrel.adapters.memory.faults import FaultPlan, Faulty
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json
@@ -194,3 +196,69 @@ async def test_a_member_that_comes_later_joins_a_gang_that_runs() -> None:
         await carrel.collector.collect()
 
         assert await schedule(carrel, successor, ["n1"]) is None
+
+
+async def test_of_more_members_than_there_is_room_for_as_many_run_as_the_gang_needs() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(patience=HASTY) as carrel:
+        pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
+        await ready(carrel, pods)
+
+        answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods))
+
+        assert answers[:2] == [None, None]
+        assert answers[2] is not None and "joins them when they run" in answers[2].reason
+
+
+async def test_a_plan_for_a_member_that_has_gone_is_made_anew() -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+        pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
+        await ready(carrel, pods)
+        carrel.scheduling.filter(await carrel.sees(pods[0]), ["n1"])
+        await lab.client.delete(PODS, "job-2", "lab")
+        await eventually(lambda: len(carrel.pods.store) == 2)
+
+        assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods[:2])) == [None, None]
+        assert carrel.books.ledger.rooms["n1"].whole == 1
+
+
+async def test_when_one_member_cannot_write_its_lease_nobody_is_bound_and_nothing_is_left() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab:
+        pods = await a_gang(lab, "job", 2)
+        plan = FaultPlan(seed=3, refuse=1.0)
+        async with lab.replica(Faulty(lab.api, plan), HASTY) as carrel:
+            await ready(carrel, pods)
+            answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods), return_exceptions=True)
+
+            assert None not in answers
+            assert await lab.bound() == {}
+            assert await lab.held() == {}
+            assert carrel.books.ledger.rooms["n1"].whole == 2
+
+
+async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        pods = await a_gang(lab, "job", 2)
+        await ready(carrel, pods)
+        stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, views.Pod)
+
+        found = carrel.scheduling.filter(stranger, ["n1"])
+
+        assert found.fitting == ()
+        assert "has not heard of" in found.refused["n1"]
+        assert carrel.books.ledger.rooms["n1"].whole == 2
+
+
+async def test_the_cards_of_a_member_whose_gang_runs_are_not_collected() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab:
+        pods = await a_gang(lab, "job", 2)
+        # Two pods woken, two Leases, one Binding; then the process is gone for longer than any bind takes.
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as carrel:
+            await ready(carrel, pods)
+            await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods), return_exceptions=True)
+        assert len(await lab.bound()) == 1
+        async with lab.replica() as carrel:
+            for _ in range(3):
+                await carrel.collector.collect()
+                lab.clock.now += timedelta(minutes=2)
+
+            assert len(await lab.held()) == 2

@@ -108,3 +108,22 @@ def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
     ledger = a_ledger(*(a_node(name, cards=8, memory=100_000) for name in NODES))
 
     assert isinstance(plan(ledger, *[memory(50)] * 1500), GangPlan)
+
+
+def test_equal_members_are_not_tried_in_every_order() -> None:
+    nodes = tuple(f"n{number}" for number in range(16))
+    ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
+
+    answer = plan_gang(ledger, Gang("lab/job", 17), members(*[whole()] * 17, nodes=nodes), tries=1)
+
+    assert isinstance(answer, Refusal)
+    assert answer.reason == "gang lab/job has room for 16 of its 17 members; all or none are placed"
+
+
+def test_who_may_go_to_few_nodes_is_placed_first() -> None:
+    nodes = tuple(f"n{number:02}" for number in range(12))
+    ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
+    easy = members(*[whole()] * 11, nodes=nodes)
+    picky = Waiting(holder("picky"), whole(), ("n00",))
+
+    assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], tries=1), GangPlan)

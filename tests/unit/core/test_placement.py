@@ -135,6 +135,16 @@ def test_two_halves_of_a_card_with_an_odd_number_of_mib_fit_on_it() -> None:
     assert [card.free for card in ledger.cards("n1")] == [1]
 
 
+def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
+    """A card of unknown size counts as 1 MiB: it can be had whole, and only so."""
+    ledger = a_ledger(a_node("n1", cards=1, memory=1))
+    half = Request(1, Portion(Fraction(1, 2)))
+
+    assert candidates(ledger, half, ["n1"]).fitting == []
+    assert reason(place(ledger, half, "n1")).startswith("GPU 0 of n1 has 1 MiB in all, 2 MiB asked")
+    assert indices(place(ledger, whole(), "n1")) == [0]
+
+
 @pytest.mark.parametrize(
     ("change", "request_", "words"),
     [

@@ -1,0 +1,107 @@
+"""The books follow the cluster, and are not sure of a card where the cluster contradicts itself."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from carrel.adapters.kube import views
+from carrel.core.gpus import MiB, Node
+from carrel.core.ledger import LedgerError
+from carrel.core.placement import Placement
+from carrel.core.shares import Share
+from carrel.protocols import gpuclaim
+from carrel.protocols.carrel import CardRecord
+from carrel.usecases.observe import Books, KnownLease
+from tests.kit.gpus import a_card, a_node, holder, memory, whole
+
+NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+
+
+def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> views.GpuNodeStatus:
+    body = gpuclaim.node_status(node, {}, heartbeat)
+    return msgspec.convert({**body, "metadata": {**body["metadata"], **metadata}}, views.GpuNodeStatus)
+
+
+def books_with(*nodes: Node) -> Books:
+    books = Books(lambda _: None)
+    for node in nodes:
+        books.see_node_status(None, status(node))
+    return books
+
+
+def a_lease(index: int, gpu: str, pod: str, mib: int | None, version: int) -> KnownLease:
+    share = Share(holder(pod), gpu, None if mib is None else MiB(mib))
+    return KnownLease(f"gpu-n1-{index}", f"lease-{index}", str(version), CardRecord("n1", index, gpu, (share,)))
+
+
+def test_a_card_that_two_leases_record_counts_both_and_is_set_aside_until_one_is_gone() -> None:
+    books = books_with(a_node("n1"))
+    books.wrote(a_lease(0, "GPU-n1-0", "a", 8000, 5))
+
+    books.wrote(a_lease(1, "GPU-n1-0", "b", 5000, 6))
+
+    card = books.ledger.card("GPU-n1-0")
+    assert card is not None
+    assert card.free == 16276 - 13000
+    assert "still recorded on Lease gpu-n1-1" in card.gpu.unusable
+
+    books.erased("gpu-n1-1", "lease-1")
+    card = books.ledger.card("GPU-n1-0")
+    assert card is not None
+    assert (card.free, card.gpu.unusable) == (16276 - 8000, "")
+
+
+def test_an_object_that_speaks_for_another_node_is_not_believed() -> None:
+    books = books_with(a_node("n1"))
+
+    books.see_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
+    books.see_node_status(status(a_node("n1"), name="intruder"), None)
+
+    assert [card.gpu.memory for card in books.ledger.cards("n1")] == [16276, 16276]
+    assert books.ledger.nodes == ("n1",)
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["long ago", "in the future"])
+def test_a_heartbeat_that_is_far_off_makes_a_node_unusable(off: timedelta) -> None:
+    books = Books(lambda _: None)
+    books.see_node_status(None, status(a_node("n1"), NOW + off))
+
+    books.look_for_silent_agents(NOW)
+
+    node = books.ledger.node("n1")
+    assert node is not None
+    assert "last heartbeat" in node.unusable
+
+
+def test_an_index_that_no_lease_can_be_named_after_is_malformed() -> None:
+    books = books_with(Node("n1", (a_card("n1", 10_000),)))
+
+    node = books.ledger.node("n1")
+    assert node is not None
+    assert "status.devices[0].id is 10000; expected at most 9999" in node.unusable
+
+
+def test_a_promise_is_for_all_cards_or_none() -> None:
+    books = books_with(a_node("n1"))
+    books.wrote(a_lease(1, "GPU-n1-1", "tenant", None, 5))
+    both = Placement("n1", a_node("n1").gpus, whole(2))
+
+    with pytest.raises(LedgerError):
+        books.promise(both, holder("a"), "first")
+
+    assert [card.free for card in books.ledger.cards("n1")] == [16276, 0]
+
+
+def test_a_promise_is_withdrawn_only_by_whom_it_was_made() -> None:
+    books = books_with(a_node("n1", cards=1))
+    placement = Placement("n1", a_node("n1", cards=1).gpus, memory(1000))
+    books.promise(placement, holder("a"), "old plan")
+    books.promise(placement, holder("a"), "new plan")
+
+    books.withdraw("uid-a", "old plan")
+    assert [card.free for card in books.ledger.cards("n1")] == [15276]
+
+    books.withdraw("uid-a", "new plan")
+    assert [card.free for card in books.ledger.cards("n1")] == [16276]
