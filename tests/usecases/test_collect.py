@@ -263,3 +263,24 @@ async def _take_without_binding(carrel: Replica, uid: str) -> None:
     placement = place(carrel.books.ledger, memory(8138), "n1")
     assert isinstance(placement, Placement)
     assert await carrel.cards.take(placement, Holder(uid, "lab/train")) is None
+
+
+async def test_a_card_is_kept_for_a_booked_pod_through_a_failed_bind_and_until_it_is_bound() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        booked = Holder(pod.metadata.uid, "lab/train")
+        lease = write_lease(CardRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
+        await lab.client.create(LEASES, lease, "carrel")
+        await eventually(lambda: carrel.books.ledger.kept_for(booked.uid))
+        placement = place(carrel.books.ledger, memory(8138), "n1", booked.uid)
+        assert isinstance(placement, Placement)
+
+        assert await carrel.cards.take(placement, booked) is None
+        await carrel.cards.give_back(booked.uid)
+        assert carrel.books.ledger.kept_for(booked.uid) == {"GPU-n1-0"}
+
+        assert await carrel.scheduling.bind(pod, "n1") is None
+        await eventually(lambda: (seen := carrel.pods.store.get("train", "lab")) and seen.spec.node_name)
+        await carrel.collector.collect()
+        assert carrel.books.ledger.kept_for(booked.uid) == frozenset()
+        assert [card.free for card in carrel.books.ledger.cards("n1")] == [8138]

@@ -145,15 +145,21 @@ class CardRecord:
         return replace(self, shares=shares, kept_for=kept_for, tries=tries)
 
     def taking(self, share: Share, mark: str) -> "CardRecord":
-        """The same, with that share; a card that was kept for its holder has served its purpose."""
+        """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
         uid, others = share.holder.uid, self.without(share.holder.uid)
         marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
-        return replace(others, shares=(*others.shares, share), tries={**others.tries, uid: marks})
+        shares, tries = (*others.shares, share), {**others.tries, uid: marks}
+        return replace(others, shares=shares, tries=tries, kept_for=self.kept_for)
 
     def given_back(self, uid: str, mark: str) -> "CardRecord":
         """The same, after that bind of the pod has failed."""
         marks = tuple(each for each in self.tries.get(uid, ()) if each != mark)
-        return replace(self, tries={**self.tries, uid: marks}) if marks else self.without(uid)
+        if marks:
+            return replace(self, tries={**self.tries, uid: marks})
+        return replace(self.without(uid), kept_for=self.kept_for)
+
+    def kept_for_nobody(self) -> "CardRecord":
+        return replace(self, kept_for=None)
 
 
 def read_lease(lease: Lease) -> CardRecord | None:

@@ -83,7 +83,11 @@ class Collector:
             for (name, uid), seen in self._unbound.items()
             if name in leases and leases[name].record.names(uid)
         }
-        return [name for name, lease in leases.items() if lease.record.is_empty or any(self._suspects(lease))]
+        return [
+            name
+            for name, lease in leases.items()
+            if lease.record.is_empty or any(self._suspects(lease)) or self._is_served(lease.record.kept_for)
+        ]
 
     async def look_at(self, name: str) -> Sequence[Freed]:
         """Takes off one Lease whoever the API server says cannot be using the card."""
@@ -95,6 +99,9 @@ class Collector:
             why = await self._free(lease, holder) if lease else ""
             if lease and why:
                 freed.append(Freed(holder, lease.record.node, lease.record.index, why))
+        left = self._books.lease(name)
+        if left and left.record.kept_for and self._is_served(left.record.kept_for):
+            await self._cards.keep_no_more(name, left.record.kept_for.uid)
         left = self._books.lease(name)
         if left and left.record.is_empty:
             await self._cards.discard(name)
@@ -111,6 +118,10 @@ class Collector:
         if record.kept_for is not None and self._node_of(record.kept_for) is None:
             absent.append(record.kept_for)
         return absent
+
+    def _is_served(self, kept_for: Holder | None) -> bool:
+        """Whether the pod that a card is kept for has been bound."""
+        return kept_for is not None and bool(self._node_of(kept_for))
 
     def _node_of(self, holder: Holder) -> str | None:
         """Where our caches show the pod, still running; empty if it is not bound, None if it is gone or finished."""

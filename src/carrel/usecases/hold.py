@@ -99,6 +99,13 @@ class Cards:
         """
         return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
 
+    async def keep_no_more(self, name: str, uid: str) -> None:
+        """The pod that the card was kept for is bound: it has this card, or another."""
+        await self._change(
+            name,
+            lambda record: record.kept_for_nobody() if record.kept_for and record.kept_for.uid == uid else record,
+        )
+
     async def _change(self, name: str, change: Callable[[CardRecord], CardRecord], only_version: str = "") -> bool:
         """Whether the Lease is now as the change would have it."""
         async with self._lock(name):
