@@ -17,6 +17,7 @@ from carrel.core.reasons import Refusal
 from carrel.ports.cluster import AlreadyExists, Cluster, MergePatch, NotFound, Selection, Unknown
 from carrel.protocols import Malformed
 from carrel.protocols.kubernetes import events
+from carrel.protocols.kubernetes.affinity import may_run_on
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
 from carrel.protocols.kubernetes.shapes import NodeObject, Pod
@@ -69,9 +70,8 @@ def is_waiting(pod: Pod) -> bool:
 
 
 def nodes_for(pod: Pod, nodes: Sequence[NodeObject]) -> Sequence[str]:
-    """Where a pod may go by its node selector, on nodes that take pods at all; the rest only kube-scheduler knows."""
-    wanted = pod.spec.node_selector.items()
-    return [n.metadata.name for n in nodes if not n.spec.unschedulable and wanted <= n.metadata.labels.items()]
+    """Where a pod may go by what it says about nodes; the rest only kube-scheduler knows."""
+    return [node.metadata.name for node in nodes if may_run_on(pod, node)]
 
 
 def _part(lease: KnownLease, uid: str) -> str:

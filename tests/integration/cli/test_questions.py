@@ -42,7 +42,10 @@ async def carrel(*arguments: str, **environment: str) -> Said:
 @asynccontextmanager
 async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
     """lab/tenant has 12,000 MiB of GPU 0 of n1, lab/other a whole card of n2; lab/train waits for 9,000 MiB."""
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, serve(lab.api) as served:
+    async with (
+        a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab,
+        serve(lab.api) as served,
+    ):
         async with lab.replica() as replica:
             await replica.bind(await lab.pod("tenant", limits={"aliyun.com/gpu-mem": "12000"}), "n1")
             await replica.bind(await lab.pod("other", limits={"nvidia.com/gpu": "1"}), "n2")

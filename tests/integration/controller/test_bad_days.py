@@ -42,7 +42,7 @@ async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_ha
     plan = FaultPlan(
         seed, refuse=0.2, lose_answer=0.2, stale_list=0.2, drop_watch=0.1, double_event=0.1, expire_watch=0.1
     )
-    async with a_lab([a_node("n1", cards=4)]) as lab:
+    async with a_lab([a_node("n1", cards=4)], in_real_time=True) as lab:
         claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 1}}}, "lab")
         uids = {}

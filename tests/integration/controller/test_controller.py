@@ -76,7 +76,7 @@ async def _read_on(stream: asyncio.StreamReader) -> None:
 
 @contextlib.asynccontextmanager
 async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[Stage]:
-    async with a_lab(nodes) as lab, serve(lab.api) as served:
+    async with a_lab(nodes, in_real_time=True) as lab, serve(lab.api) as served:
         yield Stage(lab, served.url)
 
 

@@ -104,7 +104,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
 async def test_a_door_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:
         recorder = Recorder(lab.api)
         await opened(lab, recorder)
 

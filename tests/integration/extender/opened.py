@@ -65,7 +65,7 @@ class Opened:
 
 @contextlib.asynccontextmanager
 async def an_open_extender(nodes: Sequence[Node]) -> AsyncIterator[Opened]:
-    async with a_lab(nodes) as lab, lab.replica() as replica:
+    async with a_lab(nodes, in_real_time=True) as lab, lab.replica() as replica:
         desk = desk_of(replica)
         async with serving(extender_app(desk), Address()) as url, aiohttp.ClientSession() as session:
             yield Opened(lab, replica, desk, Caller(session, url))

@@ -61,7 +61,7 @@ async def carrel(*arguments: str, environment: Mapping[str, str] | None = None) 
 
 @contextlib.asynccontextmanager
 async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
-    async with a_lab([a_node("n1")]) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1")], in_real_time=True) as lab, serve(lab.api) as served:
         yield lab, served.url
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from carrel.adapters.kube import views
 from carrel.protocols.kubernetes.events import Note, event_name, told_again
-from tests.kit.lab import Clock
+from tests.kit.lab import NOON
 from tests.kit.objects import pod_from
 
 NOTE = Note("WaitingForGPU", "no room", "Warning")
@@ -47,5 +47,5 @@ def test_a_message_that_is_too_long_is_cut_where_an_event_ends() -> None:
 
 
 def test_what_is_true_again_is_counted() -> None:
-    again = told_again(msgspec.json.decode('{"count": 2}'), Clock()())
+    again = told_again(msgspec.json.decode('{"count": 2}'), NOON)
     assert again == {"count": 3, "lastTimestamp": "2026-11-16T12:00:00Z"}

@@ -77,12 +77,40 @@ class Container(View):
     resources: Resources = msgspec.field(default_factory=Resources)
 
 
+class NodeRequirement(View):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeTerm(View):
+    match_expressions: tuple[NodeRequirement, ...] = ()
+    match_fields: tuple[NodeRequirement, ...] = ()
+
+
+class RequiredNodes(View):
+    node_selector_terms: tuple[NodeTerm, ...] = ()
+
+
+class NodeAffinity(View):
+    required_during_scheduling_ignored_during_execution: RequiredNodes = msgspec.field(default_factory=RequiredNodes)
+
+
+class Affinity(View):
+    node_affinity: NodeAffinity = msgspec.field(default_factory=NodeAffinity)
+
+
+_NO_AFFINITY = Affinity()
+"""Shared by the many pods that have none."""
+
+
 class PodSpec(View):
     node_name: str = ""
     scheduler_name: str = ""
     service_account_name: str = ""
     priority_class_name: str = ""
     node_selector: dict[str, str] = {}
+    affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()

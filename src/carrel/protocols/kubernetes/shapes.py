@@ -74,6 +74,37 @@ class Container(Protocol):
     def resources(self) -> Resources: ...
 
 
+class NodeRequirement(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def operator(self) -> str: ...
+    @property
+    def values(self) -> Sequence[str]: ...
+
+
+class NodeTerm(Protocol):
+    @property
+    def match_expressions(self) -> Sequence[NodeRequirement]: ...
+    @property
+    def match_fields(self) -> Sequence[NodeRequirement]: ...
+
+
+class RequiredNodes(Protocol):
+    @property
+    def node_selector_terms(self) -> Sequence[NodeTerm]: ...
+
+
+class NodeAffinity(Protocol):
+    @property
+    def required_during_scheduling_ignored_during_execution(self) -> RequiredNodes: ...
+
+
+class Affinity(Protocol):
+    @property
+    def node_affinity(self) -> NodeAffinity: ...
+
+
 class PodSpec(Protocol):
     @property
     def node_name(self) -> str: ...
@@ -85,6 +116,8 @@ class PodSpec(Protocol):
     def priority_class_name(self) -> str: ...
     @property
     def node_selector(self) -> Mapping[str, str]: ...
+    @property
+    def affinity(self) -> Affinity: ...
     @property
     def termination_grace_period_seconds(self) -> int | None: ...
     @property

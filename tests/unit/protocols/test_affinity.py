@@ -1,0 +1,56 @@
+"""Where a pod may run, by its node selector and its required node affinity."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from carrel.adapters.kube import views
+from carrel.protocols.kubernetes.affinity import may_run_on
+
+
+def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> views.Node:
+    body = {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": unschedulable}}
+    return msgspec.convert(body, views.Node)
+
+
+def a_pod(*terms: dict[str, Any], **selector: str) -> views.Pod:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    spec: dict[str, Any] = {"nodeSelector": selector, "affinity": {"nodeAffinity": required} if terms else {}}
+    return msgspec.convert({"spec": spec}, views.Pod)
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(a_pod(), True, id="says nothing"),
+        pytest.param(a_pod(zone="a"), True, id="selects its label"),
+        pytest.param(a_pod(zone="b"), False, id="selects another value"),
+        pytest.param(a_pod(expression("zone", "In", "b", "a")), True, id="In"),
+        pytest.param(a_pod(expression("zone", "In", "b")), False, id="not In"),
+        pytest.param(a_pod(expression("disk", "NotIn", "ssd")), True, id="NotIn holds without the label"),
+        pytest.param(a_pod(expression("zone", "NotIn", "a")), False, id="NotIn"),
+        pytest.param(a_pod(expression("zone", "Exists")), True, id="Exists"),
+        pytest.param(a_pod(expression("zone", "DoesNotExist")), False, id="DoesNotExist"),
+        pytest.param(a_pod(expression("cards", "Gt", "7")), True, id="Gt"),
+        pytest.param(a_pod(expression("cards", "Lt", "8")), False, id="Lt"),
+        pytest.param(a_pod(expression("zone", "Gt", "7")), False, id="Gt of what is no number"),
+        pytest.param(a_pod(expression("zone", "Like", "a")), False, id="an operator that nobody knows"),
+        pytest.param(a_pod({}), False, id="a term that says nothing"),
+        pytest.param(a_pod(expression("zone", "In", "b"), expression("zone", "In", "a")), True, id="one of two terms"),
+        pytest.param(
+            a_pod({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}), True, id="by name"
+        ),
+        pytest.param(a_pod(expression("zone", "In", "a"), zone="b"), False, id="both must hold"),
+    ],
+)
+def test_a_pod_may_run_where_what_it_says_is_true(pod: views.Pod, expected: bool) -> None:
+    assert may_run_on(pod, a_node(zone="a", cards="8")) is expected
+
+
+def test_a_node_that_takes_no_pods_takes_none() -> None:
+    assert not may_run_on(a_pod(), a_node(unschedulable=True))
