@@ -14,7 +14,7 @@ demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs:
 	@$(BIN)/carrel demo
 
 test: $(READY)  ## Run the tests (nothing skipped)
-	@$(BIN)/python -m pytest -n auto
+	@$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY)  ## Check format, lint, types and layers
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
