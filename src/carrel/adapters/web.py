@@ -51,8 +51,13 @@ class Tls:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: AsgiApp, address: Address, tls: Tls | None = None) -> AsyncIterator[str]:
-    """Gives the URL. When the block ends, no new call is taken and those under way are finished."""
+async def serving(
+    app: AsgiApp, address: Address, tls: Tls | None = None, *, finish_s: int | None = None
+) -> AsyncIterator[str]:
+    """Gives the URL. When the block ends, no new call is taken and those under way are finished, as long as it takes.
+
+    With `finish_s` only so long: a client that keeps a TLS connection open without a word would be waited for.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.create_server((address.host, address.port), family=family, backlog=512) as listener:
         config = uvicorn.Config(
@@ -66,6 +71,7 @@ async def serving(app: AsgiApp, address: Address, tls: Tls | None = None) -> Asy
             http="httptools",
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=finish_s,
             ssl_certfile=tls.certificate if tls else None,
             ssl_keyfile=tls.key if tls else None,
         )

@@ -19,6 +19,8 @@ from carrel.adapters.memory.store import encode
 from carrel.adapters.web import Address, Receive, Send, Tls, serving
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 
+FINISH_S = 1
+"""Calls are answered in milliseconds, and watches are ended: whoever is still connected then says nothing."""
 LARGEST_BODY = 3 * 1024 * 1024
 """What kube-apiserver takes."""
 TOO_LARGE = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
@@ -109,7 +111,7 @@ async def serve(api: Transport, *, host: str = "127.0.0.1", port: int = 0, tls: 
         if certificate is not None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             files = Tls(*map(str, certificate.write(folder)))
-        async with serving(app, Address(host, port), files) as url:
+        async with serving(app, Address(host, port), files, finish_s=FINISH_S) as url:
             try:
                 yield Served(url, certificate)
             finally:
