@@ -180,35 +180,6 @@ def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_card_is_ove
                 assert ids in ("2,3", "4,5"), "a claim of two cards lies in one island"
 
 
-def test_an_extender_that_is_killed_in_the_middle_loses_and_doubles_nothing(cluster_of_carrel: CarrelCluster) -> None:
-    cluster = cluster_of_carrel
-    with namespace(cluster.api) as ours:
-        a_claim(cluster, ours, "pair", devices={"count": 2}, topology={"mode": "Required"})
-        for manifest in mixed_pods(60, Random(2)):
-            create(cluster.api, ours, manifest)
-        for already in (5, 20, 40):
-            eventually(lambda already=already: bound(cluster, ours) >= already, limit_s=180)  # type: ignore[misc] # now
-            cluster.extender.program.kill()
-            cluster.extender.program.wait()
-            cluster.extender = cluster.start_extender()
-
-        eventually(lambda: all_run(cluster, ours, 60), limit_s=240)
-        eventually(lambda: books_are_right(cluster, ours), limit_s=180)
-
-
-def bound(cluster: CarrelCluster, namespace: str) -> int:
-    return sum(bool(each["spec"].get("nodeName")) for each in cluster.pods(namespace).values())
-
-
-def books_are_right(cluster: CarrelCluster, namespace: str) -> bool:
-    """What a killed bind has left on a Lease is freed after a while."""
-    try:
-        check_the_books(cluster, namespace)
-    except AssertionError:
-        return False
-    return True
-
-
 def test_the_ledger_that_is_rebuilt_from_the_cluster_is_sound(cluster_of_carrel: CarrelCluster) -> None:
     async def read() -> Carrel:
         client = Client(HttpTransport(access_to(cluster_of_carrel.api.kubeconfig, {})))

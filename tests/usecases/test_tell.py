@@ -8,7 +8,7 @@ from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unknown
 from carrel.protocols.kubernetes.events import Note
-from carrel.protocols.kubernetes.resources import EVENTS, NODES, PODS
+from carrel.protocols.kubernetes.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.usecases.tell import Allowance, Telling, assigned_note, nodes_for, waiting_note
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -217,3 +217,13 @@ async def test_a_member_of_a_gang_is_told_what_the_gang_waits_for(members: int, 
         assert refusal is not None
         assert refusal.reason == why
         assert not list(carrel.books.ledger.holders()), "to ask changes nothing"
+
+
+async def test_in_a_namespace_that_goes_nobody_is_told_anything() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        # A bound pod keeps its namespace from going until its node has let it go.
+        assert await carrel.scheduling.bind(pod, "n1") is None
+        await lab.client.delete(NAMESPACES, "lab")
+
+        assert not await teller(lab, carrel).tell(pod, NO_ROOM)

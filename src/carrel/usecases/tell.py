@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from carrel.core.reasons import Refusal
-from carrel.ports.cluster import AlreadyExists, Cluster, MergePatch, NotFound, Selection, Unknown
+from carrel.ports.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.protocols import Malformed
 from carrel.protocols.kubernetes import events
 from carrel.protocols.kubernetes.affinity import may_run_on
@@ -136,6 +136,10 @@ class Telling:
         except Unknown:
             del self._told[uid]  # looked up before the next word
             raise
+        except Forbidden as error:
+            if not error.is_namespace_going:
+                raise
+            return False  # nobody would read it
         self._told[uid] = _Told(note.reason, note.text, now)
         return True
 

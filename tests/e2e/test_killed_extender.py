@@ -1,0 +1,45 @@
+"""The extender is killed while the real kube-scheduler works with it. In a cluster of its own: it takes a while."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.e2e.carrel_cluster import CarrelCluster, carrel_cluster
+from tests.e2e.pods import create, eventually, namespace
+from tests.e2e.test_scheduling import MIXED, a_claim, all_run, check_the_books, mixed_pods
+
+
+@pytest.fixture(scope="module")
+def cluster_of_carrel() -> Iterator[CarrelCluster]:
+    with carrel_cluster("killed", MIXED) as cluster:
+        yield cluster
+
+
+def test_an_extender_that_is_killed_in_the_middle_loses_and_doubles_nothing(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        a_claim(cluster, ours, "pair", devices={"count": 2}, topology={"mode": "Required"})
+        for manifest in mixed_pods(60, Random(2)):
+            create(cluster.api, ours, manifest)
+        for already in (5, 20, 40):
+            eventually(lambda already=already: bound(cluster, ours) >= already, limit_s=180)  # type: ignore[misc] # now
+            cluster.extender.program.kill()
+            cluster.extender.program.wait()
+            cluster.extender = cluster.start_extender()
+
+        eventually(lambda: all_run(cluster, ours, 60), limit_s=240)
+        eventually(lambda: books_are_right(cluster, ours), limit_s=180)
+
+
+def bound(cluster: CarrelCluster, namespace: str) -> int:
+    return sum(bool(each["spec"].get("nodeName")) for each in cluster.pods(namespace).values())
+
+
+def books_are_right(cluster: CarrelCluster, namespace: str) -> bool:
+    """What a killed bind has left on a Lease is freed after a while."""
+    try:
+        check_the_books(cluster, namespace)
+    except AssertionError:
+        return False
+    return True
