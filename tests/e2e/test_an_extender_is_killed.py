@@ -1,4 +1,4 @@
-"""The extender is killed while the real kube-scheduler works with it. In a cluster of its own: it takes a while."""
+"""The extender is killed while the real kube-scheduler works with it: in a cluster of its own, begun first, as it is slow."""
 
 from collections.abc import Iterator
 from random import Random
