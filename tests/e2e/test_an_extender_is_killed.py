@@ -1,4 +1,4 @@
-"""The extender is killed while the real kube-scheduler works with it: in a cluster of its own, begun first, as it is slow."""
+"""The extender is killed while the real kube-scheduler works with it. It is slow, so it begins first and alone."""
 
 from collections.abc import Iterator
 from random import Random
