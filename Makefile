@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check fmt bench e2e testbed lock clean
+.PHONY: help demo test check fmt bench e2e testbed lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -34,6 +34,10 @@ testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
 lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --upgrade --group dev pyproject.toml --output-file requirements.lock
+
+stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls anew from our .proto files
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
+		src/carrel/adapters/kubelet/wire/*.proto
 
 clean:  ## Remove what the tasks made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
