@@ -1,0 +1,192 @@
+"""Who somebody is, what they may do, and what the service needs to remember about people.
+
+A person is known by an e-mail address, in lower case: it is what a booking belongs to and what the cluster's user
+names are matched with. Secrets (sessions, tokens) are never stored: only their SHA-256, which suffices because they
+are random and 256 bits long.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Protocol
+
+
+class Role(Enum):
+    """What a person is to the lab. Each includes those above it; a service is only a service."""
+
+    MEMBER = "member"
+    """Books for themselves and sees everything that is not secret."""
+    LAB_ADMIN = "lab-admin"
+    """Acts for others, with a reason; sets maintenance; reads usage and the audit log."""
+    PLATFORM_ADMIN = "platform-admin"
+    """Also changes rules and roles."""
+    SERVICE = "service"
+    """A process of Carrel's own, such as the webhook: asks about anybody's booking, books nothing."""
+
+
+class Scope(Enum):
+    """What a credential may be used for, at most; a session may be used for everything its person may do."""
+
+    READ = "read"
+    BOOK = "book"
+    """Also make, change and cancel one's own bookings."""
+    ADMIN = "admin"
+    """Also what the person's role allows beyond that."""
+
+
+class How(Enum):
+    """By which credential somebody was recognised."""
+
+    SESSION = "session"
+    TOKEN = "token"  # noqa: S105 # a word, not a secret
+    SERVICE_ACCOUNT = "serviceaccount"
+    """Kubernetes vouched for them, be it a ServiceAccount or a user."""
+    DEV = "dev"
+
+
+ALL_SCOPES = frozenset(Scope)
+_RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who was recognised, for one call."""
+
+    email: str
+    name: str = ""
+    """What to call them; else the address."""
+    roles: frozenset[Role] = frozenset({Role.MEMBER})
+    how: How = How.SESSION
+    scopes: frozenset[Scope] = ALL_SCOPES
+
+    @property
+    def title(self) -> str:
+        return self.name or self.email
+
+    def is_at_least(self, role: Role) -> bool:
+        """By rank, and only as far as this credential reaches."""
+        reached = max((_RANKS.get(each, -1) for each in self.roles), default=-1)
+        return reached >= _RANKS[role] and (role is Role.MEMBER or Scope.ADMIN in self.scopes)
+
+    @property
+    def is_lab_admin(self) -> bool:
+        """May act for others, with a reason."""
+        return self.is_at_least(Role.LAB_ADMIN)
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return self.is_at_least(Role.PLATFORM_ADMIN)
+
+    @property
+    def is_service(self) -> bool:
+        return Role.SERVICE in self.roles
+
+    @property
+    def may_book(self) -> bool:
+        return Scope.BOOK in self.scopes and self.is_at_least(Role.MEMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A browser that signed in."""
+
+    email: str
+    name: str
+    roles: frozenset[Role]
+    """What the identity provider's groups gave at sign-in; what Carrel itself grants is looked up at each call."""
+    how: How
+    began: datetime
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A sign-in on its way to the identity provider and back. It is used once."""
+
+    verifier: str
+    nonce: str
+    back_to: str
+    """A path of ours, where the person wanted to go."""
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token of our own. The secret is shown once, when it is made, and cannot be found out from this."""
+
+    id: str
+    email: str
+    label: str
+    scopes: frozenset[Scope]
+    created: datetime
+    expires: datetime
+    roles: frozenset[Role] = frozenset()
+    """What the maker's identity provider gave them then; a token must not outlive a demotion by much, so it expires."""
+    last_used: datetime | None = None
+    revoked: datetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        return self.revoked is None and now < self.expires
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Somebody who has been here."""
+
+    email: str
+    name: str = ""
+    granted: Role | None = None
+    """By a platform admin, beside what settings and groups give."""
+    last_seen: datetime | None = None
+
+
+class People(Protocol):
+    """What is remembered about people. Implemented by `adapters.store`."""
+
+    async def begin_attempt(self, secret_hash: str, attempt: Attempt) -> None: ...
+
+    async def take_attempt(self, secret_hash: str, now: datetime) -> Attempt | None:
+        """Removes it: of two who bring the same state, at most one gets it. Expired ones are not given."""
+        ...
+
+    async def begin_session(self, secret_hash: str, session: Session) -> None:
+        """Also remembers the person."""
+        ...
+
+    async def session(self, secret_hash: str, now: datetime) -> Session | None: ...
+
+    async def end_session(self, secret_hash: str) -> None: ...
+
+    async def end_sessions_of(self, email: str) -> int:
+        """Signs a person out everywhere, and says of how many browsers."""
+        ...
+
+    async def add_token(self, secret_hash: str, token: Token) -> None: ...
+
+    async def token(self, secret_hash: str, now: datetime) -> Token | None:
+        """Only if it is valid."""
+        ...
+
+    async def tokens_of(self, email: str) -> Sequence[Token]:
+        """Also those that expired or were revoked, newest first."""
+        ...
+
+    async def revoke_token(self, email: str, token_id: str, now: datetime) -> bool:
+        """False if this person has none of that id."""
+        ...
+
+    async def granted(self, email: str) -> Role | None: ...
+
+    async def grant(self, email: str, role: Role | None) -> None: ...
+
+    async def known(self) -> Sequence[Known]: ...
+
+    async def forget_expired(self, now: datetime) -> int:
+        """Sessions and attempts whose time is over; says how many."""
+        ...
+
+
+def normal(email: str) -> str:
+    """Addresses are compared in lower case: providers disagree about case, and people do not know it matters."""
+    return email.strip().lower()
