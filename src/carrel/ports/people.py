@@ -5,7 +5,7 @@ names are matched with. Secrets (sessions, tokens) are never stored: only their 
 are random and 256 bits long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -101,13 +101,11 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A sign-in on its way to the identity provider and back. It is used once."""
+class Errand:
+    """Something that is under way through a browser, and is used once: a sign-in, or a command line's login."""
 
-    verifier: str
-    nonce: str
-    back_to: str
-    """A path of ours, where the person wanted to go."""
+    kind: str
+    facts: Mapping[str, str]
     expires: datetime
 
 
@@ -144,10 +142,10 @@ class Known:
 class People(Protocol):
     """What is remembered about people. Implemented by `adapters.store`."""
 
-    async def begin_attempt(self, secret_hash: str, attempt: Attempt) -> None: ...
+    async def begin_errand(self, secret_hash: str, errand: Errand) -> None: ...
 
-    async def take_attempt(self, secret_hash: str, now: datetime) -> Attempt | None:
-        """Removes it: of two who bring the same state, at most one gets it. Expired ones are not given."""
+    async def take_errand(self, secret_hash: str, kind: str, now: datetime) -> Errand | None:
+        """Removes it: of two who bring the same secret, at most one gets it. An expired one is not given."""
         ...
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
@@ -183,7 +181,7 @@ class People(Protocol):
     async def known(self) -> Sequence[Known]: ...
 
     async def forget_expired(self, now: datetime) -> int:
-        """Sessions and attempts whose time is over; says how many."""
+        """Sessions and errands whose time is over; says how many."""
         ...
 
 
