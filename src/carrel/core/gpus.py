@@ -37,3 +37,5 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     unusable: str = ""
     """Why no new pod may have any card here ("the agent's last heartbeat is 95 s old"). Empty: usable."""
+    kubelet_chooses: bool = False
+    """NVIDIA's own plugin hands the cards over, and nobody can say which: see `slots`."""

@@ -10,7 +10,8 @@
     GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
-card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB` and `reason`; to a GpuNodeStatus `heartbeat`.
+card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB` and `reason`; to a GpuNodeStatus `heartbeat`
+and `mode`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,9 @@ POD_LABEL = "gpu.scheduling/pod"
 
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
+
+NATIVE = "native"
+COEXIST = "coexist"
 
 POLICIES = {
     "": Policy.PACK,
@@ -183,7 +187,8 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
     for position, gpu in enumerate(gpus):
         if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
             raise _Place(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
-    return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels)
+    chooses = status.status.mode == COEXIST
+    return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
 
 
 def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
@@ -203,6 +208,7 @@ def node_status(node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: d
             "total": len(node.gpus),
             "devices": [_device(gpu, in_use_by.get(gpu.uuid, ())) for gpu in node.gpus],
             "heartbeat": seconds(heartbeat),
+            "mode": COEXIST if node.kubelet_chooses else NATIVE,
         },
     }
 

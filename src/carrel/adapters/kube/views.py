@@ -262,6 +262,7 @@ class GpuNodeStatusStatus(View):
     total: int = 0
     devices: tuple[Device, ...] = ()
     heartbeat: str = ""
+    mode: str = ""
 
 
 class GpuNodeStatus(Object):

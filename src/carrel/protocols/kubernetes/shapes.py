@@ -380,6 +380,10 @@ class GpuNodeStatusStatus(Protocol):
     def heartbeat(self) -> str:
         """Carrel's own field: when the agent last looked at its cards."""
 
+    @property
+    def mode(self) -> str:
+        """Carrel's own field: `native` (also if absent), or `coexist` where NVIDIA's plugin hands the cards over."""
+
 
 class GpuNodeStatus(Protocol):
     @property
