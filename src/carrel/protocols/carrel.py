@@ -7,6 +7,8 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
+      carrel.dev/user: alice@lab.example    whose pod it is
+      carrel.dev/handed-over: {…}           it has no GPU any more, and why (`handover`)
       carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
@@ -48,6 +50,11 @@ PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
 TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
+USER = "carrel.dev/user"
+HANDED_OVER = "carrel.dev/handed-over"
+BOOKED_PRIORITY = "carrel-booked"
+OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
+"""Names of PriorityClasses."""
 DEVICES = "carrel.dev/devices"
 WOKEN_AT = "carrel.dev/woken-at"
 
