@@ -12,6 +12,7 @@ from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Cluster, Selection
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
+from carrel.protocols.kai_reservation import is_reservation
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
 from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
 from carrel.usecases.collect import Collector, Witnesses
@@ -19,6 +20,7 @@ from carrel.usecases.find import Finder
 from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
+from carrel.usecases.reserve import RESERVE_S, Reserving
 from carrel.usecases.schedule import Scheduling, Surroundings
 from carrel.usecases.tell import nodes_for
 from carrel.usecases.wake import Waker
@@ -45,6 +47,7 @@ class House:
     terms: Terms = DEFAULT_TERMS
     spread: bool = False
     patience: Patience = NORMAL_PATIENCE
+    reserve_s: float = RESERVE_S
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     rhythm: Rhythm = NORMAL_RHYTHM
@@ -75,7 +78,9 @@ class Carrel:
         self.pods.on_change(self.books.see_pod)
 
         cabinet = Cabinet(cluster, house.namespace, house.now, house.clock, lambda: uuid4().hex[:12])
-        self.cards = Cards(self.books, cabinet)
+        reserving = Reserving(self.books, house.reserve_s)
+        self.leases.on_change(reserving.see_lease)
+        self.cards = Cards(self.books, cabinet, reserving)
         self._roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
         self.wake = Waker(cluster, house.now)
         self.musters = Musters(self.books, self.cards, Barracks(self._roster, self.wake, house.clock, house.patience))
@@ -85,6 +90,8 @@ class Carrel:
         self.collector = Collector(self.books, self.cards, witnesses)
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
+        if is_reservation(pod):
+            return None  # its card is for others, who have it on their slot's Lease
         return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
 
     def why(self, pod: Pod) -> Refusal | None:

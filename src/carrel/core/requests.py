@@ -104,6 +104,8 @@ class Request:
     gang: Gang | None = None
     containers: tuple[ContainerNeed, ...] = field(default=(), compare=False)
     """Who in the pod uses it. Does not matter to placement, so it does not make two requests different."""
+    by_kubelet: bool = field(default=False, compare=False)
+    """The pod asks the kubelet for its cards itself, by `nvidia.com/gpu`: where that chooses, no more is needed."""
 
     def __post_init__(self) -> None:
         if self.cards < 1:

@@ -7,16 +7,23 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
-      carrel.dev/user: alice@lab.example    whose pod it is
-      carrel.dev/handed-over: {…}           it has no GPU any more, and why (`handover`)
       carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
+      carrel.dev/leave-by: 2026-…Z          when it is going to lose its card, for a hook that saves its work
+      carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
+      carrel.dev/handed-over: {…}           on the successor of a pod that lost its card, see `handover`
       devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
+      carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the cards
+    Carrel writes, on a reservation pod
+      carrel.dev/lease: gpu-n1-0            the slot it is made for
     Carrel writes, on the Lease of a card (`gpu-<node>-<index>` in Carrel's own namespace)
       carrel.dev/gpu: GPU-…                 identity: an index may belong to another card after a reboot
       carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […]}}
                                             no mib: the whole card; tries: the binds that rely on it
-      carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent"}
+      carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}}
+                                            the booked pod that gets the card, and who has to give it back for it
+      carrel.dev/reservation: {"state": "held", "gpu": "GPU-…", "pod": "…"}
+                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which card it is
       holderIdentity                        uid of the pod that has the whole card, as the peers write it
 
 A Lease is the truth about its card. A `holderIdentity` always counts as the whole card: an annotation never lowers it.
@@ -31,6 +38,7 @@ from typing import Any
 from carrel.core.gpus import MiB
 from carrel.core.requests import WHOLE, Amount, Memory, Request
 from carrel.core.shares import Holder, Share, ShareState
+from carrel.core.slots import WANTED, Reservation, ReservationState
 from carrel.protocols.gpuclaim import lease_labels, lease_name, read_lease_name
 from carrel.protocols.kubernetes.pods import annotation_field, subject
 from carrel.protocols.kubernetes.resources import LEASES
@@ -50,22 +58,27 @@ PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
 TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
-USER = "carrel.dev/user"
-HANDED_OVER = "carrel.dev/handed-over"
 BOOKED_PRIORITY = "carrel-booked"
 OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
-"""Names of PriorityClasses."""
+"""The PriorityClasses of the two tiers."""
 DEVICES = "carrel.dev/devices"
+SLOTS = "carrel.dev/slots"
 WOKEN_AT = "carrel.dev/woken-at"
+LEAVE_BY = "carrel.dev/leave-by"
+WARNED = "carrel.dev/warned"
+HANDED_OVER = "carrel.dev/handed-over"
+RESERVED_LEASE = "carrel.dev/lease"
 
 LEASE_GPU = "carrel.dev/gpu"
 LEASE_SHARES = "carrel.dev/shares"
 LEASE_KEPT_FOR = "carrel.dev/kept-for"
+LEASE_RESERVATION = "carrel.dev/reservation"
 
 _MARKS = 8
 """Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
 
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
+_RESERVATION_STATES = {state.value: state for state in ReservationState}
 
 
 # --- what a pod asks for ---------------------------------------------------------------------------------------------
@@ -111,6 +124,16 @@ def read_devices(pod: Pod, container: str = "") -> tuple[str, ...]:
     return uuids
 
 
+def write_slots(slots: Sequence[str]) -> dict[str, str]:
+    return {SLOTS: ",".join(slots)}
+
+
+def told_cards(annotations: Mapping[str, str]) -> frozenset[str]:
+    """What the pod was bound with, as its Leases name it: slots, or cards. Only a copy."""
+    text = annotations.get(SLOTS) or annotations.get(DEVICES, "")
+    return frozenset(text.split(",")) if text else frozenset()
+
+
 def write_woken(now: datetime) -> dict[str, str]:
     return {WOKEN_AT: micro_seconds(now)}
 
@@ -131,11 +154,16 @@ class CardRecord:
     tries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """uid → the marks of the binds that rely on its share. Two replicas may bind the same pod at once: a bind that
     failed takes its own mark off, and the share only if no other mark is left."""
+    reservation: Reservation | None = None
+    """Of a slot whose holders do not ask the kubelet themselves."""
+    kept_from: tuple[Holder, ...] = ()
+    """Who has to give a share of this card back for the pod that it is kept for. Named in the same write that keeps the
+    card, so that whoever decides again, from however old a cache, does not choose others too."""
 
     @property
     def is_empty(self) -> bool:
         """It says nothing about anybody."""
-        return not self.shares and self.kept_for is None
+        return not self.shares and self.kept_for is None and self.reservation is None
 
     def names(self, uid: str) -> bool:
         return any(holder.uid == uid for holder in self.holders())
@@ -146,27 +174,37 @@ class CardRecord:
 
     def without(self, uid: str) -> "CardRecord":
         """The same, less one pod."""
-        kept_for = None if self.kept_for and self.kept_for.uid == uid else self.kept_for
         shares = tuple(share for share in self.shares if share.holder.uid != uid)
         tries = {holder: marks for holder, marks in self.tries.items() if holder != uid}
-        return replace(self, shares=shares, kept_for=kept_for, tries=tries)
+        victims = tuple(victim for victim in self.kept_from if victim.uid != uid)
+        left = replace(self, shares=shares, tries=tries, kept_from=victims)
+        return left.kept_for_nobody() if self.kept_for and self.kept_for.uid == uid else left
 
     def taking(self, share: Share, mark: str) -> "CardRecord":
         """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
         uid, others = share.holder.uid, self.without(share.holder.uid)
         marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
         shares, tries = (*others.shares, share), {**others.tries, uid: marks}
-        return replace(others, shares=shares, tries=tries, kept_for=self.kept_for)
+        return replace(self, shares=shares, tries=tries)
 
     def given_back(self, uid: str, mark: str) -> "CardRecord":
         """The same, after that bind of the pod has failed."""
         marks = tuple(each for each in self.tries.get(uid, ()) if each != mark)
         if marks:
             return replace(self, tries={**self.tries, uid: marks})
-        return replace(self.without(uid), kept_for=self.kept_for)
+        others = self.without(uid)
+        return replace(self, shares=others.shares, tries=others.tries)
+
+    def keeping(self, holder: Holder, victims: Sequence[Holder]) -> "CardRecord":
+        """The same, kept for that pod; the victims have to give it back."""
+        return replace(self, kept_for=holder, kept_from=tuple(victims))
 
     def kept_for_nobody(self) -> "CardRecord":
-        return replace(self, kept_for=None)
+        return replace(self, kept_for=None, kept_from=())
+
+    def reserved(self) -> "CardRecord":
+        """The same, with a reservation."""
+        return self if self.reservation is not None else replace(self, reservation=WANTED)
 
 
 def read_lease(lease: Lease) -> CardRecord | None:
@@ -183,8 +221,10 @@ def read_lease(lease: Lease) -> CardRecord | None:
         shares[holder] = Share(listed.holder, gpu, None, listed.state)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
     kept_for = Holder(kept["uid"].some_text(), kept["pod"].text()) if kept.present else None
+    victims = tuple(Holder(uid, name.text()) for uid, name in kept["from"].entries().items())
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
-    return CardRecord(*place, gpu, tuple(shares.values()), kept_for, tries)
+    reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
+    return CardRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
 
 
 def write_lease(record: CardRecord, namespace: str, now: datetime) -> dict[str, Any]:
@@ -193,7 +233,13 @@ def write_lease(record: CardRecord, namespace: str, now: datetime) -> dict[str, 
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
     annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
     if record.kept_for is not None:
-        annotations[LEASE_KEPT_FOR] = _json({"uid": record.kept_for.uid, "pod": record.kept_for.name})
+        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.name}
+        victims = {victim.uid: victim.name for victim in record.kept_from}
+        annotations[LEASE_KEPT_FOR] = _json({**kept, "from": victims} if victims else kept)
+    if record.reservation is not None:
+        known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
+        told = {key: value for key, value in known.items() if value}
+        annotations[LEASE_RESERVATION] = _json({"state": record.reservation.state.value, **told})
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -215,6 +261,15 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
         raise entry.malformed("the uid of a pod as its key")
     memory = MiB(mib.integer(at_least=1)) if mib.present else None
     return Share(Holder(uid, entry["pod"].text()), gpu, memory, _STATES[state.text()])
+
+
+def _reservation(entry: Field) -> Reservation | None:
+    if not entry.present:
+        return None
+    state = entry["state"]
+    if state.text() not in _RESERVATION_STATES:
+        raise state.malformed(", ".join(_RESERVATION_STATES))
+    return Reservation(_RESERVATION_STATES[state.text()], entry["gpu"].text(), entry["pod"].text())
 
 
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:

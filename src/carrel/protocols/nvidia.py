@@ -17,6 +17,8 @@ MEMORY = "nvidia.com/gpu.memory"
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RUNTIME_CLASS = "nvidia"
+"""What the GPU operator calls the RuntimeClass of its container runtime."""
 NO_DEVICE = "none"
 """No card, but the driver's libraries and tools."""
 NO_RUNTIME = "void"
@@ -28,4 +30,4 @@ def request_of(pod: Pod) -> Request | None:
     if not asked.total:
         return None
     needs = tuple(ContainerNeed(ask.container, ask.amount, WHOLE, ask.init) for ask in asked.containers)
-    return Request(asked.total, WHOLE, containers=needs)
+    return Request(asked.total, WHOLE, containers=needs, by_kubelet=True)

@@ -135,9 +135,9 @@ class Collector:
         change it: the cards that a pod was bound with have the mark of one bind in common.
         """
         pod, uid, record = self._pod_by_uid(holder.uid), holder.uid, lease.record
-        told = set(pod.metadata.annotations.get(carrel.DEVICES, "").split(",")) if pod else set()
+        told = carrel.told_cards(pod.metadata.annotations) if pod else frozenset()
         others = [each.record for each in self._books.leases_of(uid) if each.record.gpu in told]
-        if record.gpu in told or {each.gpu for each in others} != told:
+        if not told or record.gpu in told or {each.gpu for each in others} != told:
             return False
         return not any(set(each.tries.get(uid, ())) & set(record.tries.get(uid, ())) for each in others)
 

@@ -6,8 +6,8 @@ A crash at any point leaves a Lease that names the pod: its next bind finds and 
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from weakref import WeakValueDictionary
 
@@ -15,11 +15,13 @@ from carrel.core.gpus import Gpu
 from carrel.core.placement import Placement
 from carrel.core.reasons import Refusal
 from carrel.core.shares import Holder, Share
+from carrel.core.slots import Reservation, ReservationState
 from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound, Selection, Unknown
 from carrel.protocols import carrel, gpuclaim
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.resources import LEASES
 from carrel.usecases.observe import Books, KnownLease
+from carrel.usecases.reserve import Reserving
 
 ATTEMPTS = 8
 """Each is lost to another writer of the same card; with more than a few at once something else is wrong."""
@@ -45,15 +47,17 @@ class _Bind:
 
 
 class Cards:
-    def __init__(self, books: Books, cabinet: Cabinet) -> None:
+    def __init__(self, books: Books, cabinet: Cabinet, reserving: Reserving) -> None:
         self._books = books
         self._cabinet = cabinet
+        self._reserving = reserving
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
     async def take(self, placement: Placement, holder: Holder, *, is_promised: bool = False) -> Refusal | None:
         """All cards of the placement or none. The ledger must have room for them; another replica may be quicker.
 
+        Where the kubelet chooses, they are slots: it is known of each which card it is when this returns.
         Whoever has promised the cards before withdraws the promise too, when it has served its purpose.
         """
         bind = _Bind(self._cabinet.new_mark(), self._cabinet.clock())
@@ -61,11 +65,10 @@ class Cards:
             self._books.promise(placement, holder, bind.mark)
         self._binds[holder.uid] = bind
         try:
-            for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
-                refusal = await self._take_one(gpu, share)
-                if refusal is not None:
-                    await self.give_back(holder.uid)
-                    return refusal
+            refusal = await self._take_all(placement, holder)
+            if refusal is not None:
+                await self.give_back(holder.uid)
+                return refusal
         except BaseException:
             # Also when cancelled: what was taken goes back, if the API server answers; else the collector does it.
             await asyncio.shield(self.give_back(holder.uid))
@@ -73,6 +76,14 @@ class Cards:
         finally:
             self._books.withdraw(holder.uid, bind.mark)
         return None
+
+    async def _take_all(self, placement: Placement, holder: Holder) -> Refusal | None:
+        is_reserved = self._reserving.needs_reservation(placement)
+        for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
+            refusal = await self._take_one(gpu, share, is_reserved)
+            if refusal is not None:
+                return refusal
+        return await self._reserving.wait_reserved(placement) if is_reserved else None
 
     async def give_back(self, uid: str) -> None:
         """Takes our last bind of the pod off its Leases, and the pod too where no other bind relies on it.
@@ -99,12 +110,51 @@ class Cards:
         """
         return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
 
+    async def keep(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder]) -> bool:
+        """Keeps a card for a pod, and names those who have to give it back. Whether it is kept so now.
+
+        Only on the Lease that is known: what was decided on another one has to be decided anew.
+        """
+        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        async with self._lock(name):
+            lease = self._books.lease(name)
+            record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
+            kept = record.keeping(holder, victims)
+            if record.kept_for not in (None, holder):
+                return False
+            try:
+                if kept != record:
+                    await self._write(kept, lease)
+                return True
+            except (Conflict, AlreadyExists, NotFound, Unknown):
+                await self._look_again(name, lease)
+            left = self._books.lease(name)
+            return left is not None and left.record == kept
+
     async def keep_no_more(self, name: str, uid: str) -> None:
         """The pod that the card was kept for is bound: it has this card, or another."""
         await self._change(
             name,
             lambda record: record.kept_for_nobody() if record.kept_for and record.kept_for.uid == uid else record,
         )
+
+    async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
+        """Records how far a slot's reservation is, if the Lease is as it was; whether it was."""
+        return await self._change(
+            lease.name, lambda record: replace(record, reservation=reservation), only_version=lease.version
+        )
+
+    async def read_anew(self) -> None:
+        """What all Leases say now, straight from the API server."""
+        cluster, namespace = self._cabinet.cluster, self._cabinet.namespace
+        before = tuple(self._books.leases())
+        found = (await cluster.list(LEASES, Selection(namespace))).items
+        for lease in found:
+            self._books.see_lease(None, lease)
+        there = {lease.metadata.name for lease in found}
+        for known in before:
+            if known.name not in there:
+                await self._look_again(known.name, known)
 
     async def _change(self, name: str, change: Callable[[CardRecord], CardRecord], only_version: str = "") -> bool:
         """Whether the Lease is now as the change would have it."""
@@ -134,7 +184,7 @@ class Cards:
                     await self._look_again(name, lease)
             return self._books.lease(name) is None
 
-    async def _take_one(self, gpu: Gpu, share: Share) -> Refusal | None:
+    async def _take_one(self, gpu: Gpu, share: Share, is_reserved: bool) -> Refusal | None:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         mark = self._binds[share.holder.uid].mark
         async with self._lock(name):
@@ -143,13 +193,14 @@ class Cards:
                 record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
                 if mark in record.tries.get(share.holder.uid, ()):
                     return None  # written, though the answer was lost
-                refusal = self._no_longer(gpu, share)
+                refusal = self._no_longer(gpu, share) or _still_reserved(gpu, record.reservation, is_reserved)
                 if refusal is not None:
                     return refusal
                 # On a card that the pod has already, from an earlier try, our mark is added: the collector or another
                 # replica, which may be about to free it, then finds the Lease changed.
                 try:
-                    await self._write(record.taking(share, mark), lease)
+                    after = record.taking(share, mark)
+                    await self._write(after.reserved() if is_reserved else after, lease)
                     return None
                 except (Conflict, AlreadyExists, NotFound, Unknown):
                     await self._look_again(name, lease)
@@ -203,6 +254,13 @@ class Cards:
                 await self._cabinet.cluster.get(LEASES, name, self._cabinet.namespace)
             except NotFound:
                 self._books.erased(name, before.uid)
+
+
+def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: bool) -> Refusal | None:
+    """A slot whose reservation pod is going, or must go first because the pod asks the kubelet itself."""
+    if reservation is None or (is_reserved and reservation.state is not ReservationState.CLOSING):
+        return None
+    return Refusal(f"{slot} still has the reservation pod of others who left; it is going")
 
 
 def _known(answer: Json, record: CardRecord) -> KnownLease:

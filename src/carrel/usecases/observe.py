@@ -16,6 +16,7 @@ from carrel.core.gpus import Gpu, Node
 from carrel.core.ledger import Ledger
 from carrel.core.placement import Placement
 from carrel.core.shares import Holder, Share, ShareState
+from carrel.core.slots import Reservation, ReservationState, as_slots
 from carrel.protocols import Malformed, carrel, gpuclaim
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.shapes import GpuNodeStatus, Lease, NodeObject, Pod
@@ -53,6 +54,7 @@ class Books:
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._reported: dict[str, Node] = {}  # with its real cards, also where the ledger has slots
         self._stale: dict[str, str] = {}  # node → why its agent is not believed
         self._leases: dict[str, KnownLease] = {}
         self._unreadable: dict[tuple[str, int], str] = {}  # card → why its Lease cannot be read
@@ -92,6 +94,7 @@ class Books:
     def _refresh(self, name: str) -> None:
         status = self._statuses.get(name)
         if status is None:
+            self._reported.pop(name, None)
             self.ledger.remove_node(name)
             return
         labels = self._labels.get(name, {})
@@ -99,6 +102,9 @@ class Books:
             node = gpuclaim.node_of(status, labels)
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
+        self._reported[name] = node
+        if node.kubelet_chooses:
+            node = as_slots(node, self._slots_in_use(node))
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._doubt(gpu)) for gpu in node.gpus)
         self.ledger.set_node(replace(node, gpus=gpus, unusable=node.unusable or self._stale.get(name, "")))
 
@@ -114,6 +120,34 @@ class Books:
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
         return ""
+
+    # --- slots, where the kubelet chooses the cards ------------------------------------------------------------------
+
+    def kubelet_chooses(self, node: str) -> bool:
+        return node in self._reported and self._reported[node].kubelet_chooses
+
+    def reported(self, node: str) -> Node | None:
+        """The node with the cards that it reports; the ledger may have slots instead."""
+        return self._reported.get(node)
+
+    def users_of(self, gpu: Gpu) -> Sequence[str]:
+        """The uids of the pods that the kubelet of the node shows with a card, when its agent last looked."""
+        devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
+        return next((device.in_use_by for device in devices if device.uuid == gpu.uuid), ())
+
+    def cards_behind(self, placement: Placement) -> Placement | None:
+        """The cards that the slots of a placement stand for; None while that is not known of all of them."""
+        if not self.kubelet_chooses(placement.node):
+            return placement
+        cards = {gpu.uuid: gpu for gpu in self._reported[placement.node].gpus}
+        leases = [self._leases.get(gpuclaim.lease_name(slot.node, slot.index)) for slot in placement.gpus]
+        known = [lease.record.reservation for lease in leases if lease and lease.record.reservation]
+        gpus = [cards[each.card] for each in known if each.state is ReservationState.HELD and each.card in cards]
+        return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
+
+    def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
+        leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}
+        return {index: lease.record.reservation for index, lease in leases.items() if lease is not None}
 
     # --- who holds them ----------------------------------------------------------------------------------------------
 
@@ -194,7 +228,8 @@ class Books:
         record = lease.record
         cards = self.ledger.cards(record.node)
         at_home = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
-        if not at_home or at_home[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1:
+        is_in_doubt = not at_home or at_home[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
+        if is_in_doubt or self.kubelet_chooses(record.node):  # one slot's card says how healthy another may be
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------

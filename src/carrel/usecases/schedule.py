@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.core.explanation import why_waiting
 from carrel.core.placement import Placement, held_placement, place
 from carrel.core.reasons import Refusal
 from carrel.core.scoring import Ranking
@@ -36,7 +35,7 @@ from carrel.usecases.hold import Cards
 from carrel.usecases.muster import Musters
 from carrel.usecases.observe import Books
 
-LATEST_BINDING_S = 10.0
+LATEST_BINDING_S = 20.0
 LONGEST_BINDING_S = 20.0
 """When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
 collector's patience, which would free what nobody seems to want any more."""
@@ -74,23 +73,20 @@ class Scheduling:
         if ask is None:
             return Filtered(nodes, {})
         if isinstance(ask, Refusal):
-            return Filtered((), dict.fromkeys(nodes, ask.reason))
+            return Filtered.by_reason(nodes, ask.reason)
         self._ranking.demand.saw(ask.request)
         if ask.request.gang is not None:
             answer = self._musters.place(ask.request.gang, holder_of(pod), nodes)
             if isinstance(answer, Refusal):
-                return Filtered((), dict.fromkeys(nodes, answer.reason))
+                return Filtered.by_reason(nodes, answer.reason)
             if answer is not None:
-                elsewhere = f"gang {ask.request.gang.name} has its cards on {answer.node}"
-                return Filtered((answer.node,), {name: elsewhere for name in nodes if name != answer.node})
+                return _only(answer.node, nodes, f"gang {ask.request.gang.name} has its cards on {answer.node}")
         holder = holder_of(pod)
         left = self._left_by_another_bind(ask, holder)
         if isinstance(left, Refusal):
-            return Filtered((), dict.fromkeys(nodes, left.reason))
+            return Filtered.by_reason(nodes, left.reason)
         if left is not None:
-            elsewhere = f"{holder} has its cards on {left.node} already"
-            here = tuple(name for name in nodes if name == left.node)
-            return Filtered(here, {name: elsewhere for name in nodes if name != left.node})
+            return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
         return self._sieve.filter(ask.request, nodes, holder.uid)
 
     def _left_by_another_bind(self, ask: Ask, holder: Holder) -> Placement | Refusal | None:
@@ -113,7 +109,7 @@ class Scheduling:
             together = self._musters.why(ask.request.gang, nodes)
             if together is not None:
                 return together
-        return why_waiting(self._books.ledger, ask.request, nodes, pod.metadata.uid)
+        return self._sieve.why(ask.request, nodes, pod.metadata.uid)
 
     def understand(self, pod: Pod) -> Ask | Refusal | None:
         try:
@@ -166,8 +162,10 @@ class Scheduling:
         if ask.request.gang is None and self._cards.held_for(holder.uid) > LATEST_BINDING_S:
             await self._cards.give_back(holder.uid)
             return Refusal(f"{holder} had its cards too long ago to be bound with them")
-        assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
-        notes = given.annotations(ask, placement, assumed_at_ns, self._around.terms)
+        notes = self._notes(ask, placement)
+        if isinstance(notes, Refusal):
+            await self._cards.give_back(holder.uid)
+            return notes
         try:
             refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
         except (Busy, Forbidden, Invalid, Unavailable):
@@ -197,6 +195,19 @@ class Scheduling:
             return Refusal(f"{holder} has its cards on {placement.node} already")
         return await self._cards.take(placement, holder) or placement
 
+    def _notes(self, ask: Ask, placement: Placement) -> dict[str, str] | Refusal:
+        """What the pod is told of its cards."""
+        slots: dict[str, str] = {}
+        if self._books.kubelet_chooses(placement.node):
+            slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
+            if ask.request.by_kubelet:
+                return slots  # which cards they are, the kubelet decides when the pod starts
+        behind = self._books.cards_behind(placement)
+        if behind is None:
+            return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
+        assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
+        return given.annotations(ask, behind, assumed_at_ns, self._around.terms) | slots
+
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
         try:
@@ -220,10 +231,15 @@ class Scheduling:
             pod = await self._around.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
             return False
-        told = pod["metadata"].get("annotations", {}).get(carrel.DEVICES)
+        told = carrel.told_cards(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
-        return is_there and told == target.annotations.get(carrel.DEVICES)
+        return is_there and told == carrel.told_cards(target.annotations)
 
 
 def holder_of(pod: Pod) -> Holder:
     return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+
+
+def _only(node: str, nodes: Sequence[str], elsewhere: str) -> Filtered:
+    here = [name for name in nodes if name == node]
+    return Filtered(here, Filtered.by_reason([name for name in nodes if name != node], elsewhere).refused)
