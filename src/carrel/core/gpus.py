@@ -23,6 +23,8 @@ class Gpu:
     """Gigabytes per second over the links inside the island, as GpuNodeStatus reports it."""
     unusable: str = ""
     """Why no new pod may have this card ("unhealthy: XID 79"). Pods that hold it keep it. Empty: usable."""
+    numa_node: int | None = None
+    """Which processors and memory of the machine it is next to. None: unknown, or the machine has only one."""
 
     def __str__(self) -> str:
         return f"GPU {self.index} of {self.node}"

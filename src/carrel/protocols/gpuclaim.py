@@ -10,8 +10,8 @@
     GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
-card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB` and `reason`; to a GpuNodeStatus `heartbeat`
-and `mode`.
+card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
+GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there) and `message`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -197,7 +197,9 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
     return instant(text, subject(status.metadata, "GpuNodeStatus"), "status.heartbeat") if text else None
 
 
-def node_status(node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime) -> dict[str, Any]:
+def node_status(
+    node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, memory_unit: str = "", message: str = ""
+) -> dict[str, Any]:
     """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the card."""
     return {
         "apiVersion": GPU_NODE_STATUSES.api_version,
@@ -209,8 +211,15 @@ def node_status(node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: d
             "devices": [_device(gpu, in_use_by.get(gpu.uuid, ())) for gpu in node.gpus],
             "heartbeat": seconds(heartbeat),
             "mode": COEXIST if node.kubelet_chooses else NATIVE,
+            **({"memoryUnit": memory_unit} if memory_unit else {}),
+            **({"message": message} if message else {}),
         },
     }
+
+
+def report(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
+    return {"status": {"memoryUnit": None, "message": None, **status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +250,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _Place) ->
         island=device.island,
         bandwidth_gbps=device.bandwidth_gbps,
         unusable=_unusable(device),
+        numa_node=device.numa_node,
     )
 
 
@@ -260,8 +270,9 @@ def _device(gpu: Gpu, in_use_by: Sequence[str]) -> dict[str, Any]:
         "model": gpu.model,
         "memoryMiB": gpu.memory,
         "reason": gpu.unusable,
+        "numaNode": gpu.numa_node,
     }
-    return {key: value for key, value in device.items() if value != ""}
+    return {key: value for key, value in device.items() if value not in ("", None)}
 
 
 def _unusable(device: Device) -> str:

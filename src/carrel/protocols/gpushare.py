@@ -1,8 +1,9 @@
 """gpushare's words: one card shared by memory.
 
-    resources.limits             aliyun.com/gpu-mem               units of the pod; one unit is a MiB or a GiB
+    resources.limits             aliyun.com/gpu-mem               units of the pod; one unit is a MiB, a GiB or between
     Node capacity                aliyun.com/gpu-mem, gpu-count    units and cards of the node
     Node label                   gpushare: "true"                 the node takes part
+                                 cgpu.disable.isolation: "true"   its containers get CGPU_DISABLE=true
     pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the card
                                  ALIYUN_COM_GPU_MEM_DEV           units of that card
                                  ALIYUN_COM_GPU_MEM_POD           units of the pod
@@ -31,6 +32,8 @@ from carrel.protocols.reading import Field, whole_number
 GPU_MEM = "aliyun.com/gpu-mem"
 GPU_COUNT = "aliyun.com/gpu-count"
 NODE_LABEL = "gpushare"
+NO_ISOLATION_LABEL = "cgpu.disable.isolation"
+NO_ISOLATION = "CGPU_DISABLE"
 
 INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 CARD_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
@@ -63,14 +66,26 @@ NOT_SHARED = "The node {} is not for GPU share, need skip"
 
 
 class Unit(Enum):
-    """What one `gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess."""
+    """What one `gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess.
+
+    In between are units for machines whose memory is too much for the kubelet in MiB (`decisions/0008`).
+    """
 
     MIB = "MiB"
+    MIB_2 = "2MiB"
+    MIB_4 = "4MiB"
+    MIB_8 = "8MiB"
+    MIB_16 = "16MiB"
+    MIB_32 = "32MiB"
+    MIB_64 = "64MiB"
+    MIB_128 = "128MiB"
+    MIB_256 = "256MiB"
+    MIB_512 = "512MiB"
     GIB = "GiB"
 
     @property
     def mib(self) -> int:
-        return 1 if self is Unit.MIB else 1024
+        return 1024 if self is Unit.GIB else int(self.value.removesuffix("MiB") or 1)
 
     def to_memory(self, units: int) -> MiB:
         return MiB(units * self.mib)
@@ -126,6 +141,21 @@ def write_assumption(assumption: Assumption) -> dict[str, str]:
         ASSIGNED: "true" if assumption.assigned else "false",
         ASSUME_TIME: str(assumption.assumed_at_ns),
     }
+
+
+def environment(assumption: Assumption, container_units: int) -> dict[str, str]:
+    """What the plugin tells a container about its part of the card."""
+    return {
+        INDEX: str(assumption.index),
+        CARD_UNITS: str(assumption.card_units),
+        POD_UNITS: str(assumption.pod_units),
+        CONTAINER_UNITS: str(container_units),
+    }
+
+
+def assigned(now_ns: int) -> dict[str, str]:
+    """What is written on a pod when the node has handed over its part."""
+    return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}
 
 
 def filtered_out(node: str, why: str, *, has_cards: bool) -> str:

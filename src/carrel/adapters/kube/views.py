@@ -252,6 +252,7 @@ class Device(View):
     model: str = ""
     memory_mib: int = msgspec.field(default=0, name="memoryMiB")
     reason: str = ""
+    numa_node: int | None = None
 
 
 class GpuNodeStatusSpec(View):
@@ -263,6 +264,7 @@ class GpuNodeStatusStatus(View):
     devices: tuple[Device, ...] = ()
     heartbeat: str = ""
     mode: str = ""
+    memory_unit: str = ""
 
 
 class GpuNodeStatus(Object):

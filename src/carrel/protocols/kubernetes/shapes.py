@@ -339,7 +339,7 @@ class GpuClaim(Protocol):
 
 
 class Device(Protocol):
-    """One card in a GpuNodeStatus. The last four are Carrel's own fields, absent where another agent wrote it."""
+    """One card in a GpuNodeStatus. The last five are Carrel's own fields, absent where another agent wrote it."""
 
     @property
     def id(self) -> int: ...
@@ -365,6 +365,9 @@ class Device(Protocol):
     def reason(self) -> str:
         """Why the card is not healthy."""
 
+    @property
+    def numa_node(self) -> int | None: ...
+
 
 class GpuNodeStatusSpec(Protocol):
     @property
@@ -383,6 +386,10 @@ class GpuNodeStatusStatus(Protocol):
     @property
     def mode(self) -> str:
         """Carrel's own field: `native` (also if absent), or `coexist` where NVIDIA's plugin hands the cards over."""
+
+    @property
+    def memory_unit(self) -> str:
+        """Carrel's own field: what one unit of gpushare's memory is there; empty where it is not offered."""
 
 
 class GpuNodeStatus(Protocol):
