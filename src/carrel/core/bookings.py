@@ -2,6 +2,7 @@
 
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
 before it began never was; one that was cancelled while it ran ended at that instant, and its cooldown starts there.
+A change is judged as a new wish would be, except that what only gets smaller needs no permission.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ class Booking:
     end: datetime
     cards: int = 1
     cancelled_at: datetime | None = None
+    share: bool = False
+    """Not whole cards but one share of a card's memory, as the lab divides it."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end", "cancelled_at"):
@@ -55,6 +58,8 @@ class Rules:
     """From the end of a booking to the next start, for the same person. Zero: none."""
     planned: int = 1
     """How many bookings a person may have ahead."""
+    shares_per_card: int = 1
+    """Into how many equal shares a card's memory may be booked. One: whole cards only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,27 @@ class Broken:
 
     rule: str
     message: str
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.rule]
+
+
+TITLES = {
+    "end-after-start": "The end is not after the start",
+    "min-duration": "Too short",
+    "max-duration": "Too long",
+    "not-in-the-past": "The time has passed",
+    "no-active-overlap": "A booking is running",
+    "future-limit": "Enough is planned",
+    "cooldown": "Cooldown not over",
+    "shares": "No such share",
+    "begun": "The booking has begun",
+    "over": "The booking is over",
+    "unknown-model": "No such model",
+    "capacity": "Not enough cards",
+}
+"""Every rule there is, and what breaking it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +105,30 @@ def check(wish: Booking, own: Iterable[Booking], now: datetime, rules: Rules, zo
     earliest = earliest_start(others, now, rules)
     broken = (
         *_check_length(wish, rules),
+        *_check_shares(wish, rules),
         *_check_past(wish, now, zone),
         *_check_active(others, now, zone),
         *_check_planned(others, now, rules, zone),
         *_check_cooldown(wish, others, rules, earliest, zone),
     )
     return Verdict(broken, earliest)
+
+
+def check_change(
+    old: Booking, new: Booking, own: Iterable[Booking], now: datetime, rules: Rules, zone: tzinfo = UTC
+) -> Verdict:
+    """Judges another start, end or number of cards. To end a running booking before its shortest length, cancel it."""
+    others = [booking for booking in own if booking.counts and booking.id != old.id]
+    earliest = earliest_start(others, now, rules)
+    if not (old.is_planned(now) or old.is_active(now)):
+        return Verdict((Broken("over", f"This booking ended {moment(old.ends, zone)}; make a new one."),), earliest)
+    is_smaller = old.start <= new.start and new.end <= old.end
+    broken = [*_check_length(new, rules), *_check_shares(new, rules), *_check_moved(old, new, now, zone)]
+    if is_smaller:  # the rules may have become stricter since it was made: that must not keep it from shrinking
+        broken = [rule for rule in broken if rule.rule != "max-duration"]
+    else:
+        broken += _check_cooldown(new, others, rules, earliest, zone)
+    return Verdict(tuple(broken), earliest)
 
 
 def earliest_start(own: Iterable[Booking], now: datetime, rules: Rules) -> datetime:
@@ -100,6 +144,22 @@ def _check_length(wish: Booking, rules: Rules) -> Iterable[Broken]:
         yield Broken("min-duration", f"A booking lasts at least {words(rules.min_duration)}; this is {words(length)}.")
     elif length > rules.max_duration:
         yield Broken("max-duration", f"A booking lasts at most {words(rules.max_duration)}; this is {words(length)}.")
+
+
+def _check_shares(wish: Booking, rules: Rules) -> Iterable[Broken]:
+    if wish.share and rules.shares_per_card < 2:
+        yield Broken("shares", "Whole cards are booked here; shares of a card are not.")
+    elif wish.share and wish.cards != 1:
+        yield Broken("shares", f"A share is of one card; {wish.cards} are asked for.")
+
+
+def _check_moved(old: Booking, new: Booking, now: datetime, zone: tzinfo) -> Iterable[Broken]:
+    if new.start != old.start and old.is_active(now):
+        yield Broken("begun", f"It began {moment(old.start, zone)}; that cannot be changed any more.")
+    elif new.start != old.start:
+        yield from _check_past(new, now, zone)
+    if new.start < new.end <= now:
+        yield Broken("not-in-the-past", f"The end, {moment(new.end, zone)}, has passed; to end it now, cancel it.")
 
 
 def _check_past(wish: Booking, now: datetime, zone: tzinfo) -> Iterable[Broken]:
