@@ -1,0 +1,35 @@
+"""How often somebody may call: token buckets, as many as fit into a bounded memory."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    per_second: float
+    burst: float
+
+
+class Buckets:
+    """One bucket per caller. The caller who has been quiet longest is forgotten first, and would be full by then."""
+
+    def __init__(self, rate: Rate, clock: Callable[[], float], most: int = 10_000) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._most = most
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, caller: str) -> float:
+        """Takes one drop; 0 if there was one, else how long until there is."""
+        now = self._clock()
+        level, then = self._buckets.pop(caller, (self._rate.burst, now))
+        level = min(self._rate.burst, level + (now - then) * self._rate.per_second)
+        is_allowed = level >= 1
+        self._buckets[caller] = (level - is_allowed, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return 0.0 if is_allowed else (1 - level) / self._rate.per_second
+
+    def __len__(self) -> int:
+        return len(self._buckets)
