@@ -289,3 +289,7 @@ class BookingStore(Protocol):
     def reading(self) -> AbstractAsyncContextManager[Reading]: ...
 
     def writing(self) -> AbstractAsyncContextManager[Writing]: ...
+
+
+class StoreUnavailable(Exception):
+    """The store did not answer. A write may have taken effect, if its answer was lost on the way."""

@@ -1,0 +1,138 @@
+"""A database, SQLite or PostgreSQL, and the two kinds of transactions on it.
+
+Reading sees one moment. Writing is serialised over all replicas before it reads anything, so that what it saw is true
+until it commits: `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL (held by the transaction, so a process
+that dies gives it back). Within one process writers queue in order and take one connection between them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import sqlalchemy
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from carrel.ports.bookings import StoreUnavailable
+from carrel.protocols import Malformed
+
+DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+WRITERS_LOCK = 0x6361727265_6C
+"""One number for all replicas on this database: `carrel`, in ASCII."""
+PATIENCE_S = 30
+"""How long a statement waits for others before it gives up: less than the callers' own patience."""
+
+
+class Database:
+    def __init__(self, url: str) -> None:
+        """Raises `Malformed` if it is not the address of a database that can be used."""
+        self.url = _url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
+        self._turn = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        with _failures_told():
+            engine = self.engine if self.is_sqlite else _snapshots(self.engine)
+            async with engine.connect() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """Committed when the block ends without an error."""
+        async with self._turn:
+            with _failures_told():
+                async with _writers(self.engine).begin() as connection:
+                    if not self.is_sqlite:
+                        await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": WRITERS_LOCK})
+                    yield connection
+
+    async def migrate(self) -> None:
+        """Brings the tables up to date. Others may start at the same time: one migrates, they wait."""
+        async with self.writing() as connection:
+            await connection.run_sync(_upgrade)
+
+    async def aclose(self) -> None:
+        await self.engine.dispose()
+
+
+def _url(given: str) -> URL:
+    try:
+        url = make_url(given)
+    except ArgumentError:
+        url = None
+    if (
+        url is None
+        or url.get_backend_name() not in DRIVERS
+        or (url.get_backend_name() == "sqlite" and not url.database)
+    ):
+        # The address may hold a password: it is not shown.
+        raise Malformed(
+            "the database URL", "its form", "(hidden)", "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
+        ) from None
+    return url.set(drivername=DRIVERS[url.get_backend_name()])
+
+
+def _sqlite(url: URL) -> AsyncEngine:
+    # `autobegin` of the driver would begin as a reader, and two readers that both want to write cannot.
+    engine = create_async_engine(
+        url, connect_args={"timeout": PATIENCE_S, "isolation_level": None}, pool_timeout=PATIENCE_S
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def configure(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")  # a booking that was acknowledged survives a power cut
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        immediate = " IMMEDIATE" if connection.get_execution_options().get("is_writer") else ""
+        connection.exec_driver_sql(f"BEGIN{immediate}")
+
+    return engine
+
+
+def _postgres(url: URL) -> AsyncEngine:
+    patience = f"{PATIENCE_S * 1000}"
+    # A replica that was paused within a transaction must not keep all others from booking.
+    options = f"-c timezone=UTC -c lock_timeout={patience} -c idle_in_transaction_session_timeout={patience}"
+    return create_async_engine(
+        url, connect_args={"options": options}, pool_timeout=PATIENCE_S, pool_pre_ping=True, pool_size=5
+    )
+
+
+def _writers(engine: AsyncEngine) -> AsyncEngine:
+    return engine.execution_options(is_writer=True)
+
+
+def _snapshots(engine: AsyncEngine) -> AsyncEngine:
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+@contextlib.contextmanager
+def _failures_told() -> Iterator[None]:
+    try:
+        yield
+    except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
+        raise StoreUnavailable(_first_line(error)) from error
+
+
+def _first_line(error: SQLAlchemyError) -> str:
+    """What the driver said, without the statement and its values."""
+    said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return (said.splitlines() or ["no reason given"])[0]
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", "carrel.adapters.store:migrations")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

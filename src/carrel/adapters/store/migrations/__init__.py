@@ -1,0 +1,1 @@
+"""How the tables came to be, in steps that are never changed once released. Each names the one before it."""

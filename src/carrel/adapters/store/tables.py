@@ -1,0 +1,119 @@
+"""The tables as they are now. How they came to be is told by `migrations`, and a test compares the two."""
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+"""Constraints have names, so that a later migration can speak of them on every database."""
+
+
+class Instant(TypeDecorator[datetime]):
+    """A point in time, in UTC: SQLite knows no zones."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+SERIAL = BigInteger().with_variant(Integer(), "sqlite")
+"""SQLite counts up by itself only in an INTEGER."""
+
+bookings = Table(
+    "bookings",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("person", String(320), nullable=False),
+    Column("model", String(255), nullable=False),
+    Column("starts_at", Instant, nullable=False),
+    Column("planned_end", Instant, nullable=False),
+    Column("ends_at", Instant, nullable=False),  # the planned end, or when it was cancelled
+    Column("cards", Integer, nullable=False),
+    Column("share", Boolean, nullable=False),
+    Column("cancelled_at", Instant),
+    Column("namespace", String(255), nullable=False),
+    Column("note", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("created_by", String(320), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("once_key", String(255)),
+    Column("once_fingerprint", String(64)),
+    CheckConstraint("starts_at < planned_end", name="end_after_start"),
+    CheckConstraint("ends_at <= planned_end", name="ends_as_planned_or_before"),
+    CheckConstraint("cards >= 1", name="some_cards"),
+    UniqueConstraint("created_by", "once_key"),
+    Index(None, "model", "ends_at"),
+    Index(None, "person", "ends_at"),
+    Index(None, "starts_at", "id"),
+)
+
+maintenance = Table(
+    "maintenance",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("model", String(255), nullable=False),
+    Column("starts_at", Instant, nullable=False),
+    Column("ends_at", Instant, nullable=False),
+    Column("cards", Integer, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("created_by", String(320), nullable=False),
+    CheckConstraint("starts_at < ends_at", name="end_after_start"),
+    CheckConstraint("cards >= 1", name="some_cards"),
+)
+
+log = Table(
+    "log",
+    metadata,
+    Column("number", SERIAL, primary_key=True, autoincrement=True),
+    Column("at", Instant, nullable=False),
+    Column("actor", String(320), nullable=False),
+    Column("action", String(64), nullable=False),
+    Column("subject", String(320), nullable=False),
+    Column("booking", String(64), nullable=False),
+    Column("why", Text, nullable=False),
+    Column("details", JSON, nullable=False),
+    Index(None, "subject", "number"),
+    sqlite_autoincrement=True,  # a number is never given again
+)
+
+feeds = Table(
+    "feeds",
+    metadata,
+    Column("person", String(320), primary_key=True),
+    Column("secret_hash", String(64), nullable=False),
+    UniqueConstraint("secret_hash"),
+)

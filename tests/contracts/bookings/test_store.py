@@ -1,0 +1,254 @@
+"""What the booking store promises, on SQLite and on PostgreSQL."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.store.tables import metadata
+from carrel.core.bookings import Booking
+from carrel.core.calendar import Maintenance
+from carrel.ports.bookings import (
+    BookingRecord,
+    BookingStore,
+    Cursor,
+    LogEntry,
+    Once,
+    Query,
+    State,
+    StoreUnavailable,
+    Window,
+)
+from carrel.protocols import Malformed
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def a_record(
+    name: str, start: float = 1, end: float = 3, user: str = "ada@lab.org", model: str = "A6000"
+) -> BookingRecord:
+    booking = Booking(name, user, model, NOW + start * DAY, NOW + end * DAY)
+    return BookingRecord(booking, created_at=NOW, created_by=user)
+
+
+def cancelled(record: BookingRecord, at: float) -> BookingRecord:
+    booking = replace(record.booking, cancelled_at=NOW + at * DAY)
+    return replace(record, booking=booking, version=record.version + 1)
+
+
+@pytest.fixture
+def store(database: Database) -> BookingStore:
+    return SqlBookings(database)
+
+
+async def keep(store: BookingStore, *records: BookingRecord) -> None:
+    async with store.writing() as writing:
+        for record in records:
+            await writing.add(record)
+
+
+def names(records: object) -> list[str]:
+    return [record.booking.id for record in records]  # type: ignore[attr-defined] # any sequence of records
+
+
+async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
+    whole = BookingRecord(
+        booking=Booking("b1", "ada@lab.org", "A6000", NOW, NOW + DAY, 2, NOW + timedelta(hours=3), share=False),
+        created_at=NOW - DAY,
+        created_by="eva@lab.org",
+        version=3,
+        namespace="lab",
+        note="<b>große Läufe</b> 🙂",
+        reason="on holiday",
+        once=Once("k", "f" * 64),
+    )
+
+    await keep(store, whole)
+
+    async with store.reading() as reading:
+        assert await reading.get("b1") == whole
+        assert await reading.get("b2") is None
+        assert await reading.made_once("eva@lab.org", "k") == whole
+        assert await reading.made_once("ada@lab.org", "k") is None
+
+
+async def test_what_fails_never_happened(store: BookingStore) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with store.writing() as writing:
+            await writing.add(a_record("b1"))
+            raise ZeroDivisionError
+
+    async with store.reading() as reading:
+        assert await reading.get("b1") is None
+
+
+async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore) -> None:
+    await keep(
+        store,
+        a_record("past", -5, -3),
+        a_record("running", -1, 1),
+        a_record("later", 5, 6),
+        a_record("bob's", -1, 2, user="bob@lab.org"),
+        a_record("other model", 0, 9, user="bob@lab.org", model="A100"),
+        cancelled(a_record("never was", 4, 6, user="eva@lab.org"), 1),
+    )
+
+    async with store.reading() as reading:
+        assert names(await reading.of_person("ada@lab.org", NOW)) == ["running", "later"]
+        assert names(await reading.of_person("ada@lab.org", NOW - 4 * DAY)) == ["past", "running", "later"]
+        assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
+        assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        pytest.param(Query(), ["ended", "cut short", "running", "plän_ned", "never was"], id="all, by start"),
+        pytest.param(Query(newest_first=True, limit=2), ["never was", "plän_ned"], id="the newest two"),
+        pytest.param(Query(states=frozenset({State.ENDED})), ["ended"], id="ended"),
+        pytest.param(Query(states=frozenset({State.CANCELLED})), ["cut short", "never was"], id="cancelled"),
+        pytest.param(
+            Query(states=frozenset({State.ACTIVE, State.PLANNED})), ["running", "plän_ned"], id="active or planned"
+        ),
+        pytest.param(Query(user="bob@lab.org"), ["running"], id="of one person"),
+        pytest.param(Query(model="A100"), ["plän_ned"], id="of one model"),
+        pytest.param(Query(text="LÄ_N"), [], id="a wildcard is a letter"),
+        pytest.param(Query(text="BOB@"), ["running"], id="a part of a name, in any case"),
+        pytest.param(Query(start=NOW, end=NOW + 5 * DAY), ["running"], id="in a window"),
+        pytest.param(Query(after=Cursor(NOW - 1 * DAY, "running")), ["plän_ned", "never was"], id="after a booking"),
+        pytest.param(
+            Query(after=Cursor(NOW - 1 * DAY, "running"), newest_first=True), ["cut short", "ended"], id="before one"
+        ),
+    ],
+)
+async def test_searching(store: BookingStore, query: Query, found: list[str]) -> None:
+    await keep(
+        store,
+        a_record("ended", -9, -8),
+        cancelled(a_record("cut short", -5, 5), -4),
+        a_record("running", -1, 1, user="bob@lab.org"),
+        a_record("plän_ned", 5, 6, model="A100"),
+        cancelled(a_record("never was", 7, 8), -1),
+    )
+
+    async with store.reading() as reading:
+        records = await reading.search(query, NOW)
+
+    assert names(records) == found
+    if query.states:
+        assert {record.state(NOW) for record in records} <= query.states
+
+
+async def test_a_change_raises_the_version_and_only_from_the_one_before(store: BookingStore) -> None:
+    await keep(store, a_record("b1"))
+    longer = replace(a_record("b1", 1, 5), version=2)
+
+    async with store.writing() as writing:
+        await writing.replace(longer)
+
+    async with store.reading() as reading:
+        assert await reading.get("b1") == longer
+    with pytest.raises(RuntimeError, match="not at version 1"):
+        async with store.writing() as writing:
+            await writing.replace(longer)
+
+
+async def test_maintenance_windows(store: BookingStore) -> None:
+    window = Window("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
+    async with store.writing() as writing:
+        await writing.add_maintenance(window)
+
+    async with store.writing() as writing:
+        assert list(await writing.maintenance(NOW, NOW + DAY, "A6000")) == [window]
+        assert not await writing.maintenance(NOW + DAY, NOW + 2 * DAY)
+        assert not await writing.maintenance(NOW, NOW + DAY, "A100")
+        assert await writing.remove_maintenance("m1") == window
+        assert await writing.remove_maintenance("m1") is None
+
+
+async def test_the_log_is_numbered_in_order_and_read_from_both_ends(store: BookingStore) -> None:
+    async with store.writing() as writing:
+        for number in range(5):
+            who = "ada@lab.org" if number % 2 else "bob@lab.org"
+            await writing.write_log(LogEntry(NOW, "eva@lab.org", f"a{number}", who, details={"cards": "1"}))
+
+    async with store.reading() as reading:
+        newest = await reading.log(limit=2)
+        older = await reading.log(before=newest[-1].number, limit=2)
+        about_ada = await reading.log("ada@lab.org")
+        assert [entry.action for entry in (*newest, *older)] == ["a4", "a3", "a2", "a1"]
+        assert [entry.action for entry in about_ada] == ["a3", "a1"]
+        assert about_ada[0].details == {"cards": "1"}
+        assert [entry.action for entry in await reading.log_after(older[-1].number)] == ["a2", "a3", "a4"]
+
+
+async def test_a_person_has_one_feed_and_may_revoke_it(store: BookingStore) -> None:
+    async with store.writing() as writing:
+        await writing.set_feed("ada@lab.org", "one")
+        await writing.set_feed("ada@lab.org", "two")
+        assert await writing.feed_owner("one") is None
+        assert await writing.feed_owner("two") == "ada@lab.org"
+        await writing.set_feed("ada@lab.org", None)
+        assert await writing.feed_owner("two") is None
+
+
+async def test_writers_of_several_replicas_take_turns(database: Database) -> None:
+    """Each reads how many there are and adds one of that name: without turns, two would choose the same."""
+    others = [Database(database.url.render_as_string(hide_password=False)) for _ in range(3)]
+    stores = [SqlBookings(each) for each in (database, *others)]
+
+    async def add_one(store: BookingStore) -> None:
+        async with store.writing() as writing:
+            count = len(await writing.within(NOW, NOW + 9 * DAY))
+            await asyncio.sleep(0)
+            await writing.add(a_record(f"b{count}"))
+
+    await asyncio.gather(*(add_one(store) for store in stores * 5))
+
+    async with stores[0].reading() as reading:
+        assert sorted(names(await reading.search(Query(), NOW))) == sorted(f"b{number}" for number in range(20))
+    for other in others:
+        await other.aclose()
+
+
+async def test_several_may_start_on_an_empty_database_at_once(database_url: str) -> None:
+    replicas = [Database(database_url) for _ in range(4)]
+
+    await asyncio.gather(*(each.migrate() for each in replicas))
+
+    for each in replicas:
+        await keep(SqlBookings(each), a_record(f"b{id(each)}"))
+        await each.aclose()
+
+
+async def test_the_migrations_make_the_tables_that_the_code_knows(database: Database) -> None:
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"target_metadata": metadata, "compare_type": True})
+        return list(compare_metadata(context, metadata))
+
+    async with database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+@pytest.mark.parametrize("url", ["", "mysql://host/db", "sqlite://", "postgresql", "https://:secret@host/"])
+def test_an_address_that_is_no_database_is_refused_without_telling_its_password(url: str) -> None:
+    with pytest.raises(Malformed, match="sqlite:///FILE or postgresql://") as refused:
+        Database(url)
+
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_path: object) -> None:
+    for url in (f"sqlite:///{tmp_path}/no/such/folder/carrel.db", f"postgresql://carrel@/none?host={tmp_path}"):
+        lost = Database(url)
+        with pytest.raises(StoreUnavailable):
+            async with SqlBookings(lost).reading() as reading:
+                await reading.get("b1")
+        await lost.aclose()
