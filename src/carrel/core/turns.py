@@ -29,7 +29,7 @@ class Waiting:
 
 
 def in_turn(waiting: Iterable[Waiting], amount: int, cards: Collection[str] = ()) -> list[Waiting]:
-    """Who may be meant by a call for so many devices, the likeliest first. `cards`: whose devices they are, if known."""
+    """Who may be meant by a call for so many devices, the likeliest first. `cards`: whose devices they are."""
 
     def turn(each: Waiting) -> tuple[bool, bool, int, str, int]:
         is_elsewhere = bool(cards) and set(each.cards) != set(cards)

@@ -1,4 +1,4 @@
-"""Reads a simulated cluster from a small YAML file.
+"""Reads a simulated cluster, or the simulated cards of one node, from a small YAML file.
 
     nodes:
       - name: dgx-1
@@ -6,11 +6,11 @@
         cards:
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
-Everything wrong is told with the file, the line, the value and what would be right.
+The file of one node has only `cards`. `unusable: "XID 79"` makes a card unhealthy. Everything wrong is told with the file, the line, the value and what would be right.
 """
 
 import uuid
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import yaml
@@ -20,6 +20,8 @@ from carrel.protocols import Malformed
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
+
+F = TypeVar("F", bound=msgspec.Struct)
 
 _IDENTITIES = uuid.UUID("6f1d1c4e-3f0b-4b52-9d54-0c8a5d9f6b11")
 """The same file gives the same UUIDs, so that a simulated node may be restarted."""
@@ -41,12 +43,32 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True):
     labels: dict[str, str] = {}
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
     nodes: Annotated[list[_Node], msgspec.Meta(min_length=1)]
+
+
+class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
+    cards: list[_Cards]
 
 
 def read_cluster(text: str, source: str) -> list[Node]:
     """`source` names the file in complaints."""
+    found, tree = _read(text, source, _ClusterFile)
+    names = [node.name for node in found.nodes]
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            line = _line_of(tree, f"$.nodes[{position}].name")
+            raise Malformed(source, f"line {line} ($.nodes[{position}].name)", name, "a name that no other node has")
+    return [_node(node) for node in found.nodes]
+
+
+def read_cards(text: str, source: str, node: str) -> tuple[Gpu, ...]:
+    """The cards of one node, from a file of its own."""
+    found, _ = _read(text, source, _NodeFile)
+    return _node(_Node(node, found.cards)).gpus
+
+
+def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -55,17 +77,11 @@ def read_cluster(text: str, source: str) -> list[Node]:
         where = f"line {mark.line + 1}" if mark else "the file"
         raise Malformed(source, where, getattr(error, "problem", "") or str(error), "YAML") from None
     try:
-        found = msgspec.convert(data, _File)
+        return msgspec.convert(data, kind), tree
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `")
         path = path.rstrip("`") or "$"
         raise Malformed(source, f"line {_line_of(tree, path)} ({path})", _value_at(data, path), what) from None
-    names = [node.name for node in found.nodes]
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            line = _line_of(tree, f"$.nodes[{position}].name")
-            raise Malformed(source, f"line {line} ($.nodes[{position}].name)", name, "a name that no other node has")
-    return [_node(node) for node in found.nodes]
 
 
 def _node(node: _Node) -> Node:

@@ -1,0 +1,221 @@
+"""Hands devices over to the containers they are for. The kubelet says how many it needs, and never for whom.
+
+The extender has promised every pod its cards before: they are on the pod's annotations, as a copy, and on the Leases,
+which count. So the container is found among the pods of this node that do not run yet (`core.turns`), and believed only
+if a Lease names it. What cannot be found is refused: a container never gets a card that nobody promised it.
+
+The devices' names only count. Where the kubelet could not follow our preference, the container still gets the card
+that it was promised; `usecases.compare` tells whether it sees that one.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from carrel.core.reasons import Refusal
+from carrel.core.shares import Holder
+from carrel.core.turns import Waiting, in_turn
+from carrel.ports.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
+from carrel.ports.node import HandedOver
+from carrel.protocols import Malformed, carrel, gpuclaim, gpushare, nvidia
+from carrel.protocols.kubelet import Inventory
+from carrel.protocols.kubernetes.pods import annotation_field, resource_asked, subject
+from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.kubernetes.time import instant
+from carrel.usecases.observe import is_going
+
+PATIENCE_S = 20.0
+"""How long a call waits for an API server that is away: a pod that we refuse is lost, but nobody else is admitted
+meanwhile."""
+AGAIN_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Where this agent stands."""
+
+    cluster: Cluster
+    node: str
+    namespace: str
+    """Of Carrel's own Leases."""
+    now: Callable[[], datetime]
+    clock: Callable[[], float]
+    """Seconds; only differences mean something."""
+    pods: Callable[[], Iterable[Pod]]
+    """Those of this node, as far as we have heard."""
+    labels: Callable[[], Mapping[str, str]]
+    """Of the node."""
+
+
+class Allocation:
+    """Implements `ports.node.Counter`."""
+
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._inventory = Inventory()
+        self._any_lease_will_do = False
+        self._served: set[tuple[str, str]] = set()  # uid of the pod, container
+
+    def see(self, inventory: Inventory, handed_over: Sequence[HandedOver], *, kubelet_chooses: bool = False) -> None:
+        """What the machine has, and what the kubelet says it has handed over; also after we were restarted."""
+        self._inventory = inventory
+        self._any_lease_will_do = kubelet_chooses
+        pods = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
+        alive = set(pods.values())
+        self._served = {served for served in self._served if served[0] in alive}
+        for each in handed_over:
+            if uid := pods.get((each.namespace, each.pod)):
+                self._served.add((uid, each.container))
+
+    # --- what the kubelet asks ---------------------------------------------------------------------------------------
+
+    async def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        found = await self._find(resource, size, frozenset())
+        if isinstance(found, Refusal):
+            return ()  # `allocate` will say why
+        _, waiting = found
+        wanted = set(waiting.cards)
+
+        def is_of_its_card(device: str) -> bool:
+            gpu = self._inventory.card_of(resource, device)
+            return gpu is not None and gpu.uuid in wanted
+
+        others = [device for device in available if device not in set(must)]
+        return [*must, *sorted(others, key=lambda device: (not is_of_its_card(device), device))][:size]
+
+    async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
+        cards, unknown = self._inventory.cards_of(resource, devices)
+        if not devices or unknown:
+            what = f"{len(unknown)} unknown ones, such as {unknown[0]!r:.60}" if unknown else "none"
+            return Refusal(f"{len(devices)} devices of {resource} are to be handed over, {what}: this node has no such")
+        if len(set(devices)) != len(devices):
+            return Refusal(f"some of the {len(devices)} devices of {resource} are named twice")
+        found = await self._find(resource, len(devices), cards)
+        if isinstance(found, Refusal):
+            return found
+        pod, waiting = found
+        try:
+            environment = self._environment(resource, pod, waiting)
+        except Malformed as malformed:
+            return Refusal(str(malformed))
+        self._served.add((waiting.holder.uid, waiting.container))
+        return environment
+
+    async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, Waiting] | Refusal:
+        """The pod and container that are meant. A pod may be known to the kubelet a moment before it is to us."""
+        deadline, pods = self._post.clock() + PATIENCE_S, tuple(self._post.pods())
+        while True:
+            try:
+                found = await self._confirmed(resource, amount, cards, pods)
+                if not isinstance(found, Refusal):
+                    return found
+                here = Selection(fields=f"spec.nodeName={self._post.node}")
+                fresh = (await self._post.cluster.list(PODS, here)).items
+                # Leases are written before the Binding, so what the API server says now is final.
+                return await self._confirmed(resource, amount, cards, tuple(fresh))
+            except ClusterError as error:
+                if self._post.clock() >= deadline:
+                    return Refusal(f"whose {amount} of {resource} these are cannot be looked up: {error}")
+                await asyncio.sleep(AGAIN_S)
+
+    async def _confirmed(
+        self, resource: str, amount: int, cards: frozenset[str], pods: Sequence[Pod]
+    ) -> tuple[Pod, Waiting] | Refusal:
+        by_uid = {pod.metadata.uid: pod for pod in pods}
+        waiting = in_turn(self._waiting(resource, pods), amount, cards)
+        for each in waiting:
+            if await self._is_promised(each):
+                return by_uid[each.holder.uid], each
+        names = ", ".join(sorted({each.holder.name for each in waiting}))
+        why = f"no Lease gives {names} its cards" if waiting else "no pod of this node waits for so many"
+        return Refusal(f"{amount} of {resource} on {self._post.node}: {why}")
+
+    # --- who waits ---------------------------------------------------------------------------------------------------
+
+    def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[Waiting]:
+        found: list[Waiting] = []
+        for pod in pods:
+            if pod.spec.node_name == self._post.node and pod.status.phase in ("", "Pending") and not is_going(pod):
+                try:
+                    found += self._containers(resource, pod)
+                except Malformed:
+                    continue  # written by somebody else than the extender: not promised anything
+        return found
+
+    def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
+        holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+        for position, ask in enumerate(resource_asked(pod, resource).containers):
+            cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
+            if cards:
+                is_served = (holder.uid, ask.container) in self._served
+                yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_served)
+
+    async def _is_promised(self, waiting: Waiting) -> bool:
+        """Whether the Leases say so too: an annotation alone may be forged."""
+        here = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
+        if not all(uuid in here for uuid in waiting.cards):
+            return False
+        if self._any_lease_will_do:
+            # There a Lease stands for any card of the node, and is not named after the one that the kubelet chose.
+            return any([await self._names(index, waiting.holder.uid) for index in here.values()])
+        return all([await self._names(here[uuid], waiting.holder.uid, uuid) for uuid in waiting.cards])
+
+    async def _names(self, index: int, uid: str, gpu: str = "") -> bool:
+        name = gpuclaim.lease_name(self._post.node, index)
+        only_it = Selection(self._post.namespace, fields=f"metadata.name={name}")
+        for lease in (await self._post.cluster.list(LEASES, only_it)).items:
+            try:
+                record = carrel.read_lease(lease)
+            except Malformed:
+                continue
+            if record is not None and gpu in ("", record.gpu) and any(each.holder.uid == uid for each in record.shares):
+                return True
+        return False
+
+    # --- what they get -----------------------------------------------------------------------------------------------
+
+    def _environment(self, resource: str, pod: Pod, waiting: Waiting) -> dict[str, str]:
+        visible = ",".join(waiting.cards)
+        environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
+        if resource == gpushare.GPU_MEM:
+            assumption = gpushare.read_assumption(pod)
+            if assumption is None:
+                raise Malformed(subject(pod.metadata), annotation_field(gpushare.INDEX), None, "the index of its card")
+            environment |= gpushare.environment(assumption, waiting.amount)
+        if self._post.labels().get(gpushare.NO_ISOLATION_LABEL) == "true":
+            environment[gpushare.NO_ISOLATION] = "true"
+        return environment
+
+    # --- what is written on the pod ----------------------------------------------------------------------------------
+
+    async def mark_assigned(self) -> None:
+        """For gpushare's tools: that a pod has its part. A copy, so what fails now is written another time."""
+        for pod in self._post.pods():
+            if self._is_to_be_marked(pod):
+                now_ns = int(self._post.now().timestamp() * 1_000_000_000)
+                patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
+                try:
+                    await self._post.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+                except (NotFound, Conflict):
+                    continue  # it is gone, or another of its name came
+
+    def _is_to_be_marked(self, pod: Pod) -> bool:
+        if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_going(pod):
+            return False
+        try:
+            asked = resource_asked(pod, gpushare.GPU_MEM).containers
+        except Malformed:
+            return False
+        return all((pod.metadata.uid, ask.container) in self._served for ask in asked)
+
+
+def _since_ns(pod: Pod) -> int:
+    """When a pod was promised its cards; where its dialect does not say, when it was made."""
+    if pod.metadata.annotations.get(gpushare.ASSUME_TIME):
+        assumption = gpushare.read_assumption(pod)
+        if assumption is not None:
+            return assumption.assumed_at_ns
+    made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
+    return int(made.timestamp()) * 1_000_000_000

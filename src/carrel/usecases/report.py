@@ -1,0 +1,114 @@
+"""Reports a node's cards: its GpuNodeStatus, and the number of its cards on the Node.
+
+Written when something changed, and else every so often as a sign of life. An older look never replaces a newer one, so
+an agent that was stopped for a while, or a predecessor that is still going, undoes nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from carrel.core.gpus import Node
+from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.protocols import Malformed, gpuclaim, gpushare
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
+from carrel.protocols.kubernetes.shapes import NodeObject
+from carrel.protocols.kubernetes.time import instant
+from carrel.usecases.compare import Findings
+
+HEARTBEAT = timedelta(seconds=20)
+"""With a round every ten seconds, half a minute at most. Who reads it takes an agent for silent after two minutes."""
+AHEAD = timedelta(minutes=2)
+"""A heartbeat that is further in the future is a wrong clock, not a newer look."""
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    node: Node
+    findings: Findings
+    seen_at: datetime
+    memory_unit: str = ""
+    """Empty where memory is not offered."""
+    message: str = ""
+
+
+class Reporter:
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._now = now
+        self._said: Json = {}
+        self._said_at: datetime | None = None
+        self._version = ""
+
+    @property
+    def said_at(self) -> datetime | None:
+        """When the cluster last heard of us."""
+        return self._said_at
+
+    async def report(self, report: Report) -> bool:
+        """Whether it was written: there is news, or the last sign of life is old. Raises `ClusterError`."""
+        body = gpuclaim.node_status(
+            report.node, report.findings.in_use_by, report.seen_at, report.memory_unit, report.message
+        )
+        news = {**body["status"], "heartbeat": ""}
+        is_due = self._said_at is None or not timedelta() <= self._now() - self._said_at < HEARTBEAT
+        if news == self._said and not is_due:
+            return False
+        written = await self._write(body, report.seen_at)
+        self._said, self._said_at = news if written else {}, self._now()
+        return written
+
+    async def _write(self, body: Json, seen_at: datetime) -> bool:
+        name = body["metadata"]["name"]
+        for _ in range(ATTEMPTS):
+            if not self._version:
+                there = await self._there(body)
+                self._version = there["metadata"]["resourceVersion"]
+                if _is_newer(there, seen_at):
+                    return False
+            patch = MergePatch({"metadata": {"resourceVersion": self._version}, **gpuclaim.report(body["status"])})
+            try:
+                answer = await self._cluster.patch(GPU_NODE_STATUSES, name, patch, subresource="status")
+            except (Conflict, NotFound):
+                self._version = ""  # somebody else wrote or deleted it: look what it says now
+                continue
+            self._version = answer["metadata"]["resourceVersion"]
+            return True
+        return False
+
+    async def _there(self, body: Json) -> Json:
+        """The object as it is, made if there is none."""
+        try:
+            return await self._cluster.get(GPU_NODE_STATUSES, body["metadata"]["name"])
+        except NotFound:
+            pass
+        try:
+            bare = {key: value for key, value in body.items() if key != "status"}
+            return await self._cluster.create(GPU_NODE_STATUSES, bare)
+        except AlreadyExists:
+            return await self._cluster.get(GPU_NODE_STATUSES, body["metadata"]["name"])
+
+    async def count_cards(self, node: NodeObject | None, count: int) -> None:
+        """The kubelet forgets it when it is restarted. Raises `ClusterError`."""
+        counted = str(count)
+        if node is None or (
+            node.status.capacity.get(gpushare.GPU_COUNT) == counted
+            and node.status.allocatable.get(gpushare.GPU_COUNT) == counted
+        ):
+            return
+        amount: dict[str, Any] = {gpushare.GPU_COUNT: counted}
+        patch = MergePatch({"status": {"capacity": amount, "allocatable": amount}})
+        await self._cluster.patch(NODES, node.metadata.name, patch, subresource="status")
+
+
+def _is_newer(there: Json, seen_at: datetime) -> bool:
+    heartbeat = there.get("status", {}).get("heartbeat")
+    if not heartbeat:
+        return False
+    try:
+        at = instant(heartbeat, "GpuNodeStatus", "status.heartbeat")
+    except Malformed:
+        return False
+    return seen_at < at <= seen_at + AHEAD
