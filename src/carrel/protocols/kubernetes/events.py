@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from carrel.protocols.kubernetes.resources import EVENTS, Resource
-from carrel.protocols.kubernetes.shapes import EventObject, Object
+from carrel.protocols.kubernetes.shapes import EventObject
 from carrel.protocols.kubernetes.time import seconds
 
 LONGEST_MESSAGE = 1024
@@ -20,6 +20,22 @@ LONGEST_NAME = 253
 
 WARNING = "Warning"
 NORMAL = "Normal"
+
+
+class Name(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
+class Named(Protocol):
+    """Whatever an Event can be about."""
+
+    @property
+    def metadata(self) -> Name: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +55,13 @@ class Note:
         return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
 
 
-def event_name(about: Object, note: Note) -> str:
+def event_name(about: Named, note: Note) -> str:
     spoken = "\n".join((about.metadata.uid, note.reason, note.text))
     digest = sha256(spoken.encode()).hexdigest()[:16]
     return f"{about.metadata.name[: LONGEST_NAME - len(digest) - 1].rstrip('-.')}.{digest}"
 
 
-def event(about: Object, resource: Resource[Any], note: Note, teller: str, now: datetime) -> dict[str, Any]:
+def event(about: Named, resource: Resource[Any], note: Note, teller: str, now: datetime) -> dict[str, Any]:
     metadata, told_at = about.metadata, seconds(now)
     return {
         "apiVersion": EVENTS.api_version,

@@ -1,0 +1,296 @@
+"""Ends a pod that has to give its card back, and sees to it that its work goes on without a GPU.
+
+What is intended is written down first, in a record of its own (`protocols.handover`), so whoever leads next goes on
+where another stopped. From there it is one step at a time, and each step looks at the cluster anew:
+
+    announced    the pod is told, and has until it is due; if it leaves by itself, nothing takes its place
+    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone. A pod that has a
+                 controller is replaced by that; the webhook takes the GPU off the replacement, and says so on it
+    done         the successor exists: the record is deleted
+
+Exactly one successor: its name is that of the pod that went, so it cannot be created twice, and it says whom it
+succeeds. A pod that somebody else created under that name is left alone. A pod that has finished has no successor.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+
+from carrel.ports.cluster import (
+    AlreadyExists,
+    Busy,
+    Cluster,
+    ClusterError,
+    Conflict,
+    Deletion,
+    Forbidden,
+    Json,
+    MergePatch,
+    NotFound,
+    Selection,
+    Unknown,
+)
+from carrel.protocols import Malformed, handover, maia
+from carrel.protocols.carrel import LEAVE_BY, TIER
+from carrel.protocols.handover import HandOver, Phase, Why
+from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
+from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.kubernetes.time import seconds
+from carrel.usecases.announce import About, announce
+from carrel.usecases.observe import FINISHED
+
+log = logging.getLogger(__name__)
+
+REVOKED = "GPURevoked"
+EXPIRED = "BookingEnded"
+HELD_UP = "RevocationHeldUp"
+HANDED_OVER = "HandedOverToCPU"
+
+LOOK_AGAIN = timedelta(seconds=1)
+"""While a pod is going. Its watch tells us too; this is for what the watch does not tell."""
+ASK_AGAIN = timedelta(seconds=10)
+"""While a disruption budget does not let a pod go."""
+REPLACED_WITHIN = timedelta(minutes=10)
+"""A controller that has not replaced its pod by then does not want to."""
+
+
+class End(Enum):
+    HANDED_OVER = "handed over"
+    LEFT = "it left by itself"
+    TAKEN = "its name was taken by another pod"
+    UNWANTED = "nobody wants a successor"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Why a pod has to go, and when."""
+
+    why: Why
+    due: datetime
+    needed_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where the records are, and what else is known."""
+
+    cluster: Cluster
+    namespace: str
+    now: Callable[[], datetime]
+    pods_of: Callable[[str], Iterable[Pod]]
+    """The pods of a namespace, as last heard."""
+
+
+class HandOvers:
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._cluster = archive.cluster
+        self._now = archive.now
+        self._told: set[str] = set()  # the records of which the pods know
+
+    async def intend(self, pod: Pod, order: Order) -> str:
+        """Writes down that this pod goes. The name of the record; empty if the pod is not what it was taken for."""
+        metadata, now = pod.metadata, self._now()
+        found = await self._pod(metadata.namespace, metadata.name)
+        if not found or not _is_as_it_was(found, pod):
+            return ""
+        owner = handover.controller_of(found)
+        record = HandOver(
+            uid=metadata.uid,
+            pod=f"{metadata.namespace}/{metadata.name}",
+            why=order.why,
+            decided=now,
+            due=order.due,
+            phase=Phase.ANNOUNCED if order.due > now else Phase.ENDING,
+            needed_by=order.needed_by,
+            owner=owner,
+            successor=None if owner else handover.successor_of(found, order.why, now),
+        )
+        body = handover.write_record(record, self._archive.namespace)
+        # Where there is one, somebody was quicker, or our own answer was lost: what is written there counts.
+        with contextlib.suppress(AlreadyExists):
+            await self._cluster.create(CONFIG_MAPS, body, self._archive.namespace)
+        return record.name
+
+    async def under_way(self) -> Iterable[str]:
+        """The names of all records."""
+        ours = Selection(self._archive.namespace, labels=handover.LABEL)
+        return [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
+
+    async def advance(self, name: str) -> timedelta | End:
+        """One step of one hand-over: when to look again, or how it ended.
+
+        Raises `ClusterError` if the API server does not do as asked: then the same step is due again.
+        """
+        try:
+            written = await self._cluster.get(CONFIG_MAPS, name, self._archive.namespace)
+        except NotFound:
+            return End.HANDED_OVER
+        record = handover.record_of(name, written.get("data", {}))
+        pod = await self._pod(*record.place)
+        is_here = bool(pod) and pod["metadata"]["uid"] == record.uid
+        if is_here and not _is_deleted(pod):
+            return await self._see_off(record, written, pod)
+        if record.phase is Phase.ANNOUNCED:
+            return await self._close(written, End.LEFT)  # before its time, and not because of us
+        if is_here:
+            return LOOK_AGAIN
+        if record.owner:
+            return await self._await_replacement(record, written)
+        return await self._bring_back(record, written, pod)
+
+    # --- before it is gone -------------------------------------------------------------------------------------------
+
+    async def _see_off(self, record: HandOver, written: Json, pod: Json) -> timedelta | End:
+        if pod.get("status", {}).get("phase") in FINISHED:
+            return await self._close(written, End.LEFT)
+        await self._tell_leaving(record, pod)
+        if record.phase is Phase.ANNOUNCED:
+            left = record.due - self._now()
+            if left > timedelta():
+                return left
+            ending = handover.write_record(replace(record, phase=Phase.ENDING), self._archive.namespace)
+            ending["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
+            await self._cluster.update(CONFIG_MAPS, ending)
+        return await self._end(record, pod)
+
+    async def _end(self, record: HandOver, pod: Json) -> timedelta:
+        """Only as it was when we looked: a pod that finishes at this moment must not be run a second time.
+
+        A disruption budget may delay what is revoked from a controller's pods. When a booking ends was known before.
+        """
+        namespace, name = record.place
+        only_it = Deletion(uid=record.uid, resource_version=pod["metadata"]["resourceVersion"])
+        try:
+            if record.owner and record.why is Why.REVOKED:
+                await self._cluster.evict(namespace, name, how=Deletion(uid=record.uid))
+            else:
+                await self._cluster.delete(PODS, name, namespace, how=only_it)
+        except (NotFound, Conflict):
+            return timedelta()  # it has changed: look at it anew
+        except Busy as busy:
+            if not record.owner:
+                raise
+            why = f"a booked pod needs its card, but a disruption budget does not let it go: {busy.message}"
+            await self._tell(About.the(pod), Note(HELD_UP, why, WARNING))
+            return ASK_AGAIN
+        log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
+        return LOOK_AGAIN
+
+    async def _tell_leaving(self, record: HandOver, pod: Json) -> None:
+        """By an Event and, if it has time left, by an annotation that a hook in the pod can read."""
+        if record.name in self._told:
+            return
+        if record.phase is Phase.ANNOUNCED:
+            namespace, name = record.place
+            leave_by = {LEAVE_BY: seconds(record.due)}
+            touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
+            await self._cluster.patch(PODS, name, touch, namespace)
+        await self._tell(About.the(pod), leaving_note(record))
+        self._told.add(record.name)
+
+    # --- after it is gone --------------------------------------------------------------------------------------------
+
+    async def _await_replacement(self, record: HandOver, written: Json) -> timedelta | End:
+        """The webhook writes on it whom it replaces; where there is no webhook, nobody does."""
+        namespace, _ = record.place
+        if any(_succeeds(pod.metadata.annotations, record) for pod in self._archive.pods_of(namespace)):
+            return await self._close(written, End.HANDED_OVER)
+        left = record.due + REPLACED_WITHIN - self._now()
+        return min(left, ASK_AGAIN) if left > timedelta() else await self._close(written, End.UNWANTED)
+
+    async def _bring_back(self, record: HandOver, written: Json, occupant: Json) -> timedelta | End:
+        if occupant:
+            is_ours = _succeeds(occupant["metadata"].get("annotations", {}), record)
+            if is_ours:
+                await self._tell(About.the(occupant), handed_over_note(record))
+            return await self._close(written, End.HANDED_OVER if is_ours else End.TAKEN)
+        if record.successor is None:
+            return await self._close(written, End.UNWANTED)
+        namespace, _ = record.place
+        try:
+            successor = await self._cluster.create(PODS, dict(record.successor), namespace)
+        except (AlreadyExists, Unknown):
+            return timedelta()  # whoever it is, by now: look at it
+        except NotFound:
+            return await self._close(written, End.UNWANTED)  # the namespace is gone
+        except Forbidden as error:
+            if not error.is_namespace_going:
+                raise
+            return await self._close(written, End.UNWANTED)
+        log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
+        await self._tell(About.the(successor), handed_over_note(record))
+        return await self._close(written, End.HANDED_OVER)
+
+    async def _close(self, written: Json, how: End) -> End:
+        metadata = written["metadata"]
+        try:
+            only_it = Deletion(uid=metadata["uid"])
+            await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._archive.namespace, how=only_it)
+        except (NotFound, Conflict):
+            pass  # another has closed it
+        self._told.discard(metadata["name"])
+        log.info("hand_over_closed record=%s how=%r", metadata["name"], how.value)
+        return how
+
+    # --- the world ---------------------------------------------------------------------------------------------------
+
+    async def _pod(self, namespace: str, name: str) -> Json:
+        """The pod of that name, as the API server has it now; empty if there is none."""
+        try:
+            return await self._cluster.get(PODS, name, namespace)
+        except NotFound:
+            return {}
+
+    async def _tell(self, about: About, note: Note) -> None:
+        """What cannot be told now must not keep a card from whom it belongs to."""
+        try:
+            await announce(self._cluster, about, note, self._now())
+        except ClusterError as error:
+            log.info("event_not_told pod=%s reason=%s: %s", about.metadata.name, note.reason, error)
+
+
+def leaving_note(record: HandOver) -> Note:
+    after = "its controller replaces it" if record.owner else "it is created again"
+    if record.why is Why.EXPIRED:
+        return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after} without a GPU", WARNING)
+    when = f"at {seconds(record.due)}" if record.phase is Phase.ANNOUNCED else "now"
+    return Note(REVOKED, f"its card is needed for a booked pod: it is ended {when}, and {after} without a GPU", WARNING)
+
+
+def handed_over_note(record: HandOver) -> Note:
+    return Note(HANDED_OVER, f"{lost(record.why, record.decided)}; handed over to CPU", NORMAL)
+
+
+def lost(why: Why, at: datetime) -> str:
+    """How a pod lost its card, in the words that people see everywhere."""
+    when = seconds(at)
+    return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
+
+
+def _is_as_it_was(found: Json, pod: Pod) -> bool:
+    """Whether it is the pod on which was decided: the same one, not going, and with the same rights."""
+    notes = found["metadata"].get("annotations", {})
+    decided_by = (TIER, maia.TERMINATE_AT)
+    return (
+        found["metadata"]["uid"] == pod.metadata.uid
+        and not _is_deleted(found)
+        and found.get("status", {}).get("phase") not in FINISHED
+        and all(notes.get(key) == pod.metadata.annotations.get(key) for key in decided_by)
+    )
+
+
+def _is_deleted(pod: Json) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _succeeds(annotations: Mapping[str, str], record: HandOver) -> bool:
+    try:
+        mark = handover.handed_over(annotations, record.pod)
+    except Malformed:
+        return False
+    return mark is not None and mark.origin == record.uid
