@@ -7,7 +7,7 @@ are random and 256 bits long.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
@@ -45,6 +45,7 @@ class How(Enum):
     DEV = "dev"
 
 
+USES_ARE_KNOWN_TO = timedelta(hours=1)
 ALL_SCOPES = frozenset(Scope)
 _RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
 
@@ -122,10 +123,14 @@ class Token:
     roles: frozenset[Role] = frozenset()
     """What the maker's identity provider gave them then; a token must not outlive a demotion by much, so it expires."""
     last_used: datetime | None = None
+    """To the hour: to know it better, every call would have to write."""
     revoked: datetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked is None and now < self.expires
+
+    def is_use_to_be_noted(self, now: datetime) -> bool:
+        return self.last_used is None or now - self.last_used >= USES_ARE_KNOWN_TO
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,17 @@ class Known:
     granted: Role | None = None
     """By a platform admin, beside what settings and groups give."""
     last_seen: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role that a platform admin gives to somebody; None takes it away."""
+
+    email: str
+    role: Role | None
+    by: str
+    why: str
+    at: datetime
 
 
 class People(Protocol):
@@ -176,8 +192,8 @@ class People(Protocol):
 
     async def granted(self, email: str) -> Role | None: ...
 
-    async def grant(self, email: str, role: Role | None, *, by: str, why: str) -> None:
-        """None takes it away. It is written in the log, in the same transaction."""
+    async def grant(self, grant: Grant) -> None:
+        """It is written in the log, in the same transaction."""
         ...
 
     async def known(self) -> Sequence[Known]: ...

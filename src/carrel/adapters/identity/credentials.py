@@ -20,7 +20,7 @@ from carrel.adapters.identity.oidc import challenge_of
 from carrel.adapters.identity.recognition import CurrentPerson, Identity, forbidden
 from carrel.adapters.identity.secrets import hashed, is_same, new_secret, new_token
 from carrel.adapters.problems import Problem
-from carrel.ports.people import Errand, How, Person, Role, Scope, Token, normal
+from carrel.ports.people import Errand, Grant, How, Person, Role, Scope, Token, normal
 
 COMMAND_LINE = "command-line"
 ON_THE_WAY = timedelta(minutes=2)
@@ -141,7 +141,8 @@ class CredentialsDesk:
         if given.role is Role.SERVICE or "@" not in email or len(email) > 254:
             why = "A role is given to an address; services are named in the settings."
             raise Problem(422, "bad-role", "Nobody can be given that", why, "give member, lab-admin or platform-admin")
-        await self.identity.people.grant(normal(email), given.role, by=person.email, why=given.reason)
+        grant = Grant(normal(email), given.role, person.email, given.reason, self.identity.now())
+        await self.identity.people.grant(grant)
         return Response(status_code=204)
 
     async def sign_out_everywhere(self, email: str, person: CurrentPerson) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import aiohttp
 import jwt
@@ -116,13 +116,13 @@ class SignIn:
             "code_verifier": verifier,
             "client_id": self._provider.client_id,
         }
-        auth = None
+        headers = {}
         methods = discovered.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if self._provider.client_secret and "client_secret_basic" in methods:
-            auth = aiohttp.BasicAuth(self._provider.client_id, self._provider.client_secret)
+            headers["authorization"] = _basic(self._provider.client_id, self._provider.client_secret)
         elif self._provider.client_secret:
             form["client_secret"] = self._provider.client_secret
-        return await self._json("POST", str(discovered["token_endpoint"]), data=form, auth=auth)
+        return await self._json("POST", str(discovered["token_endpoint"]), data=form, headers=headers)
 
     async def _checked(self, token: str) -> Mapping[str, Any]:
         try:
@@ -200,6 +200,11 @@ class SignIn:
         if not isinstance(found, dict):
             raise SignInFailed(f"The identity provider answered {answer.status}")
         return found
+
+
+def _basic(name: str, secret: str) -> str:
+    """RFC 6749, 2.3.1: both are form-encoded first."""
+    return "Basic " + base64.b64encode(f"{quote_plus(name)}:{quote_plus(secret)}".encode()).decode()
 
 
 def _keys_of(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:

@@ -117,3 +117,52 @@ feeds = Table(
     Column("secret_hash", String(64), nullable=False),
     UniqueConstraint("secret_hash"),
 )
+
+people = Table(
+    "people",
+    metadata,
+    Column("person", String(320), primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("granted", String(32)),
+    Column("last_seen_at", Instant),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
+    Column("person", String(320), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("roles", JSON, nullable=False),
+    Column("how", String(32), nullable=False),
+    Column("began_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Index(None, "person"),
+    Index(None, "expires_at"),
+)
+
+errands = Table(
+    "errands",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("facts", JSON, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Index(None, "expires_at"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
+    Column("id", String(64), nullable=False),
+    Column("person", String(320), nullable=False),
+    Column("label", String(255), nullable=False),
+    Column("scopes", JSON, nullable=False),
+    Column("roles", JSON, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Column("last_used_at", Instant),
+    Column("revoked_at", Instant),
+    UniqueConstraint("person", "id"),
+)

@@ -1,0 +1,142 @@
+"""What is remembered about people: in memory (as tests use it), in SQLite and in PostgreSQL, with the same promises."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.store.people import SqlPeople
+from carrel.ports.people import Errand, Grant, How, People, Role, Scope, Session, Token
+from tests.kit.people import PeopleInMemory
+from tests.kit.postgres import new_database
+
+NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+LATER = NOON + timedelta(hours=1)
+ADA = "ada@lab.example"
+
+
+@pytest.fixture(params=["memory", "SQLite", "PostgreSQL"])
+async def people(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[People]:
+    if request.param == "memory":
+        yield PeopleInMemory()
+        return
+    is_sqlite = request.param == "SQLite"
+    server = "" if is_sqlite else request.getfixturevalue("postgres_server")
+    opened = Database(f"sqlite:///{tmp_path}/carrel.db" if is_sqlite else new_database(server))
+    await opened.migrate()
+    yield SqlPeople(opened)
+    await opened.aclose()
+
+
+def a_session(**differences: object) -> Session:
+    plain = Session(ADA, "Ada", frozenset({Role.MEMBER, Role.LAB_ADMIN}), How.SESSION, NOON, LATER)
+    return replace(plain, **differences)  # type: ignore[arg-type] # the fields of a session
+
+
+def a_token(**differences: object) -> Token:
+    scopes = frozenset({Scope.READ, Scope.BOOK})
+    plain = Token("t1", ADA, "notebook", scopes, NOON, NOON + timedelta(days=30), frozenset({Role.MEMBER}))
+    return replace(plain, **differences)  # type: ignore[arg-type] # the fields of a token
+
+
+async def test_a_session_is_found_until_it_expires_or_ends(people: People) -> None:
+    await people.begin_session("one", a_session())
+    await people.begin_session("two", a_session())
+
+    assert await people.session("one", NOON) == a_session()
+    assert await people.session("three", NOON) is None
+    assert await people.session("one", LATER) is None
+    await people.end_session("one")
+    assert await people.session("one", NOON) is None
+    assert await people.session("two", NOON) == a_session()
+
+
+async def test_a_person_is_signed_out_everywhere(people: People) -> None:
+    for name in ("one", "two"):
+        await people.begin_session(name, a_session())
+    await people.begin_session("hers", a_session(email="ben@lab.example"))
+
+    assert await people.end_sessions_of(ADA) == 2
+    assert await people.session("one", NOON) is None
+    assert await people.session("hers", NOON) is not None
+
+
+async def test_an_errand_is_given_to_one_of_many_who_bring_its_secret(people: People) -> None:
+    errand = Errand("sign-in", {"nonce": "n", "back_to": "/"}, LATER)
+    await people.begin_errand("secret", errand)
+
+    taken = await asyncio.gather(*(people.take_errand("secret", "sign-in", NOON) for _ in range(5)))
+
+    assert taken.count(errand) == 1
+    assert taken.count(None) == 4
+
+
+async def test_an_errand_of_another_kind_or_time_is_not_given(people: People) -> None:
+    await people.begin_errand("secret", Errand("sign-in", {}, LATER))
+
+    assert await people.take_errand("secret", "command-line", NOON) is None
+    assert await people.take_errand("secret", "sign-in", LATER) is None
+
+
+async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -> None:
+    await people.add_token("hash", a_token())
+
+    assert await people.token("hash", NOON) == a_token()
+    assert await people.token("other", NOON) is None
+    assert await people.token("hash", NOON + timedelta(days=30)) is None
+    assert not await people.revoke_token("eve@lab.example", "t1", NOON)
+    assert await people.revoke_token(ADA, "t1", NOON)
+    assert await people.revoke_token(ADA, "t1", LATER), "twice is once"
+    assert await people.token("hash", NOON) is None
+    assert [token.revoked for token in await people.tokens_of(ADA)] == [NOON]
+
+
+async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(people: People) -> None:
+    await people.add_token("old", a_token())
+    await people.add_token("new", a_token(id="t2", created=LATER))
+    for minutes in (0, 5, 59):
+        await people.token("old", NOON + timedelta(minutes=minutes))
+
+    listed = await people.tokens_of(ADA)
+
+    assert [(token.id, token.last_used) for token in listed] == [("t2", None), ("t1", NOON)]
+    await people.token("old", LATER)
+    assert (await people.tokens_of(ADA))[1].last_used == LATER
+
+
+async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(people: People) -> None:
+    assert await people.granted(ADA) is None
+    await people.grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
+    assert await people.granted(ADA) is Role.LAB_ADMIN
+
+    await people.begin_session("one", a_session())
+    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in changes nothing about it"
+    known = await people.known()
+    assert [(each.email, each.name, each.granted, each.last_seen) for each in known] == [
+        (ADA, "Ada", Role.LAB_ADMIN, NOON)
+    ]
+    await people.grant(Grant(ADA, None, "root@lab.example", "left", NOON))
+    assert await people.granted(ADA) is None
+
+
+async def test_what_expired_is_forgotten(people: People) -> None:
+    await people.begin_session("over", a_session(expires=NOON))
+    await people.begin_session("on", a_session())
+    await people.begin_errand("over", Errand("sign-in", {}, NOON))
+
+    assert await people.forget_expired(NOON) == 2
+    assert await people.session("on", NOON) is not None
+
+
+async def test_giving_a_role_is_in_the_log_with_its_reason(database: Database) -> None:
+    await SqlPeople(database).grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
+
+    async with SqlBookings(database).reading() as reading:
+        (entry,) = await reading.log()
+    told = (entry.actor, entry.action, entry.subject, entry.why, entry.details)
+    assert told == ("root@lab.example", "role-given", ADA, "runs the lab", {"role": "lab-admin"})

@@ -1,0 +1,81 @@
+"""People in memory: passes the same contract suite as the store (tests/contracts/test_people_store.py)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from carrel.ports.people import Errand, Grant, Known, Role, Session, Token
+
+
+class PeopleInMemory:
+    def __init__(self) -> None:
+        self._errands: dict[str, Errand] = {}
+        self._sessions: dict[str, Session] = {}
+        self._tokens: dict[str, Token] = {}
+        self._known: dict[str, Known] = {}
+
+    async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
+        self._errands[secret_hash] = errand
+
+    async def take_errand(self, secret_hash: str, kind: str, now: datetime) -> Errand | None:
+        errand = self._errands.get(secret_hash)
+        if errand is None or errand.kind != kind:
+            return None
+        del self._errands[secret_hash]
+        return errand if now < errand.expires else None
+
+    async def begin_session(self, secret_hash: str, session: Session) -> None:
+        self._sessions[secret_hash] = session
+        known = self._known.get(session.email, Known(session.email))
+        self._known[session.email] = replace(known, name=session.name, last_seen=session.began)
+
+    async def session(self, secret_hash: str, now: datetime) -> Session | None:
+        session = self._sessions.get(secret_hash)
+        return session if session and now < session.expires else None
+
+    async def end_session(self, secret_hash: str) -> None:
+        self._sessions.pop(secret_hash, None)
+
+    async def end_sessions_of(self, email: str) -> int:
+        theirs = [key for key, session in self._sessions.items() if session.email == email]
+        for key in theirs:
+            del self._sessions[key]
+        return len(theirs)
+
+    async def add_token(self, secret_hash: str, token: Token) -> None:
+        self._tokens[secret_hash] = token
+
+    async def token(self, secret_hash: str, now: datetime) -> Token | None:
+        token = self._tokens.get(secret_hash)
+        if token is None or not token.is_valid(now):
+            return None
+        if token.is_use_to_be_noted(now):
+            self._tokens[secret_hash] = replace(token, last_used=now)
+        return token
+
+    async def tokens_of(self, email: str) -> Sequence[Token]:
+        theirs = [token for token in self._tokens.values() if token.email == email]
+        return sorted(theirs, key=lambda token: (token.created, token.id), reverse=True)
+
+    async def revoke_token(self, email: str, token_id: str, now: datetime) -> bool:
+        for key, token in self._tokens.items():
+            if token.email == email and token.id == token_id:
+                self._tokens[key] = replace(token, revoked=token.revoked or now)
+                return True
+        return False
+
+    async def granted(self, email: str) -> Role | None:
+        known = self._known.get(email)
+        return known.granted if known else None
+
+    async def grant(self, grant: Grant) -> None:
+        self._known[grant.email] = replace(self._known.get(grant.email, Known(grant.email)), granted=grant.role)
+
+    async def known(self) -> Sequence[Known]:
+        return sorted(self._known.values(), key=lambda known: known.email)
+
+    async def forget_expired(self, now: datetime) -> int:
+        before = len(self._errands) + len(self._sessions)
+        self._errands = {key: each for key, each in self._errands.items() if now < each.expires}
+        self._sessions = {key: each for key, each in self._sessions.items() if now < each.expires}
+        return before - len(self._errands) - len(self._sessions)
