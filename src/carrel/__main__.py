@@ -4,6 +4,7 @@ import typer
 
 from carrel import __version__
 from carrel.doors import cli
+from carrel.doors.agent import AgentSettings, agent
 from carrel.doors.api import api
 from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
@@ -20,6 +21,7 @@ app.command()(demo)
 app.command()(api)
 app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
+app.command()(command(AgentSettings, agent))
 app.command()(command(cli.WhySettings, cli.why))
 app.command()(command(cli.ExplainSettings, cli.explain))
 app.command()(command(cli.InspectSettings, cli.inspect))

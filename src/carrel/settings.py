@@ -67,13 +67,20 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True)
-class DialectSettings:
-    """What the cluster's admin decides about the dialects. All doors of a cluster must be given the same."""
+class MemoryUnitSettings:
+    """All doors of a cluster must be given the same."""
 
     memory_unit: Annotated[
         Unit, typer.Option(help="What one unit of gpushare's memory resource is.", envvar="CARREL_MEMORY_UNIT")
     ] = Unit.MIB
-    """As the device plugin's --memory-unit: a number on a pod means nothing without it."""
+    """As the device plugin's --memory-unit: a number on a pod means nothing without it. MiB is the finest; on machines
+    whose memory is too much for the kubelet in MiB the agent says which unit to use."""
+
+
+@dataclass(frozen=True)
+class DialectSettings(MemoryUnitSettings):
+    """What the cluster's admin decides about the dialects. All doors of a cluster must be given the same."""
+
     shared_claims_per_card: Annotated[
         int,
         typer.Option(

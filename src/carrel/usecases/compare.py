@@ -6,20 +6,23 @@ promised another card. That is told, and the cards are set aside until it is ove
 back.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from carrel.ports.cluster import Cluster, ClusterError, Json
+from carrel.ports.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.ports.node import HandedOver
 from carrel.protocols import Malformed, carrel, gpushare, nvidia
 from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.events import WARNING, Note
+from carrel.protocols.kubernetes.events import WARNING, Note, event, event_name
 from carrel.protocols.kubernetes.pods import annotation_field
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.protocols.kubernetes.resources import EVENTS, PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.observe import FINISHED
 
 OTHER_CARD = "OtherGPUHandedOver"
+TELLER = "carrel-agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,10 @@ class Findings:
 
 
 class Comparison:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
+        self._now = now
+        self._told: set[str] = set()
         self._reads_annotation: dict[tuple[str, str], bool] = {}  # uid of the pod, container
 
     async def compare(
@@ -76,6 +81,15 @@ class Comparison:
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
         return Findings(in_use, tuple(mismatches))
+
+    async def tell(self, mismatches: Iterable[Mismatch]) -> None:
+        """By an Event on the pod, once. Raises `ClusterError`."""
+        for each in mismatches:
+            name, namespace = event_name(each.pod, each.note), each.pod.metadata.namespace
+            if name not in self._told:
+                with contextlib.suppress(AlreadyExists):
+                    await self._cluster.create(EVENTS, event(each.pod, PODS, each.note, TELLER, self._now()), namespace)
+                self._told.add(name)
 
     async def _sees_promised(self, pod: Pod, container: str) -> bool:
         key = (pod.metadata.uid, container)

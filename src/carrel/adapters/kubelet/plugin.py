@@ -108,8 +108,8 @@ class Plugin(calls.DevicePluginServicer):
 
     async def _wait_lost(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            while self._is_wanted() and self._sockets() == self._seen:
-                await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 # files give no event
+            while self._is_wanted() and self._sockets() == self._seen:  # noqa: ASYNC110 # files give no event
+                await asyncio.sleep(LOOK_S)
 
     def _sockets(self) -> list[tuple[int, int]]:
         """Which files they are: a socket that was made anew has the old name and another identity."""

@@ -6,7 +6,8 @@
         cards:
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
-The file of one node has only `cards`. `unusable: "XID 79"` makes a card unhealthy. Everything wrong is told with the file, the line, the value and what would be right.
+The file of one node has only `cards`. `unusable: "XID 79"` makes a card unhealthy.
+Everything wrong is told with the file, the line, the value and what would be right.
 """
 
 import uuid

@@ -41,8 +41,8 @@ class SimulatedMachine:
 
     async def wait_changed(self) -> None:
         # By its contents: an editor, a ConfigMap or a fast test may leave size and time as they were.
-        while self._contents() == self._read:
-            await asyncio.sleep(LOOK_S)  # noqa: ASYNC110 # files give no event
+        while self._contents() == self._read:  # noqa: ASYNC110 # files give no event
+            await asyncio.sleep(LOOK_S)
 
     def _contents(self) -> str:
         try:

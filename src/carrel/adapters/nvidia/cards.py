@@ -1,0 +1,127 @@
+"""What NVML says about one card, and how cards are linked. Old drivers lack functions, old cards lack answers: what
+nobody can say is left out. Whatever goes wrong for a reason that matters raises `NVMLError`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pynvml
+
+T = TypeVar("T")
+
+MIB = 1024 * 1024
+BOTH_WAYS_GBPS = {1: 40, 2: 50, 3: 50, 4: 50, 5: 100}
+"""Of one link, by the version of NVLink: an A100 has twelve of version 3, which is the 600 GB/s of its data sheet."""
+
+_UNSAYABLE = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    uuid: str
+    model: str
+    memory_mib: int
+    address: str
+    """On the PCI bus; one end of its links."""
+    links: tuple[str, ...]
+    """The other ends: a card, or a switch."""
+    bandwidth_gbps: int
+    numa_node: int | None
+    processes: int
+    needs_reset: str
+    """Why the driver wants the card to be reset. Empty: it does not."""
+
+
+def look_at(handle: Any, sysfs: Path) -> Seen:
+    address = _address(pynvml.nvmlDeviceGetPciInfo(handle))
+    links, bandwidth = _links(handle)
+    return Seen(
+        uuid=pynvml.nvmlDeviceGetUUID(handle),
+        model=product(pynvml.nvmlDeviceGetName(handle)),
+        memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
+        address=address,
+        links=links,
+        bandwidth_gbps=bandwidth,
+        numa_node=_numa_node(sysfs, address),
+        processes=len(said(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()),
+        needs_reset=_needs_reset(handle),
+    )
+
+
+def product(name: str) -> str:
+    """A model as the node label `gpu.product` of NVIDIA's feature discovery spells it."""
+    return re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "-"))
+
+
+def islands(cards: Iterable[Seen]) -> Mapping[str, str]:
+    """UUID → island, for cards that are linked to another one, directly or through switches."""
+    cards = tuple(cards)
+    parent: dict[str, str] = {}
+
+    def root(end: str) -> str:
+        while parent.setdefault(end, end) != end:
+            end = parent[end]
+        return end
+
+    for card in cards:
+        for end in card.links:
+            parent[root(end)] = root(card.address)
+    groups: dict[str, list[Seen]] = {}
+    for card in cards:
+        groups.setdefault(root(card.address), []).append(card)
+    linked = [group for group in groups.values() if len(group) > 1]
+    return {card.uuid: f"nvlink-{number}" for number, group in enumerate(linked) for card in group}
+
+
+def said(ask: Callable[..., T], *arguments: Any) -> T | None:
+    """None if this driver or this card cannot say."""
+    try:
+        return ask(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNSAYABLE:
+            return None
+        raise
+
+
+def _links(handle: Any) -> tuple[tuple[str, ...], int]:
+    ends: list[str] = []
+    bandwidth = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                continue
+            ends.append(_address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
+        except pynvml.NVMLError as error:
+            if error.value in (*_UNSAYABLE, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+                break  # it has no such link
+            raise
+        bandwidth += BOTH_WAYS_GBPS.get(said(pynvml.nvmlDeviceGetNvLinkVersion, handle, link) or 0, 0)
+    return tuple(ends), bandwidth
+
+
+def _address(pci: Any) -> str:
+    """`0000:3b:00.0`, as the kernel writes it; the library has four more digits for the domain."""
+    text = pci.busId if isinstance(pci.busId, str) else pci.busId.decode()
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain or '0', 16):04x}:{rest}"
+
+
+def _numa_node(sysfs: Path, address: str) -> int | None:
+    try:
+        number = int((sysfs / "bus/pci/devices" / address / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return number if number >= 0 else None
+
+
+def _needs_reset(handle: Any) -> str:
+    rows = said(pynvml.nvmlDeviceGetRemappedRows, handle)
+    if rows is None:
+        return ""
+    _, _, is_pending, has_failed = rows
+    if has_failed:
+        return "memory rows could not be remapped"
+    return "memory rows are to be remapped: reset the card" if is_pending else ""

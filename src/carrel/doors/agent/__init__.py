@@ -1,0 +1,27 @@
+"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet.
+
+If it is down, running pods go on and new ones wait: its last heartbeat grows old, and nobody is sent there.
+"""
+
+from carrel.doors.agent.settings import AgentSettings
+
+__all__ = ["AgentSettings", "agent"]
+
+
+def agent(settings: AgentSettings) -> None:
+    """Report the cards of this node, and hand them over to the kubelet.
+
+    Every option may also be given as an environment variable, as shown beside it; an option wins.
+    Without an NVIDIA driver it says so, reports no cards, and looks again.
+
+    Examples:
+
+      carrel agent --node-name dgx-1
+
+      carrel agent --node-name dgx-1 --mode coexist
+
+      carrel agent --node-name laptop --simulate cards.yaml
+    """
+    from carrel.doors.agent.running import run
+
+    run(settings)

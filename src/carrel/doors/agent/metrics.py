@@ -1,0 +1,67 @@
+"""What probes and Prometheus look at: base units, and no user's name in any label."""
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from carrel.core.gpus import Gpu
+from carrel.ports.node import Look
+
+
+class Metrics:
+    def __init__(self, is_registered: dict[str, Callable[[], bool]]) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._cards = Gauge("carrel_node_cards", "Cards of this node.", ["usable"], registry=registry)
+        self._processes = Gauge(
+            "carrel_node_card_processes", "Programs that compute on a card.", ["gpu"], registry=registry
+        )
+        self._mismatches = Gauge(
+            "carrel_node_mismatches", "Containers that were given other cards than promised.", registry=registry
+        )
+        self._reported = Gauge(
+            "carrel_node_reported_timestamp_seconds", "When the cluster last heard of this node.", registry=registry
+        )
+        registered = Gauge(
+            "carrel_node_plugin_registered", "1 while the kubelet knows us.", ["resource"], registry=registry
+        )
+        for resource, look in is_registered.items():
+            registered.labels(resource).set_function(partial(_as_number, look))
+
+    def see(self, look: Look, gpus: tuple[Gpu, ...], mismatches: int, reported_at: datetime | None) -> None:
+        usable = sum(not gpu.unusable for gpu in gpus)
+        self._cards.labels("true").set(usable)
+        self._cards.labels("false").set(len(gpus) - usable)
+        self._mismatches.set(mismatches)
+        self._processes.clear()
+        for gpu in gpus:
+            if gpu.uuid in look.processes:
+                self._processes.labels(str(gpu.index)).set(look.processes[gpu.uuid])
+        if reported_at is not None:
+            self._reported.set(reported_at.timestamp())
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+def _as_number(is_so: Callable[[], bool]) -> float:
+    return float(is_so())
+
+
+def health_app(metrics: Metrics, trouble: Callable[[], str]) -> Starlette:
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        why = trouble()
+        return PlainTextResponse(why or "ok", status_code=503 if why else 200)
+
+    async def numbers(_: Request) -> Response:
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)])

@@ -1,0 +1,211 @@
+"""The agent's rounds: look at the cards and at the kubelet's books, compare, offer, report.
+
+A round is made when something may have changed, and every ten seconds. A part of it that fails is told once and keeps
+the others from nothing: without the API server devices are still offered, without the kubelet cards are still reported.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from carrel.adapters.kube.mirror import Mirror
+from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Rhythm
+from carrel.adapters.kubelet import Plugin
+from carrel.core.gpus import Node
+from carrel.doors.agent.metrics import Metrics
+from carrel.doors.agent.settings import AgentSettings, Mode, WholeCards
+from carrel.ports.cluster import Cluster, ClusterError, Selection
+from carrel.ports.node import HandedOver, Look, Machine, PodResources, Unreachable
+from carrel.protocols import gpushare, nvidia
+from carrel.protocols.carrel import DEVICES
+from carrel.protocols.kubelet import NVIDIA_SOCKETS, SOCKETS, Inventory
+from carrel.protocols.kubernetes.resources import NODES, PODS
+from carrel.protocols.kubernetes.shapes import NodeObject, Pod
+from carrel.usecases.allocate import Allocation, Post
+from carrel.usecases.compare import Comparison, Findings
+from carrel.usecases.report import Report, Reporter
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 10.0
+SETTLE_S = 0.3
+"""Several changes in a row are looked at together."""
+SILENT = timedelta(seconds=90)
+"""Since the last report; then probes are told."""
+
+
+class Agent:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AgentSettings,
+        machine: Machine,
+        pod_resources: PodResources,
+        now: Callable[[], datetime],
+        rhythm: Rhythm = NORMAL_RHYTHM,
+    ) -> None:
+        self._settings = settings
+        self._machine = machine
+        self._pod_resources = pod_resources
+        self._now = now
+        self._is_coexisting = settings.mode is Mode.COEXIST
+        self._due = asyncio.Event()
+        self._handed_over: Sequence[HandedOver] = ()
+        self._troubles: dict[str, str] = {}
+
+        self.mirror = Mirror(cluster, rhythm)
+        self._pods = self.mirror.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
+        self._nodes = self.mirror.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
+        self._pods.on_change(self._see_pod)
+        self._nodes.on_change(self._see_node)
+
+        self._comparison = Comparison(cluster, now)
+        self._reporter = Reporter(cluster, now)
+        post = Post(
+            cluster=cluster,
+            node=settings.node_name,
+            namespace=settings.carrel_namespace,
+            now=now,
+            clock=time.monotonic,
+            pods=self._pods.store.snapshot,
+            labels=lambda: node.metadata.labels if (node := self._node()) else {},
+        )
+        self._allocation = Allocation(post)
+        self._inventory: Inventory | None = None
+        self.memory = self._plugin(gpushare.GPU_MEM, lambda: True)
+        self.cards = self._plugin(nvidia.GPU, self._offers_whole_cards)
+        self.metrics = Metrics(
+            {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.cards)}  # type: ignore[misc] # bound now
+        )
+
+    def _plugin(self, resource: str, is_wanted: Callable[[], bool]) -> Plugin:
+        return Plugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
+
+    def _offers_whole_cards(self) -> bool:
+        if self._is_coexisting or self._settings.whole_cards is WholeCards.NO:
+            return False
+        return self._settings.whole_cards is WholeCards.YES or not _nvidia_is_there(self._settings.plugin_folder)
+
+    def _node(self) -> NodeObject | None:
+        return self._nodes.store.get(self._settings.node_name)
+
+    def trouble(self) -> str:
+        """Why probes should not be content; empty if all is well."""
+        reported_at = self._reporter.said_at
+        if reported_at is None or self._now() - reported_at > SILENT:
+            return self._troubles.get("report") or "the cluster has not heard of this node's cards yet"
+        return "" if self.memory.is_registered else "the kubelet has not taken the device plugin yet"
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        await self.make_round()  # so that the kubelet is offered something from its first question on
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.mirror.run())
+            tasks.create_task(self.memory.run())
+            tasks.create_task(self.cards.run())
+            tasks.create_task(self._watch_machine())
+            tasks.create_task(self._make_rounds())
+
+    # --- when --------------------------------------------------------------------------------------------------------
+
+    def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if any(pod is not None and DEVICES in pod.metadata.annotations for pod in (old, new)):
+            self._due.set()
+
+    def _see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        counted = [node and node.status.allocatable.get(gpushare.GPU_COUNT) for node in (old, new)]
+        if counted[0] != counted[1]:
+            self._due.set()  # the kubelet was restarted, and has forgotten what it does not know itself
+
+    async def _watch_machine(self) -> None:
+        while True:
+            await self._machine.wait_changed()
+            self._due.set()
+            await asyncio.sleep(SETTLE_S)
+
+    async def _make_rounds(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(ROUND_S):
+                    await self._due.wait()
+                    await asyncio.sleep(SETTLE_S)
+            except TimeoutError:
+                pass
+            self._due.clear()
+            await self.make_round()
+
+    # --- what --------------------------------------------------------------------------------------------------------
+
+    async def make_round(self) -> None:
+        seen_at, look = self._now(), await self._machine.look()
+        self._note("cards", look.trouble)
+        await self._ask_kubelet()
+        seen = Inventory(look.gpus, self._settings.memory_unit)
+        findings = await self._comparison.compare(
+            self._pods.store.snapshot(), self._handed_over, seen, kubelet_chooses=self._is_coexisting
+        )
+        aside = findings.set_aside()
+        gpus = tuple(replace(gpu, unusable=gpu.unusable or aside.get(gpu.uuid, "")) for gpu in look.gpus)
+        inventory = Inventory(gpus, self._settings.memory_unit)
+        self._allocation.see(inventory, self._handed_over, kubelet_chooses=self._is_coexisting)
+        await self._offer(inventory)
+        await self._report(look, inventory, findings, seen_at)
+        self.metrics.see(look, gpus, len(findings.mismatches), self._reporter.said_at)
+
+    async def _ask_kubelet(self) -> None:
+        try:
+            self._handed_over = await self._pod_resources.handed_over()
+            self._note("kubelet", "")
+        except Unreachable as unreachable:
+            self._note("kubelet", str(unreachable))  # what it said last still holds: devices stay where they are
+
+    async def _offer(self, inventory: Inventory) -> None:
+        if inventory != self._inventory:
+            self._inventory = inventory
+            await self.memory.offer(inventory.memory_devices() if inventory.fits else ())
+            await self.cards.offer(inventory.card_devices())
+
+    async def _report(self, look: Look, inventory: Inventory, findings: Findings, seen_at: datetime) -> None:
+        node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
+        unit = inventory.unit.value if inventory.fits else ""
+        message = "; ".join(filter(None, (look.trouble, _too_fine(inventory))))
+        report = Report(node, findings, seen_at, unit, message)
+        await self._try("report", self._reporter.report(report))
+        await self._try("count", self._reporter.count_cards(self._node(), len(inventory.gpus)))
+        await self._try("assigned", self._allocation.mark_assigned())
+        await self._try("mismatch", self._comparison.tell(findings.mismatches))
+        self._note("promise", "; ".join(each.words for each in findings.mismatches))
+        self._note("unit", _too_fine(inventory))
+
+    async def _try(self, what: str, doing: Awaitable[object]) -> None:
+        try:
+            await doing
+            self._note(what, "")
+        except ClusterError as error:
+            self._note(what, str(error))
+
+    def _note(self, what: str, trouble: str) -> None:
+        """Told when it changes, not in every round."""
+        before = self._troubles.get(what, "")
+        self._troubles[what] = trouble
+        if trouble and trouble != before:
+            log.warning("trouble about=%s: %s", what, trouble)
+        elif before and not trouble:
+            log.info("trouble_over about=%s", what)
+
+
+def _too_fine(inventory: Inventory) -> str:
+    if inventory.fits:
+        return ""
+    return (
+        f"{gpushare.GPU_MEM} is not offered: so much memory in {inventory.unit.value} is more than the kubelet takes "
+        f"in one message; give every door of the cluster --memory-unit {inventory.smallest_unit.value}"
+    )
+
+
+def _nvidia_is_there(folder: Path) -> bool:
+    return any(folder.glob(NVIDIA_SOCKETS))
