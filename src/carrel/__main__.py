@@ -6,9 +6,11 @@ from carrel import __version__
 from carrel.doors import cli
 from carrel.doors.agent import AgentSettings, agent
 from carrel.doors.api import api
+from carrel.doors.booking import BookingSettings, booking
 from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
 from carrel.doors.extender import ExtenderSettings, extender
+from carrel.doors.webhook import WebhookSettings, webhook
 from carrel.settings import command
 
 app = typer.Typer(
@@ -19,8 +21,10 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(api)
+app.command()(command(BookingSettings, booking))
 app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
+app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
 app.command()(command(cli.WhySettings, cli.why))
 app.command()(command(cli.ExplainSettings, cli.explain))

@@ -26,6 +26,7 @@ from carrel.protocols.gpushare import Unit
 
 if TYPE_CHECKING:
     from carrel.adapters.kube import Access, Client
+    from carrel.protocols.seal import Seal
 
 S = TypeVar("S")
 
@@ -108,6 +109,28 @@ class ServingSettings(ClusterSettings):
     """gpushare's variable and its words."""
 
 
+@dataclass(frozen=True)
+class SealSettings:
+    """All doors of a cluster must be given the same."""
+
+    seal_key: Annotated[
+        str,
+        typer.Option(
+            help="Key that proves that a pod came through the webhook; a second one after a comma is believed too.",
+            envvar="CARREL_SEAL_KEY",
+            show_default=False,
+        ),
+    ] = ""
+    """Without it a GPU pod that was made while the webhook was down is placed like any other, with whatever tier its
+    author wrote on it. Better in the environment: options are seen by everybody on the machine."""
+
+    def seal(self) -> "Seal | None":
+        from carrel.protocols.seal import Seal
+
+        keys = tuple(key.strip().encode() for key in self.seal_key.split(",") if key.strip())
+        return Seal(keys) if keys else None
+
+
 def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
     """The command of a door: its options are the fields of its settings, its help is what `run` says it does."""
 
@@ -158,21 +181,33 @@ def connected(settings: ClusterSettings) -> "Client":
 def serve_door(
     name: str, settings: ServingSettings, serve: "Callable[[Client, asyncio.Event], Awaitable[None]]"
 ) -> None:
-    """Runs a door that serves, until SIGINT or SIGTERM sets the event it is given; or ends with the reason."""
-    import uvloop
+    """Runs a door on a cluster, until SIGINT or SIGTERM sets the event it is given; or ends with the reason."""
+    log_to_stderr(settings.log_level)
+    client = connected(settings)
 
-    async def until_signalled(client: "Client") -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async def with_client(stop: asyncio.Event) -> None:
         async with contextlib.aclosing(client):
             await serve(client, stop)
 
+    run_until_signalled(name, settings, with_client)
+
+
+def run_until_signalled(
+    name: str, settings: ServingSettings, serve: Callable[[asyncio.Event], Awaitable[None]]
+) -> None:
+    """Runs a door until SIGINT or SIGTERM sets the event it is given; or ends with the reason."""
+    import uvloop
+
+    async def until_signalled() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(stop)
+
     log_to_stderr(settings.log_level)
-    client = connected(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(until_signalled(client))
+            runner.run(until_signalled())
     except OSError as error:
         where = f"{settings.bind_address}:{settings.port}"
         raise complain(f"Cannot listen on {where}", str(error), f"carrel {name} --port 0", UNAVAILABLE) from None

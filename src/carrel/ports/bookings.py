@@ -78,6 +78,8 @@ class Query:
     end: datetime | None = None
     text: str = ""
     """Part of the person, the model, the namespace or the note."""
+    text_reader: str = ""
+    """Who searches: namespaces and notes of others are not searched for them. Empty: for somebody who may read all."""
     after: "Cursor | None" = None
     newest_first: bool = False
     limit: int = 100

@@ -25,6 +25,8 @@ TERMINATE_AT = "terminate-at"
 _MARK = "1900-01-01T08:00:00Z"
 _MARK_YEAR = 1900
 _BOOKING_TIME = "%Y-%m-%d %H:%M:%S"
+DEFAULT_TOKENS = ("S#perS3crEt_007", "secret-token")
+"""What MAIA's app and its chart come with: everybody knows them."""
 
 
 # --- terminate-at ----------------------------------------------------------------------------------------------------

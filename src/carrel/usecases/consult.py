@@ -28,6 +28,7 @@ from carrel.ports.bookings import (
 )
 from carrel.ports.inventory import Inventory
 from carrel.ports.people import Person, normal
+from carrel.protocols.maia import same_namespace
 
 FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)
@@ -86,12 +87,16 @@ class Consulting:
         async with self.lab.store.reading() as reading:
             return await reading.within(start, end)
 
-    async def standing(self, user: str) -> Standing:
-        """Is this person booked now? A booking in the future does not count yet."""
+    async def standing(self, user: str, namespace: str = "") -> Standing:
+        """Is this person booked now? A booking in the future does not count yet.
+
+        In a namespace, a booking that was made for another one does not count either.
+        """
         now = self.lab.now()
         async with self.lab.store.reading() as reading:
-            own = [record.booking for record in await reading.of_person(normal(user), now)]
-        return standing(own, normal(user), now)
+            own = await reading.of_person(normal(user), now)
+        here = [each.booking for each in own if not (namespace and each.namespace) or _same(each, namespace)]
+        return standing(here, normal(user), now)
 
     # --- room --------------------------------------------------------------------------------------------------------
 
@@ -169,6 +174,10 @@ async def first_start(lab: Lab, reading: Reading, wish: Booking) -> datetime | N
     """From the wish's start on, the first from which there is room for its length."""
     calendar = await lab.calendar(reading, wish.model, wish.start, FOREVER, but=wish.id)
     return calendar.next_free(wish.cards, wish.end - wish.start, wish.start, wish.share)
+
+
+def _same(record: BookingRecord, namespace: str) -> bool:
+    return same_namespace(record.namespace, namespace)
 
 
 def _room(calendar: Calendar, day: Day) -> DayRoom:

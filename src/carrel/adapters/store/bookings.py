@@ -5,7 +5,21 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.adapters.store import tables
@@ -134,13 +148,20 @@ def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
     if query.states:
         found.append(or_(*(_in_state(state, now) for state in State if state in query.states)))
     if query.text:
-        searched = (B.person, B.model, B.namespace, B.note)
-        found.append(or_(*(func.lower(column).contains(query.text.lower(), autoescape=True) for column in searched)))
+        found.append(_mentions(query.text, query.text_reader))
     if query.after is not None:
         place = tuple_(B.starts_at, B.id)
         last = tuple_(literal(query.after.start, tables.Instant), literal(query.after.id))
         found.append(place < last if query.newest_first else place > last)
     return found
+
+
+def _mentions(text: str, reader: str) -> ColumnElement[bool]:
+    def has(column: Column[str]) -> ColumnElement[bool]:
+        return func.lower(column).contains(text.lower(), autoescape=True)
+
+    private = or_(has(B.namespace), has(B.note))
+    return or_(has(B.person), has(B.model), and_(B.person == reader, private) if reader else private)
 
 
 def _in_state(state: State, now: datetime) -> ColumnElement[bool]:

@@ -7,6 +7,7 @@ that dies gives it back). Within one process writers queue in order and take one
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -132,6 +133,7 @@ def _first_line(error: SQLAlchemyError) -> str:
 
 
 def _upgrade(connection: Connection) -> None:
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells how it works, at every start
     config = Config()
     config.set_main_option("script_location", "carrel.adapters.store:migrations")
     config.attributes["connection"] = connection

@@ -1,0 +1,175 @@
+"""/api/v1: what there is, what is free, when; the rules; the feed for calendars."""
+
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from starlette.requests import Request
+
+from carrel.adapters.identity import CurrentPerson, needs
+from carrel.core.bookings import words
+from carrel.doors.booking.api.answers import malformed, problem_of
+from carrel.doors.booking.api.models import (
+    FIRST_YEAR,
+    LAST_YEAR,
+    Cards,
+    DayOut,
+    Days,
+    FeedOut,
+    ModelOut,
+    ModelsOut,
+    NextFreeOut,
+    RulesOut,
+    Word,
+)
+from carrel.doors.booking.service import TheService
+from carrel.ports.bookings import Availability, BookingRecord, No, Reason
+from carrel.ports.people import Scope
+from carrel.protocols.kubernetes.time import seconds
+
+router = APIRouter(tags=["calendar"])
+
+HOUR = timedelta(hours=1)
+
+
+@router.get("/models", summary="Each model: how many, how many free now, when the next one is")
+async def models(service: TheService, person: CurrentPerson) -> ModelsOut:
+    today = service.lab.now().astimezone(service.lab.zone).date()
+    found = await service.consulting.availability(today, 0)
+    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+
+
+@router.get("/availability", summary="How many are free through each day of the lab's zone")
+async def availability(
+    service: TheService,
+    person: CurrentPerson,
+    start: Annotated[date | None, Query(description="First day; today, if not given.")] = None,
+    days: Annotated[int, Query(ge=1, le=366)] = 14,
+    model: Annotated[list[Word] | None, Query(description="Several may be given.")] = None,
+) -> ModelsOut:
+    first = start or service.lab.now().astimezone(service.lab.zone).date()
+    if not FIRST_YEAR <= first.year <= LAST_YEAR:
+        raise malformed(("start", f"a year between {FIRST_YEAR} and {LAST_YEAR} is expected"))
+    named = [service.lab.model(word) for word in model or ()]
+    unknown = [str(each) for each in named if not isinstance(each, str)]
+    if unknown:
+        raise problem_of(No(Reason.NOT_FOUND, " ".join(unknown), hint="carrel free"))
+    found = await service.consulting.availability(first, days, [str(each) for each in named])
+    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+
+
+@router.get("/next-free", summary="The first start that the rules and the calendar allow you")
+async def next_free(
+    service: TheService,
+    person: CurrentPerson,
+    model: Annotated[Word, Query(min_length=1)],
+    days: Days = 1,
+    cards: Annotated[Cards, Query(strict=False)] = 1,
+    share: bool = False,
+) -> NextFreeOut:
+    found = await service.consulting.next_free(person.email, model, timedelta(days=days), cards, share)
+    if isinstance(found, No):
+        raise problem_of(found)
+    named = service.lab.model(model)
+    return NextFreeOut(model=str(named), earliest_start=seconds(found) if found else None)
+
+
+@router.get("/rules", summary="The rules of this lab")
+async def rules(service: TheService, person: CurrentPerson) -> RulesOut:
+    rules = service.lab.rules
+    return RulesOut(
+        min_hours=rules.min_duration / HOUR,
+        max_hours=rules.max_duration / HOUR,
+        cooldown_hours=rules.cooldown / HOUR,
+        planned=rules.planned,
+        shares_per_card=rules.shares_per_card,
+        zone=service.zone_name,
+    )
+
+
+@router.post("/feed", status_code=201, summary="A secret address of your bookings, for calendars; the last one ends")
+async def make_feed(service: TheService, person: CurrentPerson, request: Request) -> FeedOut:
+    needs(person, Scope.BOOK)
+    secret = await service.bookings.make_feed(person)
+    base = service.identity.premises.public_url or str(request.base_url)
+    return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
+
+
+@router.delete("/feed", status_code=204, summary="The address works no longer")
+async def revoke_feed(service: TheService, person: CurrentPerson) -> Response:
+    needs(person, Scope.BOOK)
+    await service.bookings.revoke_feed(person)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/feeds/{secret}.ics",
+    summary="The bookings of whoever made this address (RFC 5545)",
+    response_class=Response,
+    responses={200: {"content": {"text/calendar": {"schema": {"type": "string"}}}}},
+)
+async def feed(service: TheService, secret: str) -> Response:
+    found = await service.consulting.feed(secret) if secret.isascii() else None
+    if found is None:
+        raise problem_of(No(Reason.NOT_FOUND, "There is no such feed, or it was revoked."))
+    return Response(_calendar(found, service.lab.now()), media_type="text/calendar; charset=utf-8")
+
+
+def _model_out(found: Availability) -> ModelOut:
+    return ModelOut(
+        model=found.stock.model,
+        cards=found.stock.cards,
+        memory_mib=found.stock.memory,
+        free_now=max(0, found.free_now),
+        next_free=seconds(found.next_free) if found.next_free else None,
+        overbooked=found.overbooked,
+        shares_per_card=found.shares_per_card,
+        days=[
+            DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
+        ],
+    )
+
+
+def _calendar(records: Iterable[BookingRecord], now: datetime) -> str:
+    """RFC 5545. A booking that is changed keeps its UID and raises its SEQUENCE; one that never was is CANCELLED."""
+    lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//Carrel//Bookings//EN", "X-WR-CALNAME:GPU bookings"]
+    for record in records:
+        booking = record.booking
+        ends = booking.ends if booking.counts else booking.end
+        what = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
+        lines += [
+            "BEGIN:VEVENT",
+            f"UID:{booking.id}@carrel",
+            f"SEQUENCE:{record.version - 1}",
+            f"DTSTAMP:{_stamp(now)}",
+            f"DTSTART:{_stamp(booking.start)}",
+            f"DTEND:{_stamp(ends)}",
+            f"STATUS:{'CONFIRMED' if booking.counts else 'CANCELLED'}",
+            f"SUMMARY:{_escaped(f'GPU: {what}{booking.model}')}",
+            f"DESCRIPTION:{_escaped(' · '.join(filter(None, (words(ends - booking.start), record.note))))}",
+            "END:VEVENT",
+        ]
+    lines.append("END:VCALENDAR")
+    return "".join(f"{folded}\r\n" for line in lines for folded in _folded(line))
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y%m%dT%H%M%SZ")
+
+
+def _escaped(text: str) -> str:
+    for letter in ("\\", ";", ","):
+        text = text.replace(letter, f"\\{letter}")
+    return text.replace("\n", "\\n")
+
+
+def _folded(line: str) -> Iterable[str]:
+    """Lines are at most 75 octets long; what follows begins with a space. No character is cut in two."""
+    piece = ""
+    for letter in line:
+        if len((piece + letter).encode()) > 75:
+            yield piece
+            piece = " "
+        piece += letter
+    yield piece

@@ -1,0 +1,139 @@
+"""Runs the booking service until a signal comes: then calls under way are finished, and it ends."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import aiohttp
+
+from carrel.adapters.identity import Identity
+from carrel.adapters.kube import Client
+from carrel.adapters.pages import ClusterSight
+from carrel.adapters.simulation.cluster_file import read_cluster
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.store.people import SqlPeople
+from carrel.adapters.web import Address, serving
+from carrel.core.gpus import Node
+from carrel.doors.booking.app import booking_app
+from carrel.doors.booking.people import Surroundings, identity_of
+from carrel.doors.booking.service import Service
+from carrel.doors.booking.settings import BookingSettings
+from carrel.doors.booking.stocktaking import ClusterInventory, FileInventory
+from carrel.ports.bookings import StoreUnavailable
+from carrel.protocols import Malformed
+from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled
+from carrel.usecases.consult import Lab
+from carrel.wiring import Carrel, utc_now
+
+log = logging.getLogger(__name__)
+
+FINISH_S = 20
+"""How long calls under way may take when the process is asked to end: a live map would never end by itself."""
+HOUSEKEEPING_S = 5.0
+FORGET_S = 600.0
+"""How often sessions whose time is over are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the service stands on: either a cluster, or the cards of a file."""
+
+    settings: BookingSettings
+    database: Database
+    nodes: Sequence[Node] | None
+
+
+def run(settings: BookingSettings) -> None:
+    problems = settings.wrong()
+    try:
+        database = Database(settings.database)
+        nodes = read_cluster(settings.inventory.read_text(), settings.inventory.name) if settings.inventory else None
+    except Malformed as malformed:
+        problems.append(str(malformed))
+    if problems:
+        raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
+    ground = _Ground(settings, database, nodes)
+    client = connected(settings) if nodes is None else None
+    try:
+        run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
+    except StoreUnavailable as error:
+        raise complain("The database does not answer", str(error), "carrel booking --help", UNAVAILABLE) from None
+
+
+async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
+    settings, database = ground.settings, ground.database
+    async with contextlib.AsyncExitStack() as closing:
+        await closing.enter_async_context(contextlib.aclosing(database))
+        if client is not None:
+            await closing.enter_async_context(contextlib.aclosing(client))
+        http = await closing.enter_async_context(aiohttp.ClientSession())
+        await database.migrate()
+        carrel = Carrel(client, settings.house()) if client is not None else None
+        people = SqlPeople(database)
+        identity = identity_of(settings, Surroundings(people, http, client, utc_now))
+        service = _service(ground, carrel, identity)
+        address = Address(settings.bind_address, settings.port)
+        async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
+            where = database.url.render_as_string(hide_password=True)
+            log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
+            async with _tasks(carrel, people):
+                await stop.wait()
+                service.leaving.set()
+    log.info("left")
+
+
+def _service(ground: _Ground, carrel: Carrel | None, identity: Identity) -> Service:
+    settings = ground.settings
+    sight = _sight(carrel) if carrel is not None else None
+    lab = Lab(
+        store=SqlBookings(ground.database),
+        inventory=ClusterInventory(sight.ledger, sight.is_synced) if sight else FileInventory(ground.nodes or ()),
+        rules=settings.rules(),
+        zone=ZoneInfo(settings.zone),
+        clock=utc_now,
+        new_id=lambda: uuid4().hex,
+    )
+    return Service(lab, identity, settings.maia_token, settings.zone, sight, settings.limits())
+
+
+def _sight(carrel: Carrel) -> ClusterSight:
+    pods = carrel.pods.store
+    return ClusterSight(
+        ledger=carrel.books.ledger,
+        pod=pods.by_uid,
+        pods=pods.snapshot,
+        why_waits=lambda pod: str(carrel.why(pod) or ""),
+        is_synced=lambda: carrel.mirror.is_synced,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _tasks(carrel: Carrel | None, people: SqlPeople) -> AsyncIterator[None]:
+    """What goes on beside the calls."""
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(_forget(people))]
+        if carrel is not None:
+            running += [group.create_task(carrel.mirror.run()), group.create_task(_keep_house(carrel))]
+        yield
+        for task in running:
+            task.cancel()
+
+
+async def _keep_house(carrel: Carrel) -> None:
+    while True:
+        carrel.books.look_for_silent_agents(carrel.house.now())
+        await asyncio.sleep(HOUSEKEEPING_S)
+
+
+async def _forget(people: SqlPeople) -> None:
+    while True:
+        try:
+            await people.forget_expired(utc_now())
+        except StoreUnavailable as error:
+            log.warning("store_unavailable: %s", error)
+        await asyncio.sleep(FORGET_S)
