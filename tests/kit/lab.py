@@ -16,6 +16,7 @@ from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 from carrel.core.gpus import Node
 from carrel.core.reasons import Refusal
+from carrel.core.sieve import Filtered
 from carrel.manifests import crds
 from carrel.ports.cluster import EVERYTHING, Json, Selection
 from carrel.protocols.carrel import read_lease
@@ -28,7 +29,7 @@ from carrel.protocols.kubernetes.resources import (
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.muster import Patience
 from carrel.wiring import Carrel, House
-from tests.kit.eventually import eventually
+from tests.kit.eventually import LIMIT_S, eventually
 
 OURS = "carrel"
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -71,9 +72,10 @@ class WriteCounter:
 class Replica(Carrel):
     """One process of Carrel: its own caches, its own ledger."""
 
-    def __init__(self, transport: Transport, clock: Clock, patience: Patience) -> None:
+    def __init__(self, transport: Transport, clock: Clock, patience: Patience, reserve_s: float) -> None:
         self.transport = WriteCounter(transport)
-        super().__init__(Client(self.transport), House(now=clock, clock=clock.seconds, patience=patience, rhythm=QUICK))
+        house = House(now=clock, clock=clock.seconds, patience=patience, rhythm=QUICK, reserve_s=reserve_s)
+        super().__init__(Client(self.transport), house)
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""
@@ -88,6 +90,11 @@ class Replica(Carrel):
         assert found is not None
         return found
 
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+        """A pod that cannot be understood has room nowhere."""
+        found = self.scheduling.filter(pod, nodes)
+        return Filtered.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
+
     async def bind(self, pod: Json, node: str) -> Refusal | None:
         return await self.scheduling.bind(await self.sees(pod), node)
 
@@ -100,10 +107,10 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def replica(
-        self, transport: Transport | None = None, patience: Patience = NO_HURRY
+        self, transport: Transport | None = None, patience: Patience = NO_HURRY, reserve_s: float = LIMIT_S
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, patience)
+        replica = Replica(transport or self.api, self.clock, patience, reserve_s)
         running = asyncio.ensure_future(replica.mirror.run())
         try:
             await replica.mirror.wait_synced()
@@ -116,12 +123,14 @@ class Lab:
                 pass  # whatever else broke its watches is the test's business
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`."""
+        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`, `labels={…}`, `owner={…}`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
+        metadata = {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})}
+        owners = [spec["owner"]] if "owner" in spec else []
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})},
+            "metadata": {**metadata, "labels": spec.get("labels", {}), "ownerReferences": owners},
             "spec": {"schedulerName": "gpu-scheduler", "containers": spec.get("containers", [container])},
         }
         return await self.client.create(PODS, body, "lab")

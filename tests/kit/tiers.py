@@ -105,7 +105,8 @@ async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
         if pod.spec.node_name or pod.metadata.deletion_timestamp or pod.spec.scheduler_name != "gpu-scheduler":
             continue
         found = replica.scheduling.filter(pod, nodes)
-        refused = await replica.scheduling.bind(pod, min(found.fitting)) if found.fitting else Refusal("no room")
+        fitting = () if isinstance(found, Refusal) else found.fitting
+        refused = await replica.scheduling.bind(pod, min(fitting)) if fitting else Refusal("no room")
         if refused is None:
             await set_status(lab, pod.metadata.name, {"phase": "Running", "startTime": lab.clock.now.isoformat()})
         elif not pod.status.conditions:
@@ -131,6 +132,13 @@ async def end_deleted(lab: Lab) -> None:
                 await lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
             except NotFound:
                 pass
+
+
+async def an_owner(lab: Lab) -> Json:
+    """A reference to a controller that there is; of which kind it is does not matter."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
+    uid = (await lab.client.create(CONFIG_MAPS, body, "lab"))["metadata"]["uid"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "controller": True}
 
 
 async def an_opportunist(lab: Lab, replica: Replica, name: str, node: str = "n1", **spec: Any) -> Json:

@@ -1,20 +1,13 @@
 """A booked pod that does not fit gets a card: from the fewest pods without a booking, and from nobody else."""
 
-from datetime import timedelta
 
-import pytest
 
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 from tests.kit.tiers import (
-    BOOKED,
-    OPPORTUNISTIC,
-    WHOLE,
     Terminator,
-    a_booked_one,
     a_booked_one_in_vain,
     an_opportunist,
-    catch_up,
     pods_of,
     settle,
 )

@@ -67,7 +67,7 @@ class HandOver:
 
     @property
     def name(self) -> str:
-        return f"{_PREFIX}{self.uid}"
+        return record_name(self.uid)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -83,6 +83,11 @@ class HandedOver:
     why: Why
     origin: str
     """uid of the pod that it succeeds."""
+
+
+def record_name(uid: str) -> str:
+    """The name of the record of the pod with that uid."""
+    return f"{_PREFIX}{uid}"
 
 
 def controller_of(pod: Mapping[str, Any]) -> str:

@@ -18,11 +18,13 @@ from carrel.ports.cluster import Deletion
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
 from carrel.usecases.claims import Claims, Knowledge
+from carrel.usecases.hand_over import End
 from carrel.usecases.observe import KnownLease
 from carrel.usecases.tell import Telling, waiting_note
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.tiers import Terminator, a_booked_one_in_vain, an_opportunist, an_owner, catch_up, end_deleted
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 Right = tuple[str, str, str, str]
@@ -79,7 +81,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
 
 
 async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
-    """Is elected twice, frees a part of a card and then the rest, tells a pod, writes a claim, wakes a pod."""
+    """Is elected twice, frees a part of a card and then the rest, tells a pod, writes a claim, wakes a pod, revokes."""
     for name in ("a", "b"):
         async with lab.replica() as extender:
             assert await extender.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
@@ -94,6 +96,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
         await _tell(lab, carrel)
         await _write_a_claim(lab, carrel)
         await _wake(lab, carrel)
+        await _revoke(lab, carrel)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +119,22 @@ async def _tell(lab: Lab, carrel: Replica) -> None:
     for reason in ("first", "second", "first"):
         assert await telling.tell(pod, waiting_note(Refusal(reason)))
         lab.clock.now += timedelta(minutes=1)
+
+
+async def _revoke(lab: Lab, carrel: Replica) -> None:
+    """Ends a bare pod and one that has a controller, each after its grace, and brings the bare one back."""
+    async with lab.replica() as extender:
+        await an_opportunist(lab, extender, "bare", "n1")
+        await an_opportunist(lab, extender, "owned", "n2", owner=await an_owner(lab))
+    for name in ("urgent", "more-urgent"):
+        await a_booked_one_in_vain(lab, name)
+    terminator = Terminator(carrel, grace_s=60)
+    for _ in range(4):
+        await catch_up(lab, carrel)
+        await terminator.round()
+        lab.clock.now += timedelta(minutes=1)
+        await end_deleted(lab)
+    assert terminator.ends == [End.HANDED_OVER]
 
 
 async def _write_a_claim(lab: Lab, carrel: Replica) -> None:

@@ -18,6 +18,13 @@ class Metrics:
         self.claims = Counter("carrel_claim_statuses_written", "Changes of a GpuClaim's status.", registry=registry)
         self.told = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
 
+        self.revoked = Counter(
+            "carrel_pods_revoked", "Pods without a booking whose card was taken back.", registry=registry
+        )
+        self.handed_over = Counter(
+            "carrel_hand_overs_closed", "Hand-overs that came to their end.", ["how"], registry=registry
+        )
+
     def text(self) -> bytes:
         return generate_latest(self._registry)
 

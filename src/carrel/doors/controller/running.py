@@ -4,15 +4,20 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from carrel.adapters.kube import Client
 from carrel.adapters.kube.leader import Candidate, Election, Leadership, LeadershipLost
+from carrel.adapters.terminator import terminator_app
 from carrel.adapters.web import Address, serving
 from carrel.doors.controller.duties import Duties
 from carrel.doors.controller.metrics import Metrics, health_app
 from carrel.doors.controller.settings import ControllerSettings
+from carrel.doors.controller.tiers import TierDuties, terminator
 from carrel.settings import serve_door
+from carrel.usecases.terminate import Terminator
 from carrel.wiring import Carrel
 
 log = logging.getLogger(__name__)
@@ -46,14 +51,18 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     carrel = Carrel(client.fenced(office.require), settings.house())
     metrics = Metrics(office.is_held)
     duties = Duties(carrel, settings.scheduler_names(), metrics)
+    tiers = TierDuties(carrel, settings.rules(), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(metrics, lambda: carrel.mirror.is_synced)
-    async with serving(app, Address(settings.bind_address, settings.port)) as url:
+    async with (
+        serving(app, Address(settings.bind_address, settings.port)) as url,
+        _serving_maia(terminator(carrel, client), settings),
+    ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_look_for_silent_agents(carrel))]
-            leading = tasks.create_task(_lead(election, office, carrel, duties))
+            leading = tasks.create_task(_lead(election, office, carrel, [duties, tiers]))
             await stop.wait()
             # First the leadership, so that another can take over while we tidy up.
             leading.cancel()
@@ -63,7 +72,20 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     log.info("left")
 
 
-async def _lead(election: Election, office: Office, carrel: Carrel, duties: Duties) -> None:
+@asynccontextmanager
+async def _serving_maia(maia: Terminator, settings: ControllerSettings) -> AsyncIterator[None]:
+    """The pod terminator, if anybody may call it."""
+    if not settings.listens_for_maia():
+        yield
+        return
+    token = "" if settings.terminator_for_all else settings.terminator_token
+    address = Address(settings.bind_address, settings.terminator_port)
+    async with serving(terminator_app(maia, token), address) as url:
+        log.info("terminator url=%s for_all=%s", url, settings.terminator_for_all)
+        yield
+
+
+async def _lead(election: Election, office: Office, carrel: Carrel, duties: Sequence[Duties | TierDuties]) -> None:
     """Again and again, whenever this process is elected."""
     await carrel.mirror.wait_synced()
     log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))
@@ -71,7 +93,9 @@ async def _lead(election: Election, office: Office, carrel: Carrel, duties: Duti
         try:
             async with election.leading() as leadership:
                 office.leadership = leadership
-                await duties.run()
+                async with asyncio.TaskGroup() as tasks:
+                    for duty in duties:
+                        tasks.create_task(duty.run())
         except LeadershipLost as lost:
             log.warning("leadership_lost: %s", lost)
         finally:
