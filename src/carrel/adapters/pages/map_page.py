@@ -1,0 +1,141 @@
+"""The cluster map and its stream: whoever looks sees a card fill when a pod starts.
+
+The stream sends only what changed since the page was made, or since what the browser got last: a node's picture and its
+rows of the table, and the totals. When nodes came or went, or another process is asked than before, the whole map is
+sent. Looking costs nothing where nothing changes: the ledger counts its changes.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from carrel.adapters.identity.recognition import CurrentPerson
+from carrel.adapters.pages import cluster_map
+from carrel.adapters.pages.cluster_map import NodeSeen
+from carrel.adapters.pages.desk import ClusterSight
+from carrel.adapters.pages.shell import Shell
+from carrel.adapters.problems import Problem
+from carrel.core.ledger import Ledger
+
+LOOK_EVERY_S = 0.5
+"""How soon a change is shown; more often, people could not follow."""
+PROOF_OF_LIFE = 40
+"""After so many looks without a change something is sent, or proxies would close the connection: 20 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Up to where a browser knows the map. It carries it back as it got it."""
+
+    life: str
+    """Of the process: each counts its ledger's changes by itself."""
+    moment: int
+    nodes: int
+    """Tells one set of nodes from another."""
+
+    def __str__(self) -> str:
+        return f"{self.life}-{self.moment}-{self.nodes}"
+
+    def since(self, known: str, ledger: Ledger) -> Sequence[str] | None:
+        """The nodes that changed since that mark; None: everything must be shown anew."""
+        life, _, rest = known.partition("-")
+        moment, _, nodes = rest.partition("-")
+        is_ours = life == self.life and nodes == str(self.nodes) and moment.isascii() and moment.isdigit()
+        return ledger.changed_since(int(moment)) if is_ours and len(moment) < 20 else None
+
+
+class MapPage:
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._desk = shell.desk
+        self._life = secrets.token_hex(4)
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/map", self.show, methods=["GET"], response_model=None)
+        router.add_api_route("/map/stream", self.stream, methods=["GET"], response_model=None)
+        router.add_api_route("/map/cards/{uuid}", self.card, methods=["GET"], response_model=None)
+
+    async def show(self, request: Request, person: CurrentPerson) -> Response:
+        sight = self._desk.sight
+        nodes = seen(sight) if sight else []
+        uuid = request.query_params.get("card", "")
+        return self._shell.page(
+            request,
+            person,
+            "map.html",
+            has_cluster=sight is not None,
+            nodes=nodes,
+            totals=cluster_map.totals(nodes),
+            card=cluster_map.see_card(sight.ledger, uuid, sight.seen) if sight and uuid else None,
+            draw=cluster_map.draw,
+            mark=str(self._mark(sight)) if sight else "",
+        )
+
+    async def card(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
+        """Who holds one card: only that part of the page."""
+        sight = self._desk.sight
+        found = cluster_map.see_card(sight.ledger, uuid, sight.seen) if sight else None
+        return HTMLResponse(self._shell.fragment("card.html", card=found))
+
+    async def stream(self, request: Request, person: CurrentPerson) -> Response:
+        if self._desk.sight is None:
+            raise Problem(
+                404, "no-cluster", "There is no map", "This service runs without a cluster.", "open /timeline"
+            )
+        since = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        changes = self._changes(self._desk.sight, since)
+        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+
+    def _mark(self, sight: ClusterSight) -> Mark:
+        return Mark(self._life, sight.ledger.moment, crc32("\n".join(sorted(sight.ledger.nodes)).encode()))
+
+    async def _changes(self, sight: ClusterSight, known: str) -> AsyncIterator[str]:
+        quiet = 0
+        while True:
+            mark = self._mark(sight)
+            if known != str(mark):
+                yield "".join(self._events(sight, mark.since(known, sight.ledger))) + f"id: {mark}\n\n"
+                known, quiet = str(mark), 0
+            else:
+                quiet += 1
+                if quiet % PROOF_OF_LIFE == 0:
+                    yield ": all is well\n\n"
+            if await _leaves(self._desk.leaving):
+                return
+
+    def _events(self, sight: ClusterSight, changed: Sequence[str] | None) -> Iterator[str]:
+        nodes = seen(sight)
+        yield event("totals", self._shell.fragment("totals.html", totals=cluster_map.totals(nodes)))
+        if changed is None:
+            yield event("nodes", self._shell.fragment("nodes.html", nodes=nodes, draw=cluster_map.draw))
+            yield event("rows", self._shell.fragment("rows.html", nodes=nodes))
+            return
+        for node in nodes:
+            if node.name in changed:
+                yield event(f"node-{node.name}", self._shell.fragment("node.html", node=node, draw=cluster_map.draw))
+                yield event(f"rows-{node.name}", self._shell.fragment("node_rows.html", node=node))
+
+
+def seen(sight: ClusterSight) -> list[NodeSeen]:
+    return [cluster_map.see_node(sight.ledger, name, sight.seen) for name in sorted(sight.ledger.nodes)]
+
+
+def event(name: str, markup: str) -> str:
+    lines = "".join(f"data: {line}\n" for line in markup.splitlines() if line.strip())
+    return f"event: {name}\n{lines}\n"
+
+
+async def _leaves(leaving: asyncio.Event) -> bool:
+    """Waits until it is time to look again; true if the process ends."""
+    try:
+        await asyncio.wait_for(leaving.wait(), LOOK_EVERY_S)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""The frame around every page: templates, who looks, and in which theme."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from carrel import __version__
+from carrel.adapters.identity.recognition import Identity
+from carrel.adapters.pages import phrases
+from carrel.adapters.pages.desk import PagesDesk
+from carrel.ports.people import Person
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+THEMES = ("light", "dark")
+PLACES = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Cluster map"), ("/usage", "Usage"), ("/admin", "Admin"))
+"""Admin is shown to admins only."""
+
+
+class Shell:
+    def __init__(self, desk: PagesDesk) -> None:
+        self.desk = desk
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=select_autoescape(),
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=StrictUndefined,
+        )
+        self._templates.filters |= {
+            "memory": phrases.memory,
+            "model": phrases.model,
+            "span": phrases.span,
+            "count": phrases.count,
+            "who": phrases.who,
+            "when": self.when,
+            "field": self.field,
+        }
+        self._templates.globals |= {"version": __version__}
+
+    def when(self, instant: datetime) -> Markup:
+        return phrases.time_tag(instant, self.desk.zone)
+
+    def field(self, instant: datetime) -> str:
+        """As a form's field for a local time wants it."""
+        return instant.astimezone(self.desk.zone).strftime("%Y-%m-%dT%H:%M")
+
+    def fragment(self, template: str, **context: Any) -> str:
+        return self._templates.get_template(template).render(**context)
+
+    def fragments(self, template: str) -> Callable[..., str]:
+        return self._templates.get_template(template).render
+
+    def page(
+        self, request: Request, person: Person | None, template: str, *, status: int = 200, **context: Any
+    ) -> HTMLResponse:
+        identity: Identity = request.app.state.identity
+        theme = request.cookies.get("carrel_theme", "")
+        return HTMLResponse(
+            self.fragment(
+                template,
+                person=person,
+                places=[place for place in PLACES if place[0] != "/admin" or (person and person.is_lab_admin)],
+                here=request.url.path,
+                theme=theme if theme in THEMES else "",
+                csrf=identity.csrf_token(request),
+                now=self.desk.now(),
+                zone=self.desk.zone,
+                **context,
+            ),
+            status,
+        )

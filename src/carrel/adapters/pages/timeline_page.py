@@ -1,0 +1,237 @@
+"""The timeline's routes: look, try a wish, book it."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import groupby
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from carrel.adapters.identity.recognition import CurrentPerson
+from carrel.adapters.pages import fields, phrases, timeline
+from carrel.adapters.pages.fields import Unreadable
+from carrel.adapters.pages.shell import Shell
+from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row
+from carrel.adapters.pages.wishes import Judgement, judge, once_of, read_wish, reason_for, times_of
+from carrel.ports.bookings import (
+    Availability,
+    BookingRecord,
+    No,
+    Preview,
+    Query,
+    Reason,
+    Wish,
+)
+from carrel.ports.bookings import Window as KeptMaintenance
+from carrel.ports.people import Person
+
+DAYS = 42
+"""Six weeks: a running booking, its cooldown and the next one are on one page."""
+STEP = timedelta(days=28)
+STATUS = {
+    Reason.FORBIDDEN: 403,
+    Reason.NOT_FOUND: 404,
+    Reason.CHANGED: 409,
+    Reason.KEY_REUSED: 409,
+    Reason.NOT_READY: 503,
+}
+"""Broken rules are 422."""
+
+
+class TimelinePage:
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._desk = shell.desk
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/timeline", self.show, methods=["GET"], response_model=None)
+        router.add_api_route("/timeline/verdict", self.verdict, methods=["GET"], response_model=None)
+        router.add_api_route("/timeline", self.book, methods=["POST"], response_model=None)
+
+    async def show(self, request: Request, person: CurrentPerson) -> Response:
+        asked = fields.texts(request.query_params)
+        return await self._page(request, person, asked, await self._suggested(asked, person))
+
+    async def verdict(self, request: Request, person: CurrentPerson) -> Response:
+        """What would come of the form as it is now: only the part of the page that says so."""
+        asked = fields.texts(request.query_params)
+        judgement = await self._judge(asked, person)
+        return HTMLResponse(self._shell.fragment("verdict.html", **self._verdict(judgement, self._window(asked))))
+
+    async def book(self, request: Request, person: CurrentPerson) -> Response:
+        asked = fields.texts(await request.form())
+        try:
+            wish = read_wish(asked, self._desk.zone, self._desk.now())
+        except Unreadable as unreadable:
+            return await self._page(request, person, asked, Judgement((), unreadable.problems), status=422)
+        answer = await self._desk.booking.create(wish, person, once_of(asked))
+        if isinstance(answer, No):
+            judgement = judge(answer, wish, self._desk.rules)
+            return await self._page(request, person, asked, judgement, status=STATUS.get(answer.reason, 422))
+        return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
+
+    # --- what is wished ----------------------------------------------------------------------------------------------
+
+    async def _suggested(self, asked: dict[str, str], person: Person) -> Judgement:
+        """Fills in what was not asked: the first start that is allowed, and the usual length."""
+        desk = self._desk
+        models = [each.stock.model for each in await desk.looking.availability(self._today(), 1)]
+        if not models:
+            return Judgement((), ())
+        asked.setdefault("cards", "1")
+        model = asked["model"] if asked.get("model") in models else await self._soonest(models, person)
+        asked["model"] = model
+        if asked.get("start") and asked.get("end"):
+            return await self._judge(asked, person)
+        now_wish = Wish(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
+        at_once = await desk.booking.preview(now_wish, person)
+        start = (at_once.earliest_start if isinstance(at_once, Preview) else None) or desk.now()
+        asked["why"] = reason_for(at_once)
+        asked["offered"] = asked["start"] = self._shell.field(round_up(start, desk.now()))
+        day = fields.day(asked.get("day", ""))
+        if day is not None and day != start.astimezone(desk.zone).date():
+            asked["start"] = datetime.combine(day, time()).strftime("%Y-%m-%dT%H:%M")
+            asked["why"] = ""
+        chosen = fields.local_instant(asked["start"], desk.zone)
+        asked["end"] = self._shell.field(chosen + desk.usual_length)
+        return await self._judge(asked, person)
+
+    async def _soonest(self, models: Sequence[str], person: Person) -> str:
+        found = []
+        for model in models:
+            answer = await self._desk.booking.preview(Wish(model, self._desk.usual_length), person)
+            if isinstance(answer, Preview) and answer.earliest_start:
+                found.append((answer.earliest_start, model))
+        return min(found)[1] if found else models[0]
+
+    async def _judge(self, asked: Mapping[str, str], person: Person) -> Judgement:
+        try:
+            wish = read_wish(asked, self._desk.zone, self._desk.now())
+        except Unreadable as unreadable:
+            return Judgement((), unreadable.problems)
+        return judge(await self._desk.booking.preview(wish, person), wish, self._desk.rules)
+
+    # --- the page ----------------------------------------------------------------------------------------------------
+
+    async def _page(
+        self, request: Request, person: Person, asked: dict[str, str], judgement: Judgement, status: int = 200
+    ) -> Response:
+        desk, window = self._desk, self._window(asked)
+        models = await desk.looking.availability(window.first, window.days)
+        records = await desk.looking.within(window.start, window.end)
+        kept = await desk.looking.maintenance(window.start, window.end)
+        since = window.start - desk.rules.cooldown
+        own = (await desk.looking.find(Query(user=person.email, start=since, end=window.end, limit=1000))).records
+        reader = Reader(
+            now=desk.now(),
+            cooldown=[(r.booking.ends, r.booking.ends + desk.rules.cooldown) for r in own if r.booking.counts],
+            wish=self._drawn(judgement),
+        )
+        rows = rows_of(models, records, kept, person)
+        return self._shell.page(
+            request,
+            person,
+            "timeline.html",
+            status=status,
+            **self._verdict(judgement, window),
+            models=[(each, timeline.draw(row, window, reader)) for each, row in zip(models, rows, strict=True)],
+            records=[record for record in records if record.booking.ends > desk.now()],
+            maintenance=[each for each in kept if each.maintenance.end > desk.now()],
+            asked={
+                "cards": "1",
+                "share": "",
+                "start": "",
+                "end": "",
+                "model": "",
+                "why": "",
+                "offered": "",
+                "user": "",
+                "reason": "",
+                "note": "",
+                **asked,
+            },
+            key=asked.get("key") or secrets.token_urlsafe(12),
+            window=window,
+            earlier=(window.first - STEP).isoformat(),
+            later=(window.first + STEP).isoformat(),
+            cooldown=desk.rules.cooldown,
+        )
+
+    def _verdict(self, judgement: Judgement, window: timeline.Window) -> dict[str, Any]:
+        drawn = self._drawn(judgement)
+        left, width = timeline.wish_place(drawn, window) if drawn else ("0", "0")
+        return {"judgement": judgement, "drawn": drawn, "left": left, "width": width, "rules": self._desk.rules}
+
+    def _drawn(self, judgement: Judgement) -> timeline.Wish | None:
+        if judgement.wish is None:
+            return None
+        return timeline.Wish(judgement.wish.model, *times_of(judgement.wish, self._desk.now()))
+
+    def _window(self, asked: Mapping[str, str]) -> timeline.Window:
+        """From the Monday of the week that was asked for, or of this one."""
+        first = fields.day(asked.get("from", "")) or self._today()
+        return timeline.Window(first - timedelta(days=first.weekday()), DAYS, self._desk.zone)
+
+    def _today(self) -> date:
+        return self._desk.now().astimezone(self._desk.zone).date()
+
+
+def round_up(instant: datetime, now: datetime) -> datetime:
+    """Forms know minutes. What has just begun is shown as the minute it is; a start to come is never too early."""
+    whole = instant.replace(second=0, microsecond=0)
+    return whole if whole == instant or instant <= now else whole + timedelta(minutes=1)
+
+
+def rows_of(
+    models: Sequence[Availability],
+    records: Sequence[BookingRecord],
+    kept: Sequence[KeptMaintenance],
+    person: Person,
+) -> list[Row]:
+    by_model = {
+        model: list(group)
+        for model, group in groupby(
+            sorted(records, key=lambda record: record.booking.model), key=lambda record: record.booking.model
+        )
+    }
+    return [
+        Row(
+            model=each.stock.model,
+            cards=each.stock.cards,
+            bars=[
+                *(_bar(record, person) for record in by_model.get(each.stock.model, ())),
+                *(_closed(window) for window in kept if window.maintenance.model == each.stock.model),
+            ],
+            free=[day.free for day in each.days],
+            shares=each.shares_per_card,
+        )
+        for each in models
+    ]
+
+
+def _bar(record: BookingRecord, person: Person) -> Bar:
+    booking = record.booking
+    is_mine = booking.user == person.email
+    name = "You" if is_mine else phrases.who(booking.user)
+    amount = "a share" if booking.share else phrases.count(booking.cards, "card")
+    length = phrases.span(booking.ends - booking.start)
+    return Bar(
+        kind=Kind.MINE if is_mine else Kind.OTHER,
+        start=booking.start,
+        end=booking.ends,
+        cards=booking.cards,
+        label=name if booking.cards == 1 else f"{name} · {booking.cards}",
+        title=f"{booking.user}: {amount} of {phrases.model(booking.model)}, {length}",
+        link=f"/bookings/{booking.id}" if is_mine else "",
+        is_share=booking.share,
+    )
+
+
+def _closed(window: KeptMaintenance) -> Bar:
+    closed = window.maintenance
+    amount = phrases.count(closed.cards, "card")
+    title = f"Maintenance of {amount}: {window.why}" if window.why else f"Maintenance of {amount}"
+    return Bar(Kind.MAINTENANCE, closed.start, closed.end, closed.cards, "Maintenance", title)

@@ -1,0 +1,136 @@
+"""Usage: who had what booked, how the hours were filled, and what of the free memory nobody can use."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from carrel.adapters.identity.recognition import CurrentPerson
+from carrel.adapters.pages import heat, phrases
+from carrel.adapters.pages.cluster_map import NodeSeen
+from carrel.adapters.pages.heat import Warmth
+from carrel.adapters.pages.map_page import seen
+from carrel.adapters.pages.shell import Shell
+from carrel.core.stock import Stock
+from carrel.ports.bookings import BookingRecord, Use
+
+SPANS = (7, 14, 30, 90)
+USUAL = 14
+HOUR = timedelta(hours=1)
+SIZES = (4096, 8192, 16384, 24576, 40960, 81920)
+"""Memory that people ask for, in MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """How the free memory serves requests of one size."""
+
+    size: str
+    fitting: int
+    """Cards on which such a request fits."""
+    lost: int
+    """Cards that have memory free, but too little of it."""
+    lost_memory: int
+
+
+class UsagePage:
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        self._desk = shell.desk
+
+    def add_to(self, router: APIRouter) -> None:
+        router.add_api_route("/usage", self.show, methods=["GET"], response_model=None)
+        router.add_api_route("/usage.csv", self.table, methods=["GET"], response_model=None)
+
+    async def show(self, request: Request, person: CurrentPerson) -> Response:
+        desk = self._desk
+        days, start, end = self._span(request)
+        uses = await desk.looking.usage(start, end)
+        models = await desk.looking.availability(end.astimezone(desk.zone).date(), 1)
+        stock = {each.stock.model: each.stock for each in models}
+        rows = warmth(await desk.looking.within(start, end), stock, start, int((end - start) / HOUR))
+        hours = sum(use.card_hours for use in uses)
+        possible = sum(each.cards for each in stock.values()) * ((end - start) / HOUR)
+        return self._shell.page(
+            request,
+            person,
+            "usage.html",
+            days=days,
+            spans=SPANS,
+            start=start,
+            end=end,
+            uses=uses,
+            most=max((use.card_hours for use in uses), default=1.0) or 1.0,
+            hours=hours,
+            percent=round(100 * hours / possible) if possible else 0,
+            rows=rows,
+            picture=heat.draw(rows, start, desk.zone),
+            has_cluster=desk.sight is not None,
+            fragments=fragments(seen(desk.sight)) if desk.sight else [],
+        )
+
+    async def table(self, request: Request, person: CurrentPerson) -> Response:
+        days, start, end = self._span(request)
+        text = as_csv(await self._desk.looking.usage(start, end), start, end)
+        headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
+        return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+
+    def _span(self, request: Request) -> tuple[int, datetime, datetime]:
+        """Whole hours, so that the picture and the sum agree."""
+        text = request.query_params.get("days", "")
+        days = int(text) if text in map(str, SPANS) else USUAL
+        end = self._desk.now().replace(minute=0, second=0, microsecond=0) + HOUR
+        return days, end - timedelta(days=days), end
+
+
+def warmth(
+    records: Iterable[BookingRecord], stock: Mapping[str, Stock], start: datetime, hours: int
+) -> Sequence[Warmth]:
+    """Of each model and each hour, the part of its cards that was booked."""
+    booked = {model: [0.0] * hours for model in stock}
+    for record in records:
+        row = booked.get(record.booking.model)
+        if row is None:
+            continue
+        since = max((record.booking.start - start) / HOUR, 0.0)
+        until = min((record.booking.ends - start) / HOUR, float(hours))
+        for hour in range(int(since), min(int(until) + 1, hours)):
+            row[hour] += record.booking.cards * max(min(until, hour + 1) - max(since, hour), 0.0)
+    return [
+        Warmth(phrases.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
+        for model, parts in booked.items()
+    ]
+
+
+def fragments(nodes: Iterable[NodeSeen]) -> list[Fragment]:
+    """For each usual size, and for whole cards: where it fits, and what is free but too small."""
+    cards = [card for node in nodes if not node.unusable for card in node.cards if not (card.unusable or card.kept_for)]
+    largest = max((card.memory for card in cards), default=0)
+    found = []
+    for size in (size for size in SIZES if size <= largest):
+        fitting = [card for card in cards if card.free >= size]
+        lost = [card for card in cards if 0 < card.free < size]
+        found.append(Fragment(phrases.memory(size), len(fitting), len(lost), sum(card.free for card in lost)))
+    lost = [card for card in cards if card.holdings and card.free]
+    whole = sum(not card.holdings for card in cards)
+    return [*found, Fragment("a whole card", whole, len(lost), sum(card.free for card in lost))] if cards else []
+
+
+def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow(["from", "until", "person", "model", "bookings", "card_hours"])
+    for use in uses:
+        row = [_safe(use.user), _safe(use.model), use.bookings, f"{use.card_hours:.2f}"]
+        writer.writerow([start.isoformat(), end.isoformat(), *row])
+    return text.getvalue()
+
+
+def _safe(text: str) -> str:
+    """A spreadsheet would run what begins like a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
