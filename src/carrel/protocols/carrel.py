@@ -7,6 +7,7 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
+      carrel.dev/user: alice@lab.example    whose pod it is
       carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its card, for a hook that saves its work
@@ -58,6 +59,7 @@ PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
 TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
+USER = "carrel.dev/user"
 BOOKED_PRIORITY = "carrel-booked"
 OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
 """The PriorityClasses of the two tiers."""
