@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -52,9 +53,11 @@ class Tls:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: AsgiApp, address: Address, tls: Tls | None = None, *, finish_s: int | None = None
+    app: AsgiApp, address: Address, tls: Tls | ssl.SSLContext | None = None, *, finish_s: int | None = None
 ) -> AsyncIterator[str]:
-    """Gives the URL. When the block ends, no new call is taken and those under way are finished, as long as it takes.
+    """Gives the URL. Whoever brings a context may load another certificate into it; new connections are shown that.
+
+    When the block ends, no new call is taken and those under way are finished, as long as it takes.
 
     With `finish_s` only so long: a client that keeps a TLS connection open without a word would be waited for.
     """
@@ -72,9 +75,12 @@ async def serving(
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=finish_s,
-            ssl_certfile=tls.certificate if tls else None,
-            ssl_keyfile=tls.key if tls else None,
+            ssl_certfile=tls.certificate if isinstance(tls, Tls) else None,
+            ssl_keyfile=tls.key if isinstance(tls, Tls) else None,
         )
+        if isinstance(tls, ssl.SSLContext):
+            config.load()
+            config.ssl = tls
         server = _Server(config)
         running = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:

@@ -1,4 +1,5 @@
-"""Kubernetes manifests that Carrel brings along: its custom resource definitions, and what each door may do."""
+"""Kubernetes manifests that Carrel brings along: its custom resource definitions, what each door may do, and what
+kube-apiserver asks the webhook."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -15,6 +16,16 @@ def crds() -> Iterator[dict[str, Any]]:
 def rbac() -> Iterator[dict[str, Any]]:
     """For each door: its ServiceAccount, its roles and their bindings."""
     yield from _documents("rbac.yaml")
+
+
+def webhooks() -> Iterator[dict[str, Any]]:
+    """About what kube-apiserver asks `carrel webhook`."""
+    yield from _documents("webhooks.yaml")
+
+
+def priority_classes() -> Iterator[dict[str, Any]]:
+    """Those of the two tiers."""
+    yield from _documents("priorityclasses.yaml")
 
 
 def _documents(file: str) -> Iterator[dict[str, Any]]:

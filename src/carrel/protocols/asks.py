@@ -71,11 +71,11 @@ def request_of(
         return Refusal(f"{subject(pod.metadata)} asks for cards in {len(spoken)} ways: {words}; keep one of them")
     dialect, claim = spoken[0], None
     if dialect is Dialect.GPUCLAIM:
-        claim = claim_named(pod.metadata.namespace, _claim_name(pod))
+        claim = claim_named(pod.metadata.namespace, claim_name(pod))
         if claim is None:
-            where = f"{subject(pod.metadata)} names the GpuClaim {_claim_name(pod)!r}"
+            where = f"{subject(pod.metadata)} names the GpuClaim {claim_name(pod)!r}"
             return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
-    request, model = _read(pod, dialect, claim, terms), _model_of(pod)
+    request, model = _read(pod, dialect, claim, terms), model_of(pod)
     if request is None or isinstance(request, Refusal):
         return request
     if isinstance(model, Refusal):
@@ -111,7 +111,8 @@ def _read(pod: Pod, dialect: Dialect, claim: GpuClaim | None, terms: Terms) -> R
     return nvidia.request_of(pod)
 
 
-def _model_of(pod: Pod) -> str | Refusal:
+def model_of(pod: Pod) -> str | Refusal:
+    """Which model the pod itself names, in its annotations or its node selector; empty if none."""
     asked = pod.metadata.annotations.get(carrel.GPU_MODEL, "")
     selected = pod.spec.node_selector.get(nvidia.PRODUCT, "")
     if asked and selected and asked != selected:
@@ -130,7 +131,8 @@ def _gang_of(pod: Pod, claim: GpuClaim | None, gang_size: GangSize) -> Gang | No
     return Gang(f"{namespace}/{name}", size) if size > 1 else None
 
 
-def _claim_name(pod: Pod) -> str:
+def claim_name(pod: Pod) -> str:
+    """Of a pod that names one."""
     name = pod.metadata.annotations[gpuclaim.CLAIM]
     if not name:
         raise Malformed(subject(pod.metadata), annotation_field(gpuclaim.CLAIM), name, "the name of a GpuClaim")

@@ -13,7 +13,8 @@ from carrel.protocols.asks import Ask, Dialect, Terms
 def annotations(ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms) -> dict[str, str]:
     notes = carrel.write_devices([gpu.uuid for gpu in placement.gpus])
     by_container = placement.by_container()
-    if len(set(by_container.values())) > 1:
+    if ask.dialect is Dialect.NVIDIA and len(by_container) > 1:
+        # Also where they see the same cards: their environment refers to these since before that was known.
         for container, gpus in by_container.items():
             notes |= carrel.write_devices([gpu.uuid for gpu in gpus], container)
     if ask.dialect is Dialect.GPUSHARE:

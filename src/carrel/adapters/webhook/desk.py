@@ -1,0 +1,96 @@
+"""Answers kube-apiserver's reviews: bytes in, a status and bytes out.
+
+- A review is answered with 200, also with a no: kubectl shows the sentence.
+- What is no review was sent by nobody we know: 400 with a sentence.
+- Before everything about the cluster is known: 503. A defect of ours: 500. What that means is said by the webhook's
+  failurePolicy, and by the seal that the pod does not get.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from carrel.adapters.webhook.metrics import Metrics
+from carrel.adapters.webhook.questions import NotAReview, read_pod, read_review
+from carrel.protocols import Malformed
+from carrel.protocols.kubernetes import admission, json_patch
+from carrel.protocols.kubernetes.admission import AdmissionRequest
+from carrel.protocols.kubernetes.shapes import Pod
+
+log = logging.getLogger(__name__)
+
+POD = "Pod"
+
+
+class Reply(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Decided(Protocol):
+    @property
+    def outcome(self) -> str: ...
+    @property
+    def wanted(self) -> Mapping[str, Any] | None: ...
+    @property
+    def refused(self) -> str: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def warnings(self) -> tuple[str, ...]: ...
+
+
+class Judge(Protocol):
+    async def mutate(self, request: AdmissionRequest, pod: Pod) -> Decided: ...
+    def guard(self, request: AdmissionRequest) -> Decided: ...
+
+
+class ReviewDesk:
+    def __init__(self, judge: Judge, metrics: Metrics, is_synced: Callable[[], bool]) -> None:
+        self._judge = judge
+        self._is_synced = is_synced
+        self._metrics = metrics
+
+    async def mutate(self, body: bytes) -> Reply:
+        return await self._answer("mutate", body)
+
+    async def validate(self, body: bytes) -> Reply:
+        return await self._answer("validate", body)
+
+    async def _answer(self, verb: str, body: bytes) -> Reply:
+        start = time.perf_counter()
+        outcome = "defect"
+        try:
+            if not self._is_synced():
+                outcome = "not ready"
+                return Reply(503, msgspec.json.encode({"message": "the cluster is being read; try again in a moment"}))
+            request = read_review(body)
+            outcome, review = await self._decided(verb, request)
+            return Reply(200, msgspec.json.encode(review))
+        except NotAReview as error:
+            outcome = "unreadable"
+            return Reply(400, msgspec.json.encode({"message": str(error)}))
+        except Exception:
+            log.exception("%s_broke", verb)
+            return Reply(500, msgspec.json.encode({"message": "Carrel made a mistake; its log says which"}))
+        finally:
+            self._metrics.saw(verb, outcome, time.perf_counter() - start)
+
+    async def _decided(self, verb: str, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
+        try:
+            if verb == "validate":
+                answer = self._judge.guard(request)
+            elif request.kind == POD:
+                answer = await self._judge.mutate(request, read_pod(request))
+            else:
+                return "untouched", admission.allowed(request)
+        except Malformed as malformed:
+            return "refused", admission.denied(request, str(malformed), 422)
+        if answer.refused:
+            log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, answer.refused)
+            return answer.outcome, admission.denied(request, answer.refused, answer.code, answer.warnings)
+        changes = json_patch.diff(request.object, answer.wanted) if answer.wanted is not None else ()
+        return answer.outcome, admission.allowed(request, changes, answer.warnings)

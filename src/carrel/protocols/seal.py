@@ -1,0 +1,63 @@
+"""The proof that a pod came through Carrel's webhook, and that nobody changed its tier since.
+
+    carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
+
+API servers before 1.28 cannot ask a webhook about GPU pods only, so a webhook that is down must not keep pods from
+being made; then a GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods looks for the
+seal. It is made with a key that only Carrel's processes have, over the pod's namespace, user, tier and the instant: it
+cannot be moved to another namespace, and a copy is worthless on a pod that is made later than the seal.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from carrel.core.reasons import Refusal
+from carrel.protocols.carrel import TIER, USER
+from carrel.protocols.kubernetes.pods import annotation_field, subject
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.kubernetes.time import instant, seconds
+from carrel.protocols.malformed import Malformed
+
+ADMITTED = "carrel.dev/admitted"
+FRESH = timedelta(minutes=2)
+"""Between the webhook's clock when it sealed and the API server's when it made the pod. Clocks differ a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    keys: tuple[bytes, ...] = field(repr=False)
+    """The first one makes seals; all are believed, so that a key can be changed without a pod that waits."""
+
+    def write(self, namespace: str, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
+        at = seconds(now)
+        return {ADMITTED: f"{at} {_mac(self.keys[0], at, namespace, annotations)}"}
+
+    def is_on(self, namespace: str, annotations: Mapping[str, str], made: datetime) -> bool:
+        """`made`: when the pod was made, by the API server's clock; of one that is being made, now."""
+        at, _, mac = annotations.get(ADMITTED, "").partition(" ")
+        try:
+            sealed = instant(at, "seal", annotation_field(ADMITTED))
+        except Malformed:
+            return False
+        if abs(made - sealed) > FRESH:
+            return False
+        return any(
+            hmac.compare_digest(mac.encode(), _mac(key, at, namespace, annotations).encode()) for key in self.keys
+        )
+
+    def missing_on(self, pod: Pod) -> Refusal | None:
+        """Why a pod may not have a card; None if it carries a good seal."""
+        made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
+        if self.is_on(pod.metadata.namespace, pod.metadata.annotations, made):
+            return None
+        why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
+        return Refusal(f"{subject(pod.metadata)} gets no card: {why}; delete the pod and create it again")
+
+
+def _mac(key: bytes, at: str, namespace: str, annotations: Mapping[str, str]) -> str:
+    said = json.dumps([at, namespace, annotations.get(USER, ""), annotations.get(TIER, "")])
+    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,354 @@
+"""Admission: what becomes of a pod that asks for a GPU before it is made, and who may change what Carrel wrote on one.
+
+Everything is decided from the review and from what was heard before; nothing anywhere is changed, so a dry run is as
+good as any, and whoever asks again with the answer gets the same. In order:
+
+1. What Carrel's own accounts make is left alone. What only they may write is taken off everybody else's pod.
+2. A pod that asks for no GPU is none of our business. One that asks in a way that cannot be had, names its node, or
+   wants a scheduler that knows no cards, is refused with the reason.
+3. The next pod of an owner whose pod gave its card back runs without a GPU.
+4. Who is it? Nobody: no tier (refused, if the cluster is strict). The booking desk says whether a booking is active.
+5. An opportunistic pod runs without a GPU if no card is free, or waits, as the cluster is set.
+6. Tier, end, priority, model, scheduler, and the environment of every container.
+
+A booking service that is down makes a pod opportunistic, never an error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from carrel.core.reasons import Refusal
+from carrel.core.requests import WHOLE
+from carrel.core.tiers import Tier
+from carrel.ports.booking_desk import BookingDesk, Heard
+from carrel.protocols import carrel, handover, maia, nvidia, visibility
+from carrel.protocols.asks import Ask, Dialect, claim_name, dialects_of, model_of, request_of
+from carrel.protocols.gpuclaim import SCHEDULER
+from carrel.protocols.handover import HandedOver, HandOver
+from carrel.protocols.kubernetes.admission import AdmissionRequest
+from carrel.protocols.kubernetes.pods import subject
+from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.maia import Revocable
+from carrel.protocols.malformed import Malformed
+from carrel.protocols.on_cpu import on_cpu
+from carrel.protocols.protected import is_protected_annotation, is_protected_label
+from carrel.protocols.seal import ADMITTED, Seal
+from carrel.usecases.identify import Introduction
+
+Json = dict[str, Any]
+
+DEFAULT_SCHEDULERS = frozenset({"", "default-scheduler", "kai-scheduler"})
+"""What a pod says that did not choose, or was written for a peer whose place Carrel takes."""
+GROUPS = ("initContainers", "containers")
+PRIORITIES = {Tier.BOOKED: carrel.BOOKED_PRIORITY, Tier.OPPORTUNISTIC: carrel.OPPORTUNISTIC_PRIORITY}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the cluster's admin decides about admission."""
+
+    strict: bool = False
+    """A GPU pod of nobody is refused."""
+    waits_when_full: bool = False
+    """An opportunistic pod waits for a card, instead of running without one."""
+    coexist: bool = False
+    """NVIDIA's device plugin hands out `nvidia.com/gpu`, and tells containers which."""
+    hides_from_everybody: bool = False
+    """Also pods that ask for no GPU are told that they have none."""
+    scheduler: str = SCHEDULER
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known about the cluster when a review comes in."""
+
+    introduce: Introduction
+    desk: BookingDesk | None
+    """None: nobody books here, and pods have no tier."""
+    handed_over: Callable[[str], HandOver | None]
+    """The record of a pod that was taken its card, by the uid of its owner."""
+    has_priority_class: Callable[[str], bool]
+    now: Callable[[], datetime]
+    seal: Seal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Yes, with the object as it should be; or no, with the reason."""
+
+    outcome: str
+    """One word, for the metrics."""
+    wanted: Json | None = None
+    """None: as it is."""
+    refused: str = ""
+    code: int = 403
+    warnings: tuple[str, ...] = ()
+
+
+UNTOUCHED = Answer("untouched")
+
+
+class Admission:
+    def __init__(self, known: Known, policy: Policy) -> None:
+        self._known = known
+        self._policy = policy
+
+    # --- what is made ------------------------------------------------------------------------------------------------
+
+    async def mutate(self, request: AdmissionRequest, pod: Pod) -> Answer:
+        """Raises `Malformed` if the pod asks for a GPU in words that nobody understands."""
+        if request.object is None or self._known.introduce.is_carrel(request.user):
+            return UNTOUCHED
+        if request.operation == "CREATE" and not request.subresource:
+            return await self._created(request, pod, _Draft(request.object, request.namespace))
+        if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
+            return self._debugged(request.object, request.old_object or {}, pod)
+        return UNTOUCHED
+
+    async def _created(self, request: AdmissionRequest, pod: Pod, draft: "_Draft") -> Answer:
+        wish = _wish_of(pod)
+        draft.strip(keep_handed_over=wish is None)
+        if wish is None:
+            if self._policy.hides_from_everybody:
+                draft.each_container(visibility.hidden)
+            return draft.answer("untouched")
+        no = wish if isinstance(wish, Refusal) else self._stands_outside(pod)
+        if isinstance(wish, Refusal) or no is not None:
+            return Answer("refused", refused=str(no), code=422)
+        record = next(filter(None, map(self._known.handed_over, draft.owners())), None)
+        if record is not None:
+            draft.take_gpu(handover.write_handed_over(HandedOver(record.decided, record.why, record.uid)))
+            return draft.answer("cpu", f"runs without a GPU: the card of {record.pod} is needed for a booking")
+        return await self._tiered(request, pod, wish, draft)
+
+    async def _tiered(self, request: AdmissionRequest, pod: Pod, wish: "_Wish", draft: "_Draft") -> Answer:
+        user = self._known.introduce(request, pod)
+        if not user and self._policy.strict:
+            return Answer(
+                "refused", refused=f"{subject(pod.metadata)} asks for a GPU, and nobody knows whose pod it is"
+            )
+        standing = None
+        if user and self._known.desk is not None:
+            standing = await self._standing(self._known.desk, Person(user, request.namespace), wish, draft)
+            if standing.tier is Tier.OPPORTUNISTIC and await self._must_do_without(self._known.desk, wish, draft):
+                draft.take_gpu({})
+                return draft.answer("cpu", "runs without a GPU: no card is free, and no booking is active")
+            draft.annotate({carrel.USER: user, **standing.annotations(model_is_named=bool(wish.model))})
+            if self._known.has_priority_class(PRIORITIES[standing.tier]):
+                draft.prioritize(PRIORITIES[standing.tier])
+        draft.schedule_with(self._policy.scheduler)
+        self._show_cards(pod, wish, draft)
+        if self._known.seal is not None:
+            draft.seal(self._known.seal, self._known.now())
+        return draft.answer(standing.tier.value if standing else "no tier")
+
+    def _stands_outside(self, pod: Pod) -> Refusal | None:
+        """Where nobody looks after the cards it would take."""
+        if pod.spec.node_name:
+            why = f"names its node ({pod.spec.node_name})"
+            return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave that to the scheduler")
+        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | {self._policy.scheduler, SCHEDULER}:
+            why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know whose the cards are"
+            return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
+        return None
+
+    # --- bookings ----------------------------------------------------------------------------------------------------
+
+    async def _standing(self, desk: BookingDesk, person: "Person", wish: "_Wish", draft: "_Draft") -> "_Standing":
+        heard = await desk.verdict(person.name, person.namespace)
+        draft.warn_of(heard)
+        booking = heard.said
+        if booking is None or not booking.schedulable or booking.until is None or booking.until <= self._known.now():
+            return _Standing(Tier.OPPORTUNISTIC)
+        if wish.model and booking.model and wish.model != booking.model:
+            draft.warn(f"the booking is for {booking.model}, not for {wish.model}: the card may be taken away")
+            return _Standing(Tier.OPPORTUNISTIC)
+        return _Standing(Tier.BOOKED, booking.until, booking.model)
+
+    async def _must_do_without(self, desk: BookingDesk, wish: "_Wish", draft: "_Draft") -> bool:
+        """Whether no card is free. A part of a card may be free where no whole one is; the scheduler knows."""
+        if self._policy.waits_when_full or not wish.is_for_whole_cards:
+            return False
+        heard = await desk.free()
+        draft.warn_of(heard)
+        free = heard.said
+        if not free or (wish.model and wish.model not in free):
+            return False  # nobody knows, so it waits
+        return (free[wish.model] if wish.model else sum(max(0, count) for count in free.values())) <= 0
+
+    # --- environment -------------------------------------------------------------------------------------------------
+
+    def _show_cards(self, pod: Pod, wish: "_Wish", draft: "_Draft") -> None:
+        sight = visibility.sight_of(pod, wish.dialect)
+        by_plugin = self._policy.coexist and wish.dialect is Dialect.NVIDIA
+
+        def dressed(container: Mapping[str, Any]) -> Json:
+            if container.get("name") not in sight:
+                return visibility.hidden(container)
+            if by_plugin:
+                return visibility.left_to_the_plugin(container)
+            return visibility.shown(container, sight[container["name"]])
+
+        draft.each_container(dressed)
+
+    def _debugged(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> Answer:
+        """A container that joins a running pod sees what the container sees that it looks at; else all of the pod's."""
+        spoken = dialects_of(pod)
+        if not spoken or not new.get("spec"):
+            return UNTOUCHED
+        sight = visibility.sight_of(pod, spoken[0])
+        here = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
+        joined = [
+            each  # those that are here already must stay as they are
+            if each.get("name") in here
+            else visibility.shown(each, sight.get(each.get("targetContainerName", ""), carrel.DEVICES))
+            for each in new["spec"].get("ephemeralContainers") or ()
+        ]
+        return Answer("debugged", {**new, "spec": {**new["spec"], "ephemeralContainers": joined}} if joined else None)
+
+    # --- what is changed ---------------------------------------------------------------------------------------------
+
+    def guard(self, request: AdmissionRequest) -> Answer:
+        """Refuses changes of what only Carrel may write; on a Binding too, whose annotations the pod gets."""
+        new = request.object
+        if new is None or self._known.introduce.is_carrel(request.user):
+            return UNTOUCHED
+        if request.operation == "CREATE" and request.kind != "Binding":
+            return UNTOUCHED  # a pod is stripped of them when it is made
+        old = request.old_object or {}
+        forged = [
+            key
+            for group, is_protected in (("annotations", is_protected_annotation), ("labels", is_protected_label))
+            for key in _changed(_map(old, group), _map(new, group))
+            if is_protected(key)
+        ]
+        if not forged:
+            return UNTOUCHED
+        return Answer("refused", refused=f"only Carrel may write or remove {', '.join(forged)}; leave them as they are")
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    name: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a pod asks for, as far as it can be known before a claim is made."""
+
+    dialect: Dialect
+    model: str
+    is_for_whole_cards: bool
+
+
+def _wish_of(pod: Pod) -> _Wish | Refusal | None:
+    if dialects_of(pod) == (Dialect.GPUCLAIM,):  # the claim may be made after its pod
+        claim_name(pod)  # which raises, if it is no name
+        model = model_of(pod)
+        return model if isinstance(model, Refusal) else _Wish(Dialect.GPUCLAIM, model, is_for_whole_cards=False)
+    ask = request_of(pod, _no_claim)
+    return _Wish(ask.dialect, ask.request.model, ask.request.amount == WHOLE) if isinstance(ask, Ask) else ask
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    tier: Tier
+    until: datetime | None = None
+    model: str = ""
+
+    def annotations(self, *, model_is_named: bool) -> dict[str, str]:
+        """`model_is_named`: by the pod itself."""
+        end = maia.write_terminate_at(self.until or Revocable.ANY_TIME)
+        model = {carrel.GPU_MODEL: self.model} if self.model and not model_is_named else {}
+        return {carrel.TIER: self.tier.value, **end, **model}
+
+
+class _Draft:
+    """The pod as it should be. The object of the review stays as it is."""
+
+    def __init__(self, pod: Mapping[str, Any], namespace: str) -> None:
+        self._pod = dict(pod)
+        self._metadata = dict(pod.get("metadata") or {})
+        self._spec = dict(pod.get("spec") or {})
+        self._namespace = namespace
+        self._warnings: list[str] = []
+
+    def owners(self) -> list[str]:
+        return [str(each.get("uid")) for each in self._metadata.get("ownerReferences") or () if each.get("controller")]
+
+    def strip(self, *, keep_handed_over: bool) -> None:
+        """That it has no GPU any more may be said by a pod that asks for none: it gains nothing by it."""
+        for group, is_protected in (("annotations", is_protected_annotation), ("labels", is_protected_label)):
+            written = self._metadata.get(group) or {}
+            kept = {
+                key: value
+                for key, value in written.items()
+                if not is_protected(key) or (key == carrel.HANDED_OVER and keep_handed_over)
+            }
+            if kept != written:
+                self._metadata[group] = kept
+
+    def annotate(self, notes: Mapping[str, str]) -> None:
+        self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
+
+    def seal(self, seal: Seal, now: datetime) -> None:
+        """A seal that is good stays: who asks again gets the same answer."""
+        notes = self._metadata.get("annotations") or {}
+        sealed = {ADMITTED: _map(self._pod, "annotations").get(ADMITTED, "")}
+        if not seal.is_on(self._namespace, {**notes, **sealed}, now):
+            sealed = seal.write(self._namespace, notes, now)
+        self.annotate(sealed)
+
+    def schedule_with(self, scheduler: str) -> None:
+        self._spec["schedulerName"] = scheduler
+
+    def prioritize(self, priority_class: str) -> None:
+        if self._spec.get("priorityClassName") != priority_class:
+            self._spec["priorityClassName"] = priority_class
+            # Made by the API server from the class that the pod had before; it does so again where they are missing,
+            # and refuses a pod whose number does not go with its class.
+            self._spec.pop("priority", None)
+            self._spec.pop("preemptionPolicy", None)
+
+    def each_container(self, change: Callable[[Mapping[str, Any]], Json]) -> None:
+        for group in GROUPS:
+            if self._spec.get(group):
+                self._spec[group] = [change(each) for each in self._spec[group]]
+
+    def take_gpu(self, notes: Mapping[str, str]) -> None:
+        without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes)
+        self._metadata |= {group: without["metadata"][group] for group in ("annotations", "labels")}
+        self._spec = without["spec"]
+        self.each_container(lambda each: visibility.hidden(each, nvidia.NO_DEVICE))
+
+    def warn(self, text: str) -> None:
+        self._warnings.append(text)
+
+    def warn_of(self, heard: Heard[Any]) -> None:
+        if heard.silence and heard.said is not None:
+            self.warn(f"the booking service is silent; decided by what it said {heard.age_s:.0f} s ago")
+        elif heard.silence:
+            self.warn("the booking service is silent; decided as if no booking were active")
+
+    def answer(self, outcome: str, warning: str = "") -> Answer:
+        wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
+        warnings = (*self._warnings, *([warning] if warning else []))
+        return Answer(outcome, wanted, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _no_claim(namespace: str, name: str) -> None:
+    return None
+
+
+def _map(thing: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    found = (thing.get("metadata") or {}).get(group) or {}
+    if not isinstance(found, dict):
+        raise Malformed("the object", f"metadata.{group}", found, "a map")
+    return found
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))

@@ -1,0 +1,185 @@
+"""Admission reviews as kube-apiserver sends them, and what becomes of the object when the answer is believed."""
+
+import base64
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from carrel.adapters.webhook.desk import ReviewDesk
+from carrel.adapters.webhook.metrics import Metrics, Watched
+from carrel.ports.booking_desk import Heard
+from carrel.protocols.handover import HandOver
+from carrel.protocols.kubernetes import json_patch
+from carrel.protocols.maia import Verdict
+from carrel.protocols.seal import Seal
+from carrel.usecases.admit import Admission, Known, Policy
+from carrel.usecases.identify import Introduction
+
+Json = dict[str, Any]
+
+NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+SPAWNER = "system:serviceaccount:jhub:hub"
+MODEL = "NVIDIA-RTX-A6000"
+GPU = {"nvidia.com/gpu": "1"}
+
+
+@dataclass
+class BookedPeople:
+    """A booking desk that knows these people's bookings, and how many cards are free."""
+
+    until: dict[str, datetime] = field(default_factory=dict)
+    model: str = MODEL
+    cards: dict[str, int] = field(default_factory=lambda: {MODEL: 3})
+    silence: str = ""
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    async def verdict(self, user: str, namespace: str) -> Heard[Verdict]:
+        self.asked.append((user, namespace))
+        if self.silence:
+            return Heard(None, silence=self.silence)
+        until = self.until.get(user)
+        return Heard(Verdict(True, until, self.model) if until else Verdict(False))
+
+    async def free(self) -> Heard[Mapping[str, int]]:
+        return Heard(None, silence=self.silence) if self.silence else Heard(self.cards)
+
+
+@dataclass
+class World:
+    """What a test may say about the cluster."""
+
+    desk: BookedPeople | None = field(default_factory=BookedPeople)
+    policy: Policy = field(default_factory=Policy)
+    owners: dict[str, str] = field(default_factory=dict)
+    handed_over: dict[str, HandOver] = field(default_factory=dict)
+    classes: tuple[str, ...] = ("carrel-booked", "carrel-opportunistic")
+    seal: Seal | None = None
+    now: Callable[[], datetime] = lambda: NOON
+    username_prefix: str = ""
+
+    def reviews(self) -> ReviewDesk:
+        known = Known(
+            introduce=Introduction(
+                "carrel",
+                lambda namespace: self.owners.get(namespace, ""),
+                frozenset({"root"}),
+                frozenset({SPAWNER}),
+                self.username_prefix,
+            ),
+            desk=self.desk,
+            handed_over=self.handed_over.get,
+            has_priority_class=lambda name: name in self.classes,
+            now=self.now,
+            seal=self.seal,
+        )
+        metrics = Metrics(Watched(lambda: 0, lambda: 0.0, lambda: 0.0))
+        return ReviewDesk(Admission(known, self.policy), metrics, lambda: True)
+
+    async def make(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Told":
+        """What becomes of a pod that this user makes."""
+        return await self.ask("/mutate", review(pod, user, **changes))
+
+    async def ask(self, path: str, question: Json) -> "Told":
+        desk = self.reviews()
+        answer = desk.mutate if path == "/mutate" else desk.validate
+        status, body = await answer(json.dumps(question).encode())
+        assert status == 200, body
+        return told(question, json.loads(body))
+
+
+@dataclass
+class Told:
+    allowed: bool
+    object: Json
+    """As it is after the patch."""
+    message: str = ""
+    code: int = 0
+    warnings: list[str] = field(default_factory=list)
+    patch: list[Json] = field(default_factory=list)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        found: dict[str, str] = self.object["metadata"].get("annotations") or {}
+        return found
+
+    def container(self, name: str = "main") -> Json:
+        spec = self.object["spec"]
+        everyone = [*spec.get("containers", []), *spec.get("initContainers", []), *spec.get("ephemeralContainers", [])]
+        found: Json = next(each for each in everyone if each["name"] == name)
+        return found
+
+    def env(self, name: str = "main") -> dict[str, str]:
+        """Variable → its value, or the annotation it comes from in angle brackets."""
+        written = self.container(name).get("env") or []
+        assert len({each["name"] for each in written}) == len(written), "a variable is written twice"
+        return {each["name"]: _value(each) for each in written}
+
+
+def _value(variable: Json) -> str:
+    if "valueFrom" not in variable:
+        return str(variable.get("value", ""))
+    path: str = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    return f"<{path.removeprefix('metadata.annotations[').strip(']').strip(chr(39))}>"
+
+
+def told(question: Json, answer: Json) -> Told:
+    response = answer["response"]
+    assert response["uid"] == question["request"]["uid"]
+    assert answer["apiVersion"] == question["apiVersion"]
+    patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    before = copy.deepcopy(question["request"]["object"])
+    status = response.get("status", {})
+    return Told(
+        response["allowed"],
+        json_patch.apply(before, patch),
+        status.get("message", ""),
+        status.get("code", 0),
+        response.get("warnings", []),
+        patch,
+    )
+
+
+def review(
+    new: Json | None,
+    user: str = "alice@lab.example",
+    *,
+    old: Json | None = None,
+    operation: str = "CREATE",
+    subresource: str = "",
+    version: str = "v1",
+    kind: str = "Pod",
+    dry_run: bool = False,
+) -> Json:
+    request: Json = {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": kind},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": ((new or {}).get("metadata") or {}).get("name", ""),
+        "namespace": "lab",
+        "operation": operation,
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "object": new,
+        "oldObject": old,
+        "dryRun": dry_run,
+    }
+    if subresource:
+        request["subResource"] = subresource
+    return {"apiVersion": f"admission.k8s.io/{version}", "kind": "AdmissionReview", "request": request}
+
+
+def a_pod(limits: Mapping[str, str] | None = None, **changes: Any) -> Json:
+    """With one container, `main`. `annotations`, `labels` and `owner` go to its metadata, the rest to its spec."""
+    metadata: Json = {"name": "train", "creationTimestamp": None}
+    for key in ("annotations", "labels"):
+        if key in changes:
+            metadata[key] = changes.pop(key)
+    if "owner" in changes:
+        metadata["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": changes.pop("owner"), "controller": True}]
+    container: Json = {"name": "main", "image": "work"}
+    if limits is not None:
+        container["resources"] = {"limits": dict(limits)}
+    spec = {"containers": [container], "schedulerName": "default-scheduler", "priority": 0, **changes}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -1,0 +1,461 @@
+"""What becomes of a pod before it is made, sentence by sentence."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from carrel.protocols.handover import HandOver, Phase, Why
+from carrel.protocols.seal import Seal
+from carrel.usecases.admit import Policy
+from tests.kit.reviews import GPU, MODEL, NOON, SPAWNER, BookedPeople, Json, World, a_pod, review
+
+ALICE = "alice@lab.example"
+EVENING = NOON + timedelta(hours=8)
+DEVICES = {"NVIDIA_VISIBLE_DEVICES": "<carrel.dev/devices>", "CUDA_VISIBLE_DEVICES": "<carrel.dev/devices>"}
+JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
+PROTECTED = {
+    "carrel.dev/tier": "booked",
+    "carrel.dev/devices": "GPU-0",
+    "carrel.dev/user": "root",
+    "carrel.dev/admitted": "2026-11-16T12:00:00Z abc",
+    "carrel.dev/handed-over": "{}",
+    "devices.carrel.dev/main": "GPU-0",
+    "terminate-at": "2099-01-01T00:00:00Z",
+    "gpu.scheduling/allocated": "0",
+    "ALIYUN_COM_GPU_MEM_IDX": "0",
+    "ALIYUN_COM_GPU_MEM_POD": "1",
+    "ALIYUN_COM_GPU_MEM_DEV": "1",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
+    "scheduler.framework.gpushare.allocation": "{}",
+    "received-resource-type": "Fraction",
+    "runai/shared-gpu-configmap": "x",
+    "run.ai/reserve_for_gpu_index": "GPU-0",
+}
+PROTECTED_LABELS = {"gpu.scheduling/managed": "true", "runai-gpu-group": "g", "carrel.dev/handover": "bare"}
+
+
+def booked(**changes: Any) -> World:
+    return World(desk=BookedPeople({ALICE: EVENING}, **changes))
+
+
+def full(**policy: Any) -> World:
+    return World(desk=BookedPeople(cards={MODEL: 0}), policy=Policy(**policy))
+
+
+# --- tiers -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_of_somebody_with_an_active_booking_is_booked_until_its_end() -> None:
+    told = await booked().make(a_pod(GPU))
+
+    assert told.annotations == {
+        "carrel.dev/tier": "booked",
+        "carrel.dev/user": ALICE,
+        "terminate-at": "2026-11-16T20:00:00Z",
+        "carrel.dev/gpu-model": MODEL,
+    }
+    assert told.object["spec"]["priorityClassName"] == "carrel-booked"
+    assert told.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert told.env() == DEVICES
+
+
+async def test_a_pod_of_anybody_else_is_opportunistic_and_may_be_revoked_at_any_time() -> None:
+    told = await World().make(a_pod(GPU))
+
+    assert told.annotations == {
+        "carrel.dev/tier": "opportunistic",
+        "carrel.dev/user": ALICE,
+        "terminate-at": "1900-01-01T08:00:00Z",
+    }
+    assert told.object["spec"]["priorityClassName"] == "carrel-opportunistic"
+    assert told.container()["resources"]["limits"] == GPU
+
+
+async def test_the_number_that_belongs_to_another_priority_class_is_taken_off() -> None:
+    told = await booked().make(a_pod(GPU, priorityClassName="mine", preemptionPolicy="PreemptLowerPriority"))
+
+    assert "priority" not in told.object["spec"] and "preemptionPolicy" not in told.object["spec"]
+
+
+async def test_a_priority_class_that_does_not_exist_is_not_named_as_no_pod_could_be_made() -> None:
+    told = await replace(booked(), classes=()).make(a_pod(GPU))
+
+    assert "priorityClassName" not in told.object["spec"]
+
+
+async def test_a_booking_that_has_just_ended_is_none() -> None:
+    world = World(desk=BookedPeople({ALICE: NOON}))
+
+    assert (await world.make(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
+
+
+async def test_a_model_that_the_pod_names_itself_is_left_alone() -> None:
+    told = await booked().make(a_pod(GPU, annotations={"carrel.dev/gpu-model": MODEL}))
+
+    assert told.annotations["carrel.dev/tier"] == "booked"
+    assert (await booked().make(a_pod(GPU, nodeSelector={"nvidia.com/gpu.product": MODEL}))).annotations.get(
+        "carrel.dev/gpu-model"
+    ) is None
+
+
+async def test_a_booking_is_for_its_model_and_no_other() -> None:
+    told = await booked().make(a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}))
+
+    assert told.annotations["carrel.dev/tier"] == "opportunistic"
+    assert f"the booking is for {MODEL}, not for NVIDIA-H100" in told.warnings[0]
+
+
+async def test_a_booking_service_that_is_down_makes_a_pod_opportunistic_and_says_so() -> None:
+    told = await World(desk=BookedPeople({ALICE: EVENING}, silence="refused")).make(a_pod(GPU))
+
+    assert told.allowed and told.annotations["carrel.dev/tier"] == "opportunistic"
+    assert told.warnings == ["the booking service is silent; decided as if no booking were active"]
+    assert told.container()["resources"]["limits"] == GPU, "whether a card is free is not known, so it waits"
+
+
+async def test_where_nobody_books_pods_have_no_tier_but_see_their_cards() -> None:
+    told = await World(desk=None).make(a_pod(GPU))
+
+    assert told.annotations == {} and told.env() == DEVICES
+
+
+# --- no card free ----------------------------------------------------------------------------------------------------
+
+
+async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_card_is_free() -> None:
+    two = [{"name": "main", "resources": {"limits": GPU, "requests": {**GPU, "cpu": "1"}}}, {"name": "log"}]
+    told = await full().make(a_pod(containers=two, initContainers=[{"name": "init", "env": []}]))
+
+    assert told.container()["resources"] == {"limits": {}, "requests": {"cpu": "1"}}
+    assert [told.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
+    assert "carrel.dev/tier" not in told.annotations and "terminate-at" not in told.annotations
+    assert told.warnings == ["runs without a GPU: no card is free, and no booking is active"]
+
+
+@pytest.mark.parametrize(
+    ("world", "pod"),
+    [
+        pytest.param(full(waits_when_full=True), a_pod(GPU), id="the cluster is set to wait"),
+        pytest.param(full(), a_pod({"aliyun.com/gpu-mem": "100"}), id="a part of a card may be free"),
+        pytest.param(full(), a_pod(annotations={"gpu-fraction": "0.5"}), id="so may a fraction"),
+        pytest.param(full(), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="nobody knows what a claim is for"),
+        pytest.param(full(), a_pod(GPU, annotations={"carrel.dev/gpu-model": "other"}), id="a model nobody counts"),
+        pytest.param(World(desk=BookedPeople(cards={})), a_pod(GPU), id="nobody counts at all"),
+        pytest.param(World(desk=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one card is free"),
+        pytest.param(World(desk=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})), a_pod(GPU), id="it is booked"),
+        pytest.param(replace(full(), desk=None), a_pod(GPU), id="nobody books"),
+    ],
+)
+async def test_a_pod_keeps_asking_for_its_card(world: World, pod: Json) -> None:
+    told = await world.make(pod)
+
+    assert told.allowed and told.object["spec"]["schedulerName"] == "gpu-scheduler"
+
+
+# --- who it is -------------------------------------------------------------------------------------------------------
+
+JUPYTER = {"hub.jupyter.org/username": "bob-40lab-2eexample"}
+
+
+@pytest.mark.parametrize(
+    ("user", "pod", "who"),
+    [
+        pytest.param(SPAWNER, a_pod(GPU, labels=JUPYTER), "bob@lab.example", id="a spawner's label"),
+        pytest.param(
+            SPAWNER,
+            a_pod(GPU, labels=JUPYTER, annotations={"hub.jupyter.org/username": "eve@lab.example"}),
+            "eve@lab.example",
+            id="a spawner's annotation goes first",
+        ),
+        pytest.param(ALICE, a_pod(GPU, labels=JUPYTER), ALICE, id="anybody else's label is not believed"),
+        pytest.param(JOB_CONTROLLER, a_pod(GPU, labels=JUPYTER), "owner@lab.example", id="the namespace's owner"),
+        pytest.param(SPAWNER, a_pod(GPU), "owner@lab.example", id="a spawner that names nobody"),
+        pytest.param(
+            SPAWNER,
+            a_pod(GPU, labels={"hub.jupyter.org/username": "-ff"}),
+            "owner@lab.example",
+            id="a spawner whose label cannot be read",
+        ),
+        pytest.param("oidc:carol", a_pod(GPU), "carol", id="without the prefix of the API server"),
+    ],
+)
+async def test_who_a_pod_belongs_to(user: str, pod: Json, who: str) -> None:
+    world = World(owners={"lab": "owner@lab.example"}, username_prefix="oidc:")
+
+    assert (await world.make(pod, user)).annotations["carrel.dev/user"] == who
+
+
+async def test_a_pod_of_nobody_has_no_tier_but_sees_its_card() -> None:
+    world = booked()
+    told = await world.make(a_pod(GPU), JOB_CONTROLLER)
+
+    assert told.annotations == {} and told.env() == DEVICES
+    assert world.desk is not None and not world.desk.asked
+
+
+async def test_a_strict_cluster_refuses_a_gpu_pod_of_nobody_and_no_other() -> None:
+    world = World(policy=Policy(strict=True))
+
+    told = await world.make(a_pod(GPU), JOB_CONTROLLER)
+    assert not told.allowed and told.message == "pod lab/train asks for a GPU, and nobody knows whose pod it is"
+    assert (await world.make(a_pod(), JOB_CONTROLLER)).allowed
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        pytest.param(a_pod(GPU, nodeName="n1"), "names its node (n1); leave that to the scheduler", id="a node"),
+        pytest.param(a_pod(GPU, schedulerName="mine"), "wants the scheduler 'mine'", id="another scheduler"),
+        pytest.param(a_pod(GPU, annotations={"gpu-fraction": "0.5"}), "in 2 ways", id="two dialects"),
+        pytest.param(a_pod(annotations={"gpu-fraction": "2"}), "a number between 0 and 1", id="too much of a card"),
+        pytest.param(a_pod({"nvidia.com/gpu": "-1"}), "nvidia.com/gpu", id="less than nothing"),
+        pytest.param(a_pod({"nvidia.com/gpu": "0.5"}), "nvidia.com/gpu", id="half a card of NVIDIA's"),
+        pytest.param(a_pod({"nvidia.com/gpu": "9223372036854775808"}), "nvidia.com/gpu", id="2^63 cards"),
+        pytest.param(a_pod(annotations={"gpu.scheduling/claim": ""}), "GpuClaim", id="a claim without a name"),
+        pytest.param(
+            a_pod(GPU, annotations={"carrel.dev/gpu-model": "a"}, nodeSelector={"nvidia.com/gpu.product": "b"}),
+            "asks for two models",
+            id="two models",
+        ),
+    ],
+)
+async def test_a_gpu_pod_that_cannot_be_served_is_refused_with_the_reason(pod: Json, why: str) -> None:
+    told = await World().make(pod)
+
+    assert not told.allowed and told.code == 422
+    assert why in told.message
+
+
+@pytest.mark.parametrize("scheduler", ["", "default-scheduler", "kai-scheduler", "gpu-scheduler"])
+async def test_a_pod_that_did_not_choose_is_given_to_the_scheduler_that_asks_carrel(scheduler: str) -> None:
+    assert (await World().make(a_pod(GPU, schedulerName=scheduler))).object["spec"]["schedulerName"] == "gpu-scheduler"
+
+
+async def test_a_quantity_of_nothing_asks_for_nothing() -> None:
+    assert (await World().make(a_pod({"nvidia.com/gpu": "0"}, nodeName="n1"))).patch == []
+
+
+# --- environment -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "seen"),
+    [
+        pytest.param(a_pod(GPU), {"main": "<carrel.dev/devices>"}, id="one container"),
+        pytest.param(
+            a_pod(
+                containers=[{"name": "a", "resources": {"limits": GPU}}, {"name": "b", "resources": {"limits": GPU}}],
+            ),
+            {"a": "<devices.carrel.dev/a>", "b": "<devices.carrel.dev/b>"},
+            id="two containers with cards of their own",
+        ),
+        pytest.param(
+            a_pod(
+                containers=[{"name": "a", "resources": {"requests": GPU}}],
+                initContainers=[{"name": "i", "resources": {"limits": GPU}}],
+            ),
+            {"a": "<devices.carrel.dev/a>", "i": "<devices.carrel.dev/i>"},
+            id="an init container before it",
+        ),
+        pytest.param(
+            a_pod(containers=[{"name": "a", "resources": {"limits": GPU}}, {"name": "log"}]),
+            {"a": "<carrel.dev/devices>", "log": "void"},
+            id="a container beside it sees no card",
+        ),
+        pytest.param(
+            a_pod(
+                containers=[{"name": n, "resources": {"limits": {"aliyun.com/gpu-mem": "1"}}} for n in "ab"],
+            ),
+            {"a": "<carrel.dev/devices>", "b": "<carrel.dev/devices>"},
+            id="gpushare's containers share a card",
+        ),
+        pytest.param(
+            a_pod(
+                annotations={"gpu.scheduling/claim": "c"}, containers=[{"name": "a"}], initContainers=[{"name": "i"}]
+            ),
+            {"a": "<carrel.dev/devices>", "i": "<carrel.dev/devices>"},
+            id="a claim is for the whole pod",
+        ),
+        pytest.param(
+            a_pod(
+                annotations={"gpu-fraction": "0.5", "gpu-fraction-container-name": "b"},
+                containers=[{"name": "a"}, {"name": "b"}],
+            ),
+            {"a": "void", "b": "<carrel.dev/devices>"},
+            id="KAI's container is named",
+        ),
+        pytest.param(
+            a_pod(annotations={"carrel.dev/gpu-memory-mib": "8138"}),
+            {"main": "<carrel.dev/devices>"},
+            id="Carrel's own words",
+        ),
+    ],
+)
+async def test_each_container_sees_its_own_cards(pod: Json, seen: dict[str, str]) -> None:
+    told = await World().make(pod)
+
+    assert {name: told.env(name)["NVIDIA_VISIBLE_DEVICES"] for name in seen} == seen
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], id="a value"),
+        pytest.param(
+            [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            id="valueFrom",
+        ),
+        pytest.param([{"name": "NVIDIA_VISIBLE_DEVICES", "value": x} for x in ("all", "0")], id="twice"),
+        pytest.param([{"name": "CUDA_VISIBLE_DEVICES", "value": "7"}], id="CUDA's"),
+    ],
+)
+async def test_what_a_user_wrote_is_replaced(written: list[Json]) -> None:
+    mine = {"name": "MINE", "value": "$(CUDA_VISIBLE_DEVICES)"}
+    container = {"name": "main", "resources": {"limits": GPU}, "env": [mine, *written]}
+
+    told = await World().make(a_pod(containers=[container]))
+
+    assert told.env() == {**DEVICES, "MINE": "$(CUDA_VISIBLE_DEVICES)"}
+    assert told.container()["env"][-1] == mine, "it may refer to the others, so it comes after them"
+
+
+async def test_beside_nvidias_plugin_its_own_word_stands() -> None:
+    world = World(policy=Policy(coexist=True))
+    container = {"name": "main", "resources": {"limits": GPU}, "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}
+
+    assert (await world.make(a_pod(containers=[container]))).env() == {}
+    assert (await world.make(a_pod(annotations={"gpu-fraction": "0.5"}))).env() == DEVICES
+
+
+async def test_a_container_that_joins_a_running_pod_sees_what_it_looks_at_and_others_stay_as_they_are() -> None:
+    here = {"name": "old", "image": "x"}
+    running = a_pod(
+        containers=[{"name": "a", "resources": {"limits": GPU}}, {"name": "b", "resources": {"limits": GPU}}],
+        ephemeralContainers=[here],
+    )
+    new = {**running, "spec": {**running["spec"]}}
+    new["spec"]["ephemeralContainers"] = [here, {"name": "debug", "targetContainerName": "b"}, {"name": "free"}]
+
+    told = await World().make(new, old=running, operation="UPDATE", subresource="ephemeralcontainers")
+
+    assert told.container("old") == here
+    assert told.env("debug")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/b>"
+    assert told.env("free")["NVIDIA_VISIBLE_DEVICES"] == "<carrel.dev/devices>"
+
+
+# --- pods that are none of our business ------------------------------------------------------------------------------
+
+
+async def test_a_pod_that_asks_for_no_gpu_is_not_touched() -> None:
+    told = await full(strict=True).make(a_pod({"cpu": "1"}, nodeName="n1", schedulerName="mine"))
+
+    assert told.allowed and told.patch == [] and told.warnings == []
+
+
+async def test_where_it_is_wanted_such_a_pod_is_told_to_see_no_card() -> None:
+    told = await World(policy=Policy(hides_from_everybody=True)).make(a_pod())
+
+    assert told.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@pytest.mark.parametrize("user", ["system:serviceaccount:carrel:carrel-controller", "root"])
+async def test_what_carrel_makes_itself_is_left_alone(user: str) -> None:
+    told = await World().make(a_pod(GPU, annotations=PROTECTED, nodeName="n1"), user)
+
+    assert told.allowed and told.patch == []
+
+
+async def test_the_next_pod_of_an_owner_whose_pod_gave_its_card_back_runs_without_a_gpu() -> None:
+    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+    told = await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
+
+    assert told.container()["resources"] == {"limits": {}}
+    assert told.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert told.annotations == {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
+    assert (await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="other"))).env() == DEVICES
+
+
+# --- forged keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", [GPU, {}], ids=["a GPU pod", "another pod"])
+@pytest.mark.parametrize("key", [*PROTECTED, *PROTECTED_LABELS])
+async def test_a_forged_key_is_stripped(key: str, limits: dict[str, str]) -> None:
+    group = "annotations" if key in PROTECTED else "labels"
+    forged = PROTECTED.get(key) or PROTECTED_LABELS[key]
+
+    told = await World(desk=None).make(a_pod(limits, **{group: {key: forged, "mine": "stays"}}))
+
+    # A pod without a GPU gains nothing by saying that it lost one.
+    stays = {key: forged} if key == "carrel.dev/handed-over" and not limits else {}
+    assert told.object["metadata"][group] == {"mine": "stays", **stays}
+
+
+@pytest.mark.parametrize("subresource", ["", "status", "ephemeralcontainers"])
+@pytest.mark.parametrize("key", [*PROTECTED, *PROTECTED_LABELS])
+async def test_an_update_that_writes_changes_or_removes_a_protected_key_is_refused(key: str, subresource: str) -> None:
+    group = "annotations" if key in PROTECTED else "labels"
+    without, forged, other = (a_pod(GPU, **{group: notes}) for notes in ({}, {key: "x"}, {key: "y"}))
+
+    for old, new in ((without, forged), (forged, other), (forged, without)):
+        update = review(new, old=old, operation="UPDATE", subresource=subresource)
+        told = await World().ask("/validate", update)
+        assert not told.allowed and told.code == 403
+        assert told.message == f"only Carrel may write or remove {key}; leave them as they are"
+        update["request"]["userInfo"]["username"] = "system:serviceaccount:carrel:carrel-extender"
+        assert (await World().ask("/validate", update)).allowed
+
+
+async def test_an_update_that_leaves_them_alone_is_allowed() -> None:
+    old = a_pod(GPU, annotations=PROTECTED, labels=PROTECTED_LABELS)
+    new = a_pod(GPU, annotations={**PROTECTED, "mine": "new"}, labels=PROTECTED_LABELS)
+
+    assert (await World().ask("/validate", review(new, old=old, operation="UPDATE"))).allowed
+
+
+async def test_a_binding_cannot_smuggle_them_in() -> None:
+    binding = {"metadata": {"name": "train", "annotations": {"carrel.dev/devices": "GPU-0"}}, "target": {"name": "n1"}}
+    question = review(binding, "eve", kind="Binding", subresource="binding")
+
+    assert not (await World().ask("/validate", question)).allowed
+    question["request"]["userInfo"]["username"] = "system:serviceaccount:carrel:carrel-extender"
+    assert (await World().ask("/validate", question)).allowed
+
+
+# --- the seal --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_admitted_gpu_pod_carries_a_seal_and_keeps_it_when_asked_again() -> None:
+    later = NOON
+    world = replace(booked(), seal=Seal((b"key",)), now=lambda: later)
+
+    first = await world.make(a_pod(GPU))
+    later = NOON + timedelta(seconds=30)
+    again = await world.make(first.object)
+
+    assert first.annotations["carrel.dev/admitted"].startswith("2026-11-16T12:00:00Z ")
+    assert again.patch == []
+
+
+async def test_a_pod_without_a_gpu_has_no_seal() -> None:
+    assert (await replace(full(), seal=Seal((b"key",))).make(a_pod(GPU))).annotations == {}
+    assert (await replace(full(), seal=Seal((b"key",))).make(a_pod())).patch == []
+
+
+# --- reviews ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_old_review_is_answered_in_its_own_version_and_a_dry_run_like_any_other() -> None:
+    for changes in ({"version": "v1beta1"}, {"dry_run": True}):
+        assert (await World().make(a_pod(GPU), **changes)).env() == DEVICES
+
+
+async def test_other_kinds_and_other_operations_are_let_through() -> None:
+    assert (await World().make({"metadata": {}}, kind="Service")).patch == []
+    assert (await World().make(a_pod(GPU), operation="UPDATE", old=a_pod(GPU))).patch == []
