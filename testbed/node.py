@@ -5,6 +5,7 @@ calls webhooks through their Services as in production. There is no cluster DNS.
 """
 
 import json
+import socket
 import subprocess
 import urllib.error
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from testbed.processes import Failed, Process
 from testbed.runs import Run
 
 NAME = "real-node"
+KUBELET_PORT = 10250
 CONTAINERD = "/run/containerd/containerd.sock"
 
 
@@ -37,8 +39,15 @@ class Node:
         self._start_containerd()
         for image in busybox_images(self._programs / "bin/busybox"):
             self.load(image)
-        self._start_kubelet()
+        self._kubelet = self._start_kubelet()
         self._start_proxy()
+
+    def restart_kubelet(self) -> None:
+        """Its containers go on meanwhile."""
+        self._kubelet.stop()
+        self._kubelet = self._start_kubelet()
+        # That it is Ready is what its predecessor said.
+        self._kubelet.wait_until("serving", self._is_serving)
 
     def load(self, image: Image) -> None:
         """Pods may then name the image, with `imagePullPolicy: Never`."""
@@ -84,7 +93,7 @@ class Node:
         version = self.namespace.inside("ctr", f"--address={CONTAINERD}", "version")
         process.wait_until("serving", lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0)
 
-    def _start_kubelet(self) -> None:
+    def _start_kubelet(self) -> Process:
         user = f"system:node:{self.name}"
         configuration = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -118,6 +127,7 @@ class Node:
             *old,
         )
         process.wait_until("Ready", self._is_ready)
+        return process
 
     def _start_proxy(self) -> None:
         process = self._start(
@@ -136,6 +146,10 @@ class Node:
         )
         rules = self.namespace.inside("iptables-save", "--table=nat")
         process.wait_until("proxying", lambda: b"KUBE-SERVICES" in subprocess.check_output(rules))
+
+    def _is_serving(self) -> bool:
+        with socket.create_connection((str(self.api.slot.node_address), KUBELET_PORT), timeout=5):
+            return True
 
     def _is_ready(self) -> bool:
         try:

@@ -1,0 +1,122 @@
+"""A real kubelet with Carrel's agent beside it, on cards that a file describes, and the whole of Carrel around it."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from carrel.manifests import crds, rbac
+from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
+from testbed.fixtures import shown_run
+from testbed.node import Node, cluster_with_node
+from testbed.processes import Process
+from tests.e2e.carrel_cluster import OURS, CarrelCluster
+from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
+
+MEM, COUNT, WHOLE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "nvidia.com/gpu"
+TELL = "env | grep -E '^(NVIDIA|CUDA|ALIYUN|CGPU)' | sort; echo told; sleep 3600"
+AGENT = "system:serviceaccount:carrel:carrel-agent"
+
+
+class CarrelNode(CarrelCluster):
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.cards = node.api.run.data / "cards.yaml"
+        self.simulate([{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}])
+        self.agent = self.start_agent()
+        eventually(lambda: self.allocatable(MEM) == 32552)
+        super().__init__(node.api)
+
+    def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
+        draft = self.cards.with_suffix(".draft")
+        draft.write_text(yaml.safe_dump({"cards": list(cards)}))
+        draft.rename(self.cards)
+
+    def start_agent(self) -> Process:
+        """With the rights of its ServiceAccount, and no more."""
+        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
+        kubeconfig = self.node.api.kubeconfig_of(AGENT, groups)
+        options: list[str | Path] = [
+            "--kubeconfig",
+            kubeconfig,
+            "--node-name",
+            self.node.name,
+            "--simulate",
+            self.cards,
+            "--port",
+            "0",
+        ]
+        command = self.node.namespace.inside(sys.executable, "-m", "carrel", "agent", *options)
+        return self.node.api.start("agent", command)
+
+    def kill_agent(self) -> None:
+        self.agent.program.kill()
+        self.agent.program.wait()
+
+    def registrations(self) -> int:
+        """How often the kubelet has taken the plugin for memory."""
+        return self.agent.log.read_text().count(f"plugin_registered resource={MEM}")
+
+    # --- what is seen ------------------------------------------------------------------------------------------------
+
+    def allocatable(self, resource: str) -> int:
+        status = self.node.api.call("GET", f"/api/v1/nodes/{self.node.name}")["status"]
+        return int(status["allocatable"].get(resource, "0"))
+
+    def devices(self) -> list[Json]:
+        found: list[Json] = self.status().get("devices", [])
+        return found
+
+    def status(self) -> Json:
+        path = f"/apis/gpu.scheduling/v1/gpunodestatuses/{self.node.name}"
+        found: Json = self.node.api.call("GET", path).get("status", {})
+        return found
+
+    def run(self, namespace: str, manifest: Json) -> tuple[Json, dict[str, str]]:
+        """The running pod, and the environment that each of its containers tells."""
+        create(self.api, namespace, manifest)
+        name = manifest["metadata"]["name"]
+        placed = wait_for_phase(self.api, namespace, name, "Running")
+        return placed, self.told(namespace, name)
+
+    def told(self, namespace: str, name: str, container: str = "main") -> dict[str, str]:
+        def lines() -> list[str]:
+            logs = self.api.kubectl("--namespace", namespace, "logs", name, "--container", container).splitlines()
+            return logs if logs and logs[-1] == "told" else []
+
+        return dict(line.split("=", 1) for line in eventually(lines)[:-1])
+
+
+def a_pod(
+    name: str, limits: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, **spec: Any
+) -> Json:
+    """It asks for its cards, and tells what it sees of them."""
+    manifest = pod(name, TELL, limits, **{"schedulerName": "gpu-scheduler", **spec})
+    manifest["metadata"]["annotations"] = dict(annotations or {})
+    return manifest
+
+
+def reading_its_cards(manifest: Json) -> Json:
+    """With the environment that Carrel's webhook gives a pod."""
+    source = {"fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/devices']"}}
+    for container in manifest["spec"]["containers"]:
+        names = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+        container["env"] = [{"name": name, "valueFrom": source} for name in names]
+    return manifest
+
+
+@contextmanager
+def carrel_node(name: str) -> Iterator[CarrelNode]:
+    with shown_run(name) as run, cluster_with_node(run) as node:
+        for crd in crds():
+            node.api.call("POST", CRDS.path(), crd)
+        node.api.call("POST", NAMESPACES.path(), {"metadata": {"name": OURS}})
+        node.api.wait_for_namespace(OURS)
+        rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
+        node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
+        node.api.wait_for_namespace("default")
+        yield CarrelNode(node)
