@@ -94,7 +94,8 @@ class Calendar:
 
     def check(self, wish: Booking) -> Iterator[Broken]:
         """Whether there is room for a wish that is not in this calendar yet."""
-        if wish.end <= wish.start or all(s.has_room(wish.cards, wish.share) for s in self.spans(wish.start, wish.end)):
+        is_impossible = wish.end <= wish.start or (wish.share and self._shares_per_card == 1)  # the rules tell it
+        if is_impossible or all(s.has_room(wish.cards, wish.share) for s in self.spans(wish.start, wish.end)):
             return
         if not wish.share and wish.cards > self.cards:
             message = f"There are {self.cards} cards of {self.model}; {wish.cards} are asked for."

@@ -1,0 +1,509 @@
+"""Booking over the API: make, look, change, cancel; whose turn it is, and how no is said."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from carrel.core.bookings import Rules
+from carrel.ports.people import Scope
+from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, with_rules
+from tests.kit.gpus import A100, A6000
+
+BOOKINGS = "/api/v1/bookings"
+
+
+@pytest.fixture
+async def ada(opened: Opened) -> Caller:
+    return await opened.caller(MEMBER)
+
+
+@pytest.fixture
+async def bob(opened: Opened) -> Caller:
+    return await opened.caller(OTHER)
+
+
+@pytest.fixture
+async def eva(opened: Opened) -> Caller:
+    """A lab admin."""
+    return await opened.caller(ADMIN)
+
+
+async def made(caller: Caller, **wish: Any) -> dict[str, Any]:
+    answer = await caller.book(**wish)
+    assert answer.status == 201, answer.body
+    found: dict[str, Any] = answer.json
+    return found
+
+
+async def test_a_booking_is_made_and_shown(ada: Caller) -> None:
+    answer = await ada.post(BOOKINGS, {"model": "a6000", "start": at(1), "end": at(3), "cards": 2, "note": "🙂 <b>"})
+
+    assert answer.status == 201
+    booking = answer.json
+    assert {name: booking[name] for name in ("user", "model", "start", "end", "cards", "state", "note", "version")} == {
+        "user": MEMBER,
+        "model": A6000,
+        "start": "2026-11-17T12:00:00Z",
+        "end": "2026-11-19T12:00:00Z",
+        "cards": 2,
+        "state": "planned",
+        "note": "🙂 <b>",
+        "version": 1,
+    }
+    assert answer.headers["location"] == f"{BOOKINGS}/{booking['id']}"
+    again = await ada.get(answer.headers["location"])
+    assert (again.status, again.json, again.headers["etag"]) == (200, booking, '"1"')
+    assert (await ada.get(answer.headers["location"], if_none_match='"1"')).status == 304
+
+
+async def test_without_a_start_a_booking_begins_when_it_is_accepted(opened: Opened, ada: Caller) -> None:
+    opened.clock.now = NOW + timedelta(milliseconds=700)
+
+    booking = await made(ada, days=1.5)
+
+    assert (booking["start"], booking["end"], booking["state"]) == (at(0), at(1.5), "active")
+
+
+async def test_everything_wrong_is_told_at_once_with_a_start_and_a_command_that_would_do(
+    ada: Caller, bob: Caller
+) -> None:
+    await made(bob, start=at(0), days=3, cards=2)
+
+    answer = await ada.book(start=at(-0.25), days=0.5)
+
+    assert answer.status == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.codes == ["min-duration", "not-in-the-past", "capacity"]
+    problem = answer.json
+    assert (problem["code"], problem["title"], problem["earliest_start"]) == (
+        "rules-broken",
+        "3 rules are broken",
+        at(3),
+    )
+    assert problem["hint"] == "carrel book nvidia-rtx-a6000 --days 1 --from 2026-11-19T13:00+01:00"
+
+
+async def test_the_cooldown_counts_from_where_a_running_booking_was_cancelled(opened: Opened, ada: Caller) -> None:
+    booking = await made(ada, days=5)
+    opened.clock.now = NOW + 2 * DAY
+    cancelled = await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
+    assert (cancelled.json["state"], cancelled.json["ends"]) == ("cancelled", at(2))
+
+    refused = await ada.book(days=5)
+
+    assert (refused.status, refused.codes) == (422, ["cooldown"])
+    assert refused.json["title"] == "Cooldown not over"
+    assert refused.json["earliest_start"] == at(16)
+    assert (await ada.book(start=refused.json["earliest_start"], days=5)).status == 201
+
+
+async def test_the_hint_is_a_date_where_the_next_start_is_midnight_in_the_lab(opened: Opened, ada: Caller) -> None:
+    opened.clock.now = NOW - timedelta(hours=13)  # midnight in Stockholm
+    await made(ada, days=1)
+    opened.clock.now += 2 * DAY
+
+    refused = await ada.book(days=5)
+
+    assert refused.json["hint"] == "carrel book nvidia-rtx-a6000 --days 5 --from 2026-12-01"
+
+
+async def test_a_booking_that_was_cancelled_before_it_began_never_was(ada: Caller) -> None:
+    booking = await made(ada, start=at(5), days=5)
+
+    await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
+
+    assert (await ada.book(days=5)).status == 201
+
+
+async def test_cancelling_twice_is_cancelling_once_and_what_is_over_cannot_be_cancelled(
+    opened: Opened, ada: Caller
+) -> None:
+    booking = await made(ada, days=1)
+    opened.clock.now = NOW + timedelta(hours=1)
+    first = await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
+    opened.clock.now = NOW + timedelta(hours=2)
+
+    assert (await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")).json == first.json
+
+    opened.clock.now = NOW + 40 * DAY
+    other = await made(ada, days=1)
+    opened.clock.now = NOW + 42 * DAY
+    assert (await ada.post(f"{BOOKINGS}/{other['id']}/cancel")).codes == ["over"]
+
+
+async def test_what_cancelling_leads_to_is_said_before(opened: Opened, ada: Caller) -> None:
+    booking = await made(ada, start=at(1), days=5)
+    assert "no cooldown follows" in booking["consequence"]
+
+    opened.clock.now = NOW + 2 * DAY
+
+    shown = (await ada.get(f"{BOOKINGS}/{booking['id']}")).json
+    assert shown["consequence"] == (
+        "Cancelling now starts the cooldown of 14 d today: the next may start Wed 02 Dec 2026 13:00 CET."
+    )
+
+
+# --- changes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "later", "status", "codes"),
+    [
+        pytest.param({"end": at(9)}, 0, 200, [], id="a planned one is extended"),
+        pytest.param({"end": at(3)}, 0, 200, [], id="a planned one is shortened"),
+        pytest.param({"start": at(1), "end": at(4)}, 0, 200, [], id="a planned one is moved"),
+        pytest.param({"cards": 2}, 0, 200, [], id="another card"),
+        pytest.param({"end": at(17)}, 0, 422, ["max-duration"], id="beyond the longest"),
+        pytest.param({"end": at(2.5)}, 0, 422, ["min-duration"], id="below the shortest"),
+        pytest.param({"start": at(-1)}, 0, 422, ["not-in-the-past"], id="into the past"),
+        pytest.param({"cards": 3}, 0, 422, ["capacity"], id="more cards than there are"),
+        pytest.param({"end": at(9)}, 3, 200, [], id="a running one is extended"),
+        pytest.param({"end": at(4)}, 3, 200, [], id="a running one is shortened"),
+        pytest.param({"end": at(3)}, 3.5, 422, ["not-in-the-past"], id="a running one cannot end in the past"),
+        pytest.param({"start": at(4)}, 3, 422, ["begun"], id="a running one keeps its start"),
+        pytest.param({"end": at(9)}, 8, 422, ["over"], id="what is over stays so"),
+        pytest.param({"start": at(5), "end": at(4)}, 0, 422, ["end-after-start"], id="the end before the start"),
+    ],
+)
+async def test_changes_are_judged(
+    opened: Opened, ada: Caller, change: dict[str, Any], later: float, status: int, codes: list[str]
+) -> None:
+    booking = await made(ada, start=at(2), days=5)
+    opened.clock.now = NOW + later * DAY
+    path = f"{BOOKINGS}/{booking['id']}"
+
+    seen = await ada.post(f"{path}/preview", change)
+    answer = await ada.patch(path, change)
+
+    assert answer.status == status, answer.body
+    assert seen.json["allowed"] is (status == 200)
+    if status == 200:
+        assert {name: answer.json[name] for name in change} == change
+        assert (answer.json["version"], answer.headers["etag"]) == (2, '"2"')
+    else:
+        assert answer.codes == [problem["code"] for problem in seen.json["problems"]] == codes
+        assert (await ada.get(path)).json["version"] == 1
+
+
+async def test_a_change_finds_the_cards_of_its_own_booking_free(opened: Opened, ada: Caller) -> None:
+    booking = await made(ada, start=at(2), days=5, cards=2)
+
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"start": at(3), "end": at(9)})).status == 200
+
+
+async def test_what_only_gets_smaller_is_allowed_although_the_rules_became_stricter(
+    opened: Opened, ada: Caller
+) -> None:
+    booking = await made(ada, start=at(2), days=12)
+    strict = with_rules(opened, Rules(max_duration=5 * DAY))
+    caller = replace(ada, app=strict.app)
+
+    assert (await caller.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(10)})).status == 200
+    assert (await caller.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(11)})).codes == ["max-duration"]
+
+
+async def test_a_change_may_say_which_version_it_means(ada: Caller) -> None:
+    booking = await made(ada, start=at(2), days=5)
+    path = f"{BOOKINGS}/{booking['id']}"
+    assert (await ada.patch(path, {"note": "one"}, if_match='"1"')).status == 200
+
+    late = await ada.patch(path, {"note": "two"}, if_match='"1"')
+
+    assert (late.status, late.json["code"]) == (412, "changed-meanwhile")
+    assert (await ada.post(f"{path}/cancel", None, if_match='"1"')).status == 412
+    assert (await ada.patch(path, {"note": "two"}, if_match='W/"2"')).status == 200
+    assert (await ada.patch(path, {"note": "two"}, if_match="*")).json[
+        "version"
+    ] == 3  # nothing changed, nothing written
+    assert (await ada.patch(path, {"note": "x"}, if_match="3")).json["code"] == "malformed"
+
+
+# --- once ------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_gives_the_same_booking_however_often(on_both: Opened) -> None:
+    ada = await on_both.caller(MEMBER)
+    wish = {"model": "a6000", "days": 3}
+
+    answers = await asyncio.gather(*(ada.post(BOOKINGS, wish, idempotency_key="try-1") for _ in range(10)))
+
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.json["id"] for answer in answers}) == 1
+    other = await ada.post(BOOKINGS, {**wish, "days": 4}, idempotency_key="try-1")
+    assert (other.status, other.json["code"]) == (409, "idempotency-key-reused")
+    bob = await on_both.caller(OTHER)
+    assert (await bob.post(BOOKINGS, wish, idempotency_key="try-1")).json["user"] == OTHER
+
+
+# --- who may ---------------------------------------------------------------------------------------------------------
+
+
+async def test_acting_for_others_needs_a_role_and_a_reason_which_that_person_is_shown(
+    ada: Caller, bob: Caller, eva: Caller
+) -> None:
+    for_ada = {"user": "Ada@Lab.org", "start": at(1), "days": 2}
+    assert (await bob.book(**for_ada)).status == 403
+    assert (await eva.book(**for_ada)).json["detail"] == (
+        "Who acts for another says why: that person is shown the reason."
+    )
+
+    booking = await made(eva, **for_ada, reason="she asked me to")
+
+    path = f"{BOOKINGS}/{booking['id']}"
+    assert (booking["user"], booking["created_by"]) == (MEMBER, ADMIN)
+    assert (await ada.get(path)).json["reason"] == "she asked me to"
+    assert (await bob.post(f"{path}/cancel")).status == 403
+    assert (await eva.post(f"{path}/cancel", {"reason": "the card is broken"})).json["reason"] == "the card is broken"
+    log = (await ada.get("/api/v1/audit")).json["items"]
+    assert [(entry["actor"], entry["action"], entry["why"]) for entry in log] == [
+        (ADMIN, "cancelled", "the card is broken"),
+        (ADMIN, "booked", "she asked me to"),
+    ]
+
+
+async def test_others_see_who_has_what_but_not_the_notes(ada: Caller, bob: Caller, eva: Caller) -> None:
+    booking = await made(ada, start=at(1), days=2, note="secret plan", namespace="lab-x")
+    path = f"{BOOKINGS}/{booking['id']}"
+
+    assert (await bob.get(path)).json["note"] is None
+    assert (await eva.get(path)).json["note"] == "secret plan"
+    for words, found in {"secret": 0, "ada@": 1}.items():
+        assert len((await bob.get(f"{BOOKINGS}?q={words}")).json["items"]) == found
+    assert len((await ada.get(f"{BOOKINGS}?q=SECRET")).json["items"]) == 1
+
+
+async def test_a_token_that_may_only_read_books_nothing(opened: Opened) -> None:
+    reader = await opened.caller(MEMBER, frozenset({Scope.READ}))
+
+    assert (await reader.get("/api/v1/models")).status == 200
+    assert (await reader.book(days=1)).status == 403
+    assert (await reader.post("/api/v1/feed")).status == 403
+
+
+async def test_nobody_gets_nothing(opened: Opened) -> None:
+    for path in (BOOKINGS, "/api/v1/models", "/api/v1/audit", "/api/v1/usage"):
+        answer = await opened.nobody.get(path)
+        assert (answer.status, answer.json["code"]) == (401, "not-signed-in")
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller) -> None:
+    opened.shelf.cards[A6000] = 10
+    for number in range(7):
+        await made(eva, user=f"p{number}@lab.org", reason="test", start=at(1 + number % 2), days=2)
+
+    seen, cursor = [], ""
+    while True:
+        page = (await eva.get(f"{BOOKINGS}?limit=3&cursor={cursor}")).json
+        seen += [(item["start"], item["id"]) for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+
+    assert len(seen) == 7
+    assert seen == sorted(set(seen))
+    newest = (await eva.get(f"{BOOKINGS}?limit=2&newest_first=true")).json["items"]
+    assert [(item["start"], item["id"]) for item in newest] == seen[:-3:-1]
+
+
+async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada: Caller, bob: Caller) -> None:
+    opened.shelf.cards[A100] = 1
+    await made(ada, days=2)
+    await made(bob, model="a100", start=at(2), days=2)
+
+    async def found(query: str) -> list[str]:
+        return [item["user"] for item in (await ada.get(f"{BOOKINGS}?{query}")).json["items"]]
+
+    assert await found("user=me") == [MEMBER]
+    assert await found("state=planned&state=ended") == [OTHER]
+    assert await found("model=a100") == [OTHER]
+    assert await found(f"end={at(1)}") == [MEMBER]
+    assert await found("model=h100") == []
+
+
+async def test_free_cards_per_day_and_the_next_free_slot(opened: Opened, ada: Caller, bob: Caller) -> None:
+    await made(bob, days=3, cards=2)
+
+    models = (await ada.get("/api/v1/models")).json
+    days = (await ada.get("/api/v1/availability?start=2026-11-18&days=4&model=a6000")).json["items"][0]["days"]
+    slot = (await ada.get("/api/v1/next-free?model=a6000&days=2&cards=2")).json
+
+    assert models["zone"] == "Europe/Stockholm"
+    assert [(m["model"], m["cards"], m["free_now"], m["next_free"]) for m in models["items"]] == [(A6000, 2, 0, at(3))]
+    assert [(day["day"], day["free"]) for day in days] == [
+        ("2026-11-18", 0), ("2026-11-19", 0), ("2026-11-20", 2), ("2026-11-21", 2),
+    ]  # fmt: skip
+    assert slot == {"model": A6000, "earliest_start": at(3)}
+    assert (await ada.get("/api/v1/next-free?model=a6000&cards=3")).json["earliest_start"] is None
+    assert (await bob.get("/api/v1/next-free?model=a6000")).json["earliest_start"] == at(17)
+    assert (await ada.get("/api/v1/availability?model=h100")).status == 404
+
+
+async def test_a_preview_says_what_would_come_of_it_and_changes_nothing(ada: Caller, bob: Caller) -> None:
+    await made(bob, days=3, cards=2)
+
+    seen = (await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "days": 2})).json
+    fine = (await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "start": at(5), "days": 2})).json
+
+    assert (seen["allowed"], [p["code"] for p in seen["problems"]], seen["earliest_start"]) == (
+        False,
+        ["capacity"],
+        at(3),
+    )
+    assert (fine["allowed"], fine["problems"], fine["earliest_start"]) == (True, [], at(3))
+    assert len((await ada.get(BOOKINGS)).json["items"]) == 1
+
+
+# --- cards come and go -----------------------------------------------------------------------------------------------
+
+
+async def test_cards_that_are_lost_leave_bookings_overbooked_and_new_ones_refused(
+    opened: Opened, ada: Caller, bob: Caller
+) -> None:
+    booking = await made(bob, days=3, cards=2)
+
+    opened.shelf.cards[A6000] = 1
+
+    model = (await ada.get("/api/v1/availability?days=2")).json["items"][0]
+    assert (model["cards"], model["free_now"], model["overbooked"]) == (1, 0, 1)
+    assert (await ada.book(days=1)).codes == ["capacity"]
+    assert (await bob.get(f"{BOOKINGS}/{booking['id']}")).json["state"] == "active"
+    opened.shelf.cards.clear()
+    assert (await ada.get("/api/v1/models")).json["items"][0]["overbooked"] == 2
+    assert (await ada.book(days=1)).codes == ["unknown-model"]
+
+
+async def test_nothing_is_booked_before_the_cluster_was_read(opened: Opened, ada: Caller) -> None:
+    opened.shelf.is_known = False
+
+    answer = await ada.book(days=1)
+
+    assert (answer.status, answer.json["code"]) == (503, "inventory-unknown")
+    assert (await opened.nobody.get("/readyz")).status == 503
+
+
+async def test_maintenance_takes_cards_out_of_the_calendar(ada: Caller, eva: Caller) -> None:
+    window = {"model": "a6000", "start": at(1), "end": at(2), "cards": 2, "why": "new fans"}
+    assert (await ada.post("/api/v1/maintenance", window)).status == 403
+    kept = await eva.post("/api/v1/maintenance", window)
+    assert (kept.status, kept.json["model"]) == (201, A6000)
+
+    assert (await ada.book(days=3)).codes == ["capacity"]
+    assert [each["why"] for each in (await ada.get("/api/v1/maintenance")).json["items"]] == ["new fans"]
+    assert (await eva.delete(f"/api/v1/maintenance/{kept.json['id']}")).status == 204
+    assert (await eva.delete(f"/api/v1/maintenance/{kept.json['id']}")).status == 404
+    assert (await ada.book(days=3)).status == 201
+    wrong = await eva.post("/api/v1/maintenance", {**window, "model": "h100", "end": at(0)})
+    assert (wrong.status, wrong.codes) == (422, ["unknown-model", "end-after-start"])
+
+
+async def test_shares_of_a_card_where_the_lab_allows_them(opened: Opened, ada: Caller) -> None:
+    assert (await ada.book(days=1, share=True)).codes == ["shares"]
+    shared = with_rules(opened, Rules(shares_per_card=2))
+    shared.shelf.cards[A6000] = 1
+
+    answers = [await (await shared.caller(f"p{n}@lab.org")).book(days=1, share=True) for n in range(3)]
+
+    assert [answer.status for answer in answers] == [201, 201, 422]
+    assert answers[2].codes == ["capacity"]
+    assert answers[2].json["hint"].startswith("carrel book nvidia-rtx-a6000 --days 1 --share --from ")
+    day = (await replace(ada, app=shared.app).get("/api/v1/availability?days=3")).json["items"][0]["days"]
+    assert [(each["free"], each["shares"]) for each in day] == [(0, 0), (0, 0), (1, 2)]
+
+
+# --- around it -------------------------------------------------------------------------------------------------------
+
+
+async def test_usage_counts_card_hours_and_shows_members_only_their_own(
+    opened: Opened, ada: Caller, bob: Caller, eva: Caller
+) -> None:
+    await made(ada, days=2, cards=2)
+    booking = await made(bob, start=at(3), days=2)
+    opened.clock.now = NOW + 4 * DAY
+    await bob.post(f"{BOOKINGS}/{booking['id']}/cancel")
+
+    query = f"/api/v1/usage?start={at(1)}&end={at(10)}"
+    everybody = (await eva.get(query)).json["items"]
+
+    assert [(use["user"], use["card_hours"]) for use in everybody] == [(MEMBER, 48.0), (OTHER, 24.0)]
+    assert [use["user"] for use in (await bob.get(query)).json["items"]] == [OTHER]
+    assert (await bob.get(f"/api/v1/usage?start={at(2)}&end={at(1)}")).status == 400
+
+
+async def test_the_feed_is_a_calendar_with_a_secret_that_can_be_revoked(opened: Opened, ada: Caller) -> None:
+    await made(ada, start=at(1), days=2, note="Läufe; viele, " + "sehr " * 20 + "lange")
+    address = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")
+
+    feed = await opened.nobody.get(address)
+
+    assert (feed.status, feed.headers["content-type"]) == (200, "text/calendar; charset=utf-8")
+    lines = feed.body.split(b"\r\n")
+    assert max(map(len, lines)) <= 75
+    text = feed.body.replace(b"\r\n ", b"").decode()
+    assert (
+        "DTSTART:20261117T120000Z\r\nDTEND:20261119T120000Z\r\nSTATUS:CONFIRMED\r\nSUMMARY:GPU: NVIDIA-RTX-A6000"
+        in text
+    )
+    assert "DESCRIPTION:2 d · Läufe\\; viele\\, sehr" in text
+    second = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")
+    assert (await opened.nobody.get(address)).status == 404
+    assert (await opened.nobody.get(second)).status == 200
+    assert (await ada.delete("/api/v1/feed")).status == 204
+    assert (await opened.nobody.get(second)).status == 404
+
+
+async def test_rules_are_told(ada: Caller) -> None:
+    assert (await ada.get("/api/v1/rules")).json == {
+        "min_hours": 24.0,
+        "max_hours": 336.0,
+        "cooldown_hours": 336.0,
+        "planned": 1,
+        "shares_per_card": 1,
+        "zone": "Europe/Stockholm",
+    }
+
+
+async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
+    opened.shelf.cards[A6000] = 10
+    for number in range(5):
+        await made(eva, user=f"p{number}@lab.org", reason=f"r{number}", days=1)
+
+    first = (await eva.get("/api/v1/audit?limit=2")).json
+    second = (await eva.get(f"/api/v1/audit?limit=3&before={first['next_before']}")).json
+
+    assert [entry["why"] for entry in first["items"] + second["items"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "cards": "1"}
+
+
+async def test_probes_and_figures(opened: Opened, ada: Caller) -> None:
+    await made(ada, days=1)
+
+    assert (await opened.nobody.get("/healthz")).body == (await opened.nobody.get("/readyz")).body == b"ok"
+    figures = (await opened.nobody.get("/metrics")).body.decode()
+    assert f'carrel_unbooked_cards{{model="{A6000}"}} 1.0' in figures
+    assert 'carrel_booking_calls_total{method="POST",status="201"} 1.0' in figures
+    assert MEMBER not in figures
+
+
+def _is_problem(answer: Answer) -> bool:
+    return answer.headers["content-type"] == "application/problem+json" and "Traceback" not in answer.body.decode()
+
+
+async def test_a_database_that_is_gone_is_a_503_in_words(
+    opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from carrel.ports.bookings import StoreUnavailable
+    from carrel.usecases.consult import Consulting
+
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable("disk I/O error")
+
+    monkeypatch.setattr(Consulting, "find", gone)
+    answer = await ada.get(BOOKINGS)
+
+    assert (answer.status, answer.json["code"], _is_problem(answer)) == (503, "store-unavailable", True)

@@ -1,0 +1,166 @@
+"""The booking service in this process, on a database, and callers who speak to it as their own token says."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+from carrel.adapters.identity import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.adapters.identity.secrets import hashed
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.web import AsgiApp
+from carrel.core.bookings import Rules
+from carrel.core.gpus import MiB
+from carrel.core.stock import Stock
+from carrel.doors.booking.app import booking_app
+from carrel.doors.booking.service import Service
+from carrel.ports.people import ALL_SCOPES, Role, Scope, Token
+from carrel.usecases.consult import Lab
+from tests.kit.gpus import A6000
+from tests.kit.lab import Clock
+from tests.kit.people import PeopleInMemory
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+MEMBER, OTHER, ADMIN = "ada@lab.org", "bob@lab.org", "eva@lab.org"
+MAIA_TOKEN = "a token that nobody else knows"
+MANY = Rate(per_second=1e6, burst=10**6)
+NORMAL_RULES = Rules()
+
+
+@dataclass
+class Shelf:
+    """An inventory that a test can change."""
+
+    cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
+    is_known: bool = True
+
+    def stock(self) -> Mapping[str, Stock]:
+        return {model: Stock(model, count, MiB(49140)) for model, count in self.cards.items()}
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def codes(self) -> list[str]:
+        """Of all that is wrong."""
+        return [problem["code"] for problem in self.json["problems"]]
+
+
+@dataclass(frozen=True)
+class Caller:
+    app: AsgiApp
+    token: str = ""
+
+    async def get(self, path: str, **headers: str) -> Answer:
+        return await self.call("GET", path, headers=headers)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+        return await self.call("POST", path, body, headers)
+
+    async def patch(self, path: str, body: Any, **headers: str) -> Answer:
+        return await self.call("PATCH", path, body, headers)
+
+    async def delete(self, path: str) -> Answer:
+        return await self.call("DELETE", path)
+
+    async def book(self, **wish: Any) -> Answer:
+        return await self.post("/api/v1/bookings", {"model": A6000, **wish})
+
+    async def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
+        """Straight into the app. A body of bytes is sent as it is."""
+        sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        given = {"content-type": "application/json", "host": "carrel.test", "content-length": str(len(sent))}
+        given |= {name.replace("_", "-"): value for name, value in (headers or {}).items()}
+        if self.token:
+            given["authorization"] = f"Bearer {self.token}"
+        route, _, query = path.partition("?")
+        messages: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": sent, "more_body": False}
+
+        async def send(message: Any) -> None:
+            messages.append(message)
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": route,
+            "raw_path": route.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("carrel.test", 80),
+            "state": {},
+        }
+        await self.app(scope, receive, send)
+        start = messages[0]
+        told = {name.decode(): value.decode() for name, value in start["headers"]}
+        return Answer(start["status"], told, b"".join(message.get("body", b"") for message in messages[1:]))
+
+
+@dataclass
+class Opened:
+    service: Service
+    app: AsgiApp
+    clock: Clock
+    shelf: Shelf
+    people: PeopleInMemory
+
+    async def caller(self, email: str, scopes: frozenset[Scope] = ALL_SCOPES) -> Caller:
+        token = f"carrel_{email}_{uuid4().hex}"
+        until = datetime.max.replace(tzinfo=UTC)
+        await self.people.add_token(
+            hashed(token), Token(uuid4().hex, email, "test", scopes, NOW, until, frozenset({Role.MEMBER}))
+        )
+        return Caller(self.app, token)
+
+    @property
+    def nobody(self) -> Caller:
+        return Caller(self.app)
+
+
+def opened_on(database: Database, rules: Rules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
+    clock, shelf, people = Clock(NOW), Shelf(), PeopleInMemory()
+    lab = Lab(SqlBookings(database), shelf, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
+    roles = RoleBook(lab_admins=frozenset({ADMIN}))
+    identity = Identity(people, roles, Means(), Premises(), Buckets(MANY, clock.seconds), clock)
+    service = Service(lab, identity, MAIA_TOKEN, zone, limits=Limits(address=MANY))
+    return Opened(service, booking_app(service), clock, shelf, people)
+
+
+@contextlib.asynccontextmanager
+async def a_booking_service(url: str, rules: Rules = NORMAL_RULES) -> AsyncIterator[Opened]:
+    database = Database(url)
+    await database.migrate()
+    yield opened_on(database, rules)
+    await database.aclose()
+
+
+def at(days: float) -> str:
+    """So many days from the test's now, as it is written on the wire."""
+    return f"{(NOW + days * DAY).replace(tzinfo=None).isoformat()}Z"
+
+
+def with_rules(opened: Opened, rules: Rules) -> Opened:
+    """The same service after its admin changed the rules."""
+    service = replace(opened.service, lab=replace(opened.service.lab, rules=rules))
+    return replace(opened, service=service, app=booking_app(service))
