@@ -7,6 +7,7 @@ from carrel.doors import cli
 from carrel.doors.agent import AgentSettings, agent
 from carrel.doors.api import api
 from carrel.doors.booking import BookingSettings, booking
+from carrel.doors.cli import bookings
 from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
 from carrel.doors.extender import ExtenderSettings, extender
@@ -26,6 +27,14 @@ app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
 app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
+app.command()(command(bookings.LoginSettings, bookings.login))
+app.command()(command(bookings.FreeSettings, bookings.free))
+app.command()(command(bookings.BookSettings, bookings.book))
+app.command("list")(command(bookings.ListSettings, bookings.list_))
+app.command()(command(bookings.OneSettings, bookings.show))
+app.command()(command(bookings.ExtendSettings, bookings.extend))
+app.command()(command(bookings.CancelSettings, bookings.cancel))
+app.command()(command(bookings.UsageSettings, bookings.usage))
 app.command()(command(cli.WhySettings, cli.why))
 app.command()(command(cli.ExplainSettings, cli.explain))
 app.command()(command(cli.InspectSettings, cli.inspect))

@@ -94,6 +94,11 @@ async def test_another_site_cannot_sign_a_browser_in(service: Service) -> None:
     assert (await service.get("/api/v1/me"))[1]["email"] == "ada@lab.example"
 
 
+async def test_a_name_that_was_pointed_at_this_machine_signs_nobody_in(service: Service) -> None:
+    headers = {"host": "evil.example", "origin": "http://evil.example"}
+    assert (await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example"}, headers=headers))[0] == 404
+
+
 async def test_without_dev_nobody_may_say_who_they_are() -> None:
     async with a_service(Plan()) as service:
         status, _ = await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example"})

@@ -1,6 +1,7 @@
 """Commands for people: why a pod waits, what each card has, who holds what, and how to set up kube-scheduler.
 
-They read the cluster once, rebuild the ledger from it as every door does, answer, and change nothing.
+They read the cluster once, rebuild the ledger from it as every door does, answer, and change nothing. The commands for
+bookings, in `bookings`, ask the booking service instead, and do change things.
 """
 
 from carrel.doors.cli.settings import ExplainSettings, InspectSettings, SchedulerConfigSettings, WhySettings

@@ -1,0 +1,203 @@
+"""`carrel login|free|book|list|show|extend|cancel|usage` against a real `carrel booking`, as people type them."""
+
+import csv
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from carrel.__main__ import app
+from tests.kit.booking_service import BookingProcess, booking_process
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookingProcess]:
+    with booking_process(tmp_path_factory.mktemp("booking")) as service:
+        yield service
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+class Person:
+    def __init__(self, service: BookingProcess, email: str, role: str = "member") -> None:
+        self.email = email
+        self._env = {"CARREL_URL": service.url, "CARREL_TOKEN": service.token(email, role)}
+
+    def types(self, *words: str) -> Said:
+        done = CliRunner().invoke(app, words, env=self._env, prog_name="carrel")
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return Said(done.exit_code, done.stdout, done.stderr)
+
+
+def test_a_booking_from_the_first_look_to_the_last(service: BookingProcess) -> None:
+    ada = Person(service, "ada@lab.example")
+
+    assert "NVIDIA-RTX-A6000       2 of 2    now" in ada.types("free").out
+    tried = ada.types("book", "a6000", "--days", "5", "--dry-run")
+    assert (tried.code, tried.out.splitlines()[0][:20]) == (0, "✓ It could be booked")
+    assert ada.types("list").out.startswith("You have no booking.")
+
+    made = json.loads(ada.types("book", "a6000", "--days", "5", "--note", "ablation", "-o", "json").out)
+    assert (made["user"], made["model"], made["state"]) == ("ada@lab.example", "NVIDIA-RTX-A6000", "active")
+    assert "1 of 2" in ada.types("free", "a6000").out
+    assert made["id"] in ada.types("list").out
+    assert "ablation" in ada.types("show").out
+
+    longer = ada.types("extend", "--days", "2")
+    assert "(7 d)" in longer.out
+    shorter = ada.types("extend", made["id"], "--days", "-1", "--dry-run")
+    assert "(6 d)" in shorter.out
+    assert "(7 d)" in ada.types("show").out, "a dry run changes nothing"
+
+    assert "starts the cooldown of 14 d today" in ada.types("cancel", "--dry-run").out
+    assert ada.types("cancel", "--yes").out.count("✓ Cancelled") == 1
+    assert ada.types("show", made["id"], "-o", "json").out.count('"cancelled"') == 1
+    assert "2 of 2" in ada.types("free", "a6000").out
+
+
+def test_a_broken_rule_is_told_in_three_lines_with_a_command_that_works(service: BookingProcess) -> None:
+    ben = Person(service, "ben@lab.example")
+
+    refused = ben.types("book", "a6000", "--days", "20")
+
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err == (
+        "✗ Too long\n  A booking lasts at most 14 d; this is 20 d.\n  Try:  carrel book nvidia-rtx-a6000 --days 14\n"
+    )
+    tried = refused.err.splitlines()[-1].removeprefix("  Try:  carrel ").split()
+    assert ben.types(*tried, "--dry-run").code == 0
+
+
+def test_all_broken_rules_are_told_at_once(service: BookingProcess) -> None:
+    refused = Person(service, "ida@lab.example").types("book", "a6000", "--days", "20", "--from", "2020-01-01")
+
+    assert refused.code == 3
+    assert refused.err.startswith("✗ 2 rules are broken\n")
+    assert "at most 14 d" in refused.err
+    assert "has passed" in refused.err
+
+
+NO = {
+    "an unknown booking": (["show", "nowhere"], 4, "Not found"),
+    "nothing to cancel": (["cancel"], 4, "Nothing to cancel"),
+    "an unknown model": (["free", "h9000"], 4, "Not found"),
+    "no end": (["book", "a6000"], 2, "Until when?"),
+    "two ends": (["book", "a6000", "--days", "1", "--until", "2030-01-01"], 2, "Until when?"),
+    "no instant": (["book", "a6000", "--days", "1", "--from", "soon"], 2, "Which instant?"),
+    "an hour that is skipped": (["book", "a6000", "--days", "1", "--from", "2027-03-28T02:30"], 2, "does not exist"),
+    "an hour that comes twice": (["book", "a6000", "--days", "1", "--from", "2027-10-31T02:30"], 2, "exists twice"),
+    "for another, without a role": (["book", "a6000", "--days", "1", "--for", "x@lab.example"], 7, "Not allowed"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "what"), NO.values(), ids=NO)
+def test_no_has_an_exit_code_and_a_reason(service: BookingProcess, words: list[str], code: int, what: str) -> None:
+    said = Person(service, "kim@lab.example").types(*words)
+
+    assert said.code == code, said
+    assert what in said.err
+    assert "\n  Try:  " in said.err
+
+
+def test_who_books_for_another_says_why_and_that_person_sees_it(service: BookingProcess) -> None:
+    admin, eva = Person(service, "boss@lab.example", "lab-admin"), Person(service, "eva@lab.example")
+    wish = ("book", "a100", "--days", "1", "--from", "2030-01-07", "--for", "eva@lab.example")
+
+    assert admin.types(*wish).code == 7
+    assert admin.types(*wish, "--reason", "she asked me to").code == 0
+    shown = eva.types("show").out
+    assert "made by:   boss@lab.example" in shown
+    assert "reason:    she asked me to" in shown
+    assert "Mon 07 Jan 2030 00:00 CET" in shown
+
+
+def test_lists_are_for_programs_too(service: BookingProcess) -> None:
+    zoe = Person(service, "zoe@lab.example")
+    zoe.types("book", "a100", "--days", "2", "--from", "2030-03-01", "--note", "=1+1")
+
+    (as_json,) = json.loads(zoe.types("list", "-o", "json").out)
+    (as_yaml,) = yaml.safe_load(zoe.types("list", "-o", "yaml").out)
+    (as_csv,) = csv.DictReader(io.StringIO(zoe.types("list", "-o", "csv").out))
+    assert as_json == as_yaml
+    assert (as_csv["id"], as_csv["share"], as_csv["start"]) == (as_json["id"], "false", "2030-02-28T23:00:00Z")
+    assert as_csv["note"] == "'=1+1", "no spreadsheet runs it"
+    assert json.loads(zoe.types("list", "-A", "--search", "zoe@", "-o", "json").out) == [as_json]
+
+
+def test_usage_is_ones_own_unless_one_is_an_admin(service: BookingProcess) -> None:
+    uma, admin = Person(service, "uma@lab.example"), Person(service, "boss@lab.example", "lab-admin")
+    uma.types("book", "a100", "--days", "1", "--from", "2030-05-06")
+    span = ("--since", "2030-05-01", "--until", "2030-06-01", "-o", "json")
+
+    (mine,) = json.loads(uma.types("usage", *span).out)
+    assert mine == {"user": "uma@lab.example", "model": "NVIDIA-A100-SXM4-80GB", "bookings": 1, "card_hours": 24.0}
+    assert mine in json.loads(admin.types("usage", *span).out)
+
+
+def test_cancelling_without_a_terminal_needs_yes(service: BookingProcess) -> None:
+    leo = Person(service, "leo@lab.example")
+    leo.types("book", "a100", "--days", "1", "--from", "2030-08-05")
+
+    said = leo.types("cancel")
+
+    assert said.code == 2
+    assert re.search(r"Try:  carrel cancel [0-9a-f]+ --yes", said.err)
+    assert json.loads(leo.types("show", "-o", "json").out)["state"] == "planned"
+
+
+def test_a_bad_token_and_no_service_have_their_own_exit_codes(service: BookingProcess) -> None:
+    def types(**env: str) -> Said:
+        done = CliRunner().invoke(app, ["list"], env=env, prog_name="carrel")
+        return Said(done.exit_code, done.stdout, done.stderr)
+
+    assert types(CARREL_URL=service.url, CARREL_TOKEN="carrel_forged").code == 7
+    assert types(CARREL_URL="http://127.0.0.1:1", CARREL_TOKEN="x").code == 6
+    plain = types(CARREL_URL="http://gpus.lab.example", CARREL_TOKEN="x")
+    assert (plain.code, "Without TLS" in plain.err) == (2, True)
+
+
+def test_login_with_a_browser_keeps_a_token_that_only_its_owner_may_read(
+    service: BookingProcess, tmp_path: Path
+) -> None:
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "CARREL_URL": "", "CARREL_TOKEN": ""}
+    command = [sys.executable, "-m", "carrel", "login", service.url, "--no-browser"]
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as login:
+        assert login.stderr is not None
+        address = next(line.strip() for line in login.stderr if "/cli-login?" in line)
+        browser = service.browser("mia@lab.example")
+        assert "logged in" in browser.open(service.allow(browser, address))
+        out, _ = login.communicate(timeout=60)
+        assert login.returncode == 0
+    assert "as mia@lab.example" in out
+    file = tmp_path / "carrel" / "login.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    token = json.loads(file.read_text())["token"]
+    alone = {"XDG_CONFIG_HOME": str(tmp_path), "CARREL_URL": "", "CARREL_TOKEN": ""}
+    assert CliRunner().invoke(app, ["list"], env=alone).exit_code == 0
+    assert "Logged out" in CliRunner().invoke(app, ["login", "--forget"], env=alone).stdout
+    assert not file.exists()
+    stolen = {**alone, "CARREL_URL": service.url, "CARREL_TOKEN": token}
+    assert CliRunner().invoke(app, ["list"], env=stolen).exit_code == 7, "it was revoked, not only forgotten"
+
+
+def test_a_token_can_be_kept_instead(service: BookingProcess, tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "CARREL_TOKEN": service.token("pia@lab.example"), "CARREL_URL": ""}
+
+    assert "as pia@lab.example" in CliRunner().invoke(app, ["login", service.url], env=env).stdout
+    assert CliRunner().invoke(app, ["free"], env={**env, "CARREL_TOKEN": ""}).exit_code == 0
