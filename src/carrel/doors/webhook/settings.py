@@ -94,7 +94,7 @@ class WebhookSettings(SealSettings, ServingSettings):
     ] = WhenFull.CPU
     """As MAIA: a notebook without a GPU is better than none."""
     mode: Annotated[
-        Mode, typer.Option(help="Who hands out nvidia.com/gpu: Carrel, or NVIDIA's plugin.", envvar="CARREL_MODE")
+        Mode, typer.Option(help="Who hands out whole cards: Carrel, or NVIDIA's plugin.", envvar="CARREL_MODE")
     ] = Mode.NATIVE
     """Where NVIDIA's plugin does, it tells the containers which card, and nothing may stand in its way."""
     hide_cards_from: Annotated[
