@@ -13,8 +13,6 @@ import pynvml
 T = TypeVar("T")
 
 MIB = 1024 * 1024
-BOTH_WAYS_GBPS = {1: 40, 2: 50, 3: 50, 4: 50, 5: 100}
-"""Of one link, by the version of NVLink: an A100 has twelve of version 3, which is the 600 GB/s of its data sheet."""
 
 _UNSAYABLE = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
@@ -29,6 +27,7 @@ class Seen:
     links: tuple[str, ...]
     """The other ends: a card, or a switch."""
     bandwidth_gbps: int
+    """Both ways, over all links together: what data sheets call the card's bandwidth."""
     numa_node: int | None
     processes: int
     needs_reset: str
@@ -46,7 +45,7 @@ def look_at(handle: Any, sysfs: Path) -> Seen:
         links=links,
         bandwidth_gbps=bandwidth,
         numa_node=_numa_node(sysfs, address),
-        processes=len(said(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()),
+        processes=len(said(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
         needs_reset=_needs_reset(handle),
     )
 
@@ -87,19 +86,23 @@ def said(ask: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def _links(handle: Any) -> tuple[tuple[str, ...], int]:
+    """The other ends of its links, and what all of them carry."""
     ends: list[str] = []
-    bandwidth = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
-            if not pynvml.nvmlDeviceGetNvLinkState(handle, link):
-                continue
-            ends.append(_address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
+            if pynvml.nvmlDeviceGetNvLinkState(handle, link):
+                ends.append(_address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
         except pynvml.NVMLError as error:
             if error.value in (*_UNSAYABLE, pynvml.NVML_ERROR_INVALID_ARGUMENT):
                 break  # it has no such link
             raise
-        bandwidth += BOTH_WAYS_GBPS.get(said(pynvml.nvmlDeviceGetNvLinkVersion, handle, link) or 0, 0)
-    return tuple(ends), bandwidth
+    return tuple(ends), round(2 * len(ends) * _link_mbps(handle) / 1000) if ends else 0
+
+
+def _link_mbps(handle: Any) -> int:
+    """Of one link, one way."""
+    answers = said(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    return int(answers[0].value.uiVal) if answers and answers[0].nvmlReturn == pynvml.NVML_SUCCESS else 0
 
 
 def _address(pci: Any) -> str:

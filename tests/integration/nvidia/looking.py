@@ -1,0 +1,31 @@
+"""A process that looks at the machine's cards through NVML when it is told to, and prints what it sees.
+
+look           prints the cards as JSON
+wait           prints `changed` when a card has reported an error
+advance <s>    moves its clock on
+"""
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from carrel.adapters.nvidia import NvmlMachine
+
+
+async def main(sysfs: Path) -> None:
+    passed = 0.0
+    machine = NvmlMachine("n1", clock=lambda: passed, sysfs=sysfs)
+    while line := (await asyncio.to_thread(sys.stdin.readline)).split():
+        if line[0] == "look":
+            print(json.dumps(asdict(await machine.look())), flush=True)
+        elif line[0] == "wait":
+            await machine.wait_changed()
+            print(json.dumps("changed"), flush=True)
+        else:
+            passed += float(line[1])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
