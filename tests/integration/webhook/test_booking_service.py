@@ -1,0 +1,100 @@
+"""The booking service over HTTP, and all the ways in which it is no help."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from carrel.adapters.maia_client import MaiaClient, Where
+from carrel.ports.booking_desk import NoAnswer
+from carrel.protocols.maia import Verdict
+
+
+@dataclass
+class Dashboard:
+    """MAIA's dashboard, which answers as a test says."""
+
+    said: str | bytes = "{}"
+    status: int = 200
+    delay: asyncio.Event | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.method == "POST":
+            self.asked.append(await request.json())
+        if self.delay is not None:
+            await self.delay.wait()
+        headers = {"Location": "/elsewhere"} if 300 <= self.status < 400 else {}
+        body = self.said if isinstance(self.said, bytes) else self.said.encode()
+        return web.Response(body=body, status=self.status, content_type="text/html", headers=headers)
+
+
+@asynccontextmanager
+async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[MaiaClient]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", dashboard.answer)
+    async with TestServer(app) as server:
+        where = Where(str(server.make_url("/maia-api/x/")), str(server.make_url("/stats/")), "s3cret")
+        client = MaiaClient(where, timeout_s)
+        try:
+            yield client
+        finally:
+            if dashboard.delay is not None:
+                dashboard.delay.set()
+            await client.aclose()
+
+
+async def test_it_is_asked_in_maias_words() -> None:
+    until = "2026-11-20T00:00:00+00:00"
+    dashboard = Dashboard(json.dumps({"schedulable": True, "until": until, "gpu": "NVIDIA-RTX-A6000"}))
+    async with a_client(dashboard) as client:
+        verdict = await client.verdict("alice@lab.example", "lab")
+
+    assert dashboard.asked == [{"user_email": "alice@lab.example", "namespace": "lab", "token": "s3cret"}]
+    assert verdict == Verdict(True, datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000")
+
+
+async def test_free_cards_come_from_the_summary() -> None:
+    async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
+        assert await client.free() == {"NVIDIA-RTX-A6000": 2}
+    assert await MaiaClient(Where("http://nowhere", "")).free() == {}, "nobody to ask"
+
+
+@pytest.mark.parametrize(
+    "dashboard",
+    [
+        pytest.param(Dashboard("<html>Sign in</html>"), id="a page"),
+        pytest.param(Dashboard('{"error": "x"}'), id="something else"),
+        pytest.param(Dashboard('{"schedulable": "yes"}'), id="words for true"),
+        pytest.param(Dashboard('{"schedulable": true, "until": "tomorrow"}'), id="a time that is none"),
+        pytest.param(Dashboard("[" * 100_000), id="deep JSON"),
+        pytest.param(Dashboard(b"\xff\xfe"), id="no text"),
+        pytest.param(Dashboard(b" " * 5_000_000), id="far too much"),
+        pytest.param(Dashboard('{"schedulable": true}', status=403), id="403"),
+        pytest.param(Dashboard('{"schedulable": true}', status=302), id="a redirect"),
+        pytest.param(Dashboard("oops", status=500), id="500"),
+    ],
+)
+async def test_whatever_else_it_says_is_no_answer_and_shows_no_token(dashboard: Dashboard) -> None:
+    async with a_client(dashboard) as client:
+        with pytest.raises(NoAnswer) as caught:
+            await client.verdict("alice", "lab")
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
+    async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
+        with pytest.raises(NoAnswer, match="did not answer"):
+            await client.verdict("alice", "lab")
+    gone = MaiaClient(Where("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
+    for asking in (gone.verdict("alice", "lab"), gone.free(), MaiaClient(Where("not a url", "")).verdict("a", "b")):
+        with pytest.raises(NoAnswer):
+            await asking
+    await gone.aclose()

@@ -1,0 +1,76 @@
+"""Pods of every kind that an API server takes: all dialects, and all odd places for a GPU or a variable."""
+
+from random import Random
+from typing import Any
+
+Json = dict[str, Any]
+
+VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PATH", "MINE")
+ASKED = (
+    {"gpu-fraction": "0.5"},
+    {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"},
+    {"gpu.scheduling/claim": "c"},
+    {"carrel.dev/gpu-cards": "2"},
+    {"carrel.dev/gpu-memory-mib": "8138", "carrel.dev/gpu-model": "NVIDIA-RTX-A6000"},
+    {"gpu-fraction": "2"},
+)
+FORGED = (
+    {"carrel.dev/tier": "booked"},
+    {"terminate-at": "2099-01-01T00:00:00Z"},
+    {"carrel.dev/admitted": "2026-11-16T12:00:00Z 00"},
+    {"carrel.dev/handed-over": "x"},
+    {"carrel.dev/devices": "GPU-0"},
+    {"ALIYUN_COM_GPU_MEM_IDX": "0"},
+)
+
+
+def any_pod(random: Random) -> Json:
+    metadata: Json = {"generateName": "any-"}
+    annotations: dict[str, str] = {}
+    for words, chance in ((ASKED, 0.3), (FORGED, 0.3), (({"mine": "a/b~c"},), 0.3)):
+        if random.random() < chance:
+            annotations |= random.choice(words)
+    if annotations or random.random() < 0.3:
+        metadata["annotations"] = annotations
+    if random.random() < 0.3:
+        metadata["labels"] = random.choice(
+            ({"app": "x"}, {"runai-gpu-group": "g"}, {"hub.jupyter.org/username": "b-40c"})
+        )
+    if random.random() < 0.3:
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": random.choice(("job-1", "job-2"))}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
+    spec: Json = {"containers": [_container(random, f"c{i}") for i in range(random.randint(1, 3))]}
+    if random.random() < 0.4:
+        spec["initContainers"] = [_container(random, f"i{i}") for i in range(random.randint(0, 2))]
+    if random.random() < 0.2:
+        spec["schedulerName"] = random.choice(("gpu-scheduler", "kai-scheduler", "mine"))
+    if random.random() < 0.1:
+        spec["nodeSelector"] = {"nvidia.com/gpu.product": random.choice(("NVIDIA-RTX-A6000", "other"))}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _container(random: Random, name: str) -> Json:
+    container: Json = {"name": name, "image": "work"}
+    if random.random() < 0.6:
+        container["resources"] = _resources(random)
+    if random.random() < 0.6:
+        container["env"] = [_variable(random) for _ in range(random.randint(0, 4))]
+    if random.random() < 0.2:
+        container["envFrom"] = [{"configMapRef": {"name": "settings"}}]
+    return container
+
+
+def _resources(random: Random) -> Json:
+    resource = random.choice(("nvidia.com/gpu", "nvidia.com/gpu", "aliyun.com/gpu-mem", "cpu"))
+    amount = random.choice(("1", "2", "0", "1e3"))
+    limits = {resource: amount, **({"memory": "1Gi"} if random.random() < 0.3 else {})}
+    if random.random() < 0.1:
+        return {}
+    return {"limits": limits, **({"requests": {resource: amount}} if random.random() < 0.4 else {})}
+
+
+def _variable(random: Random) -> Json:
+    name = random.choice(VARIABLES)
+    if random.random() < 0.3:
+        return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}}
+    return {"name": name, "value": random.choice(("all", "none", "void", "$(MINE)", ""))}

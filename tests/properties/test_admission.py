@@ -1,0 +1,62 @@
+"""The webhook's answer is settled: who asks again with the answer gets the same, and every patch applies.
+
+`CARREL_SWEEP=1` looks at 10,000 pods instead of a few hundred.
+"""
+
+import asyncio
+import os
+from datetime import timedelta
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from carrel.protocols.handover import HandOver, Phase, Why
+from carrel.protocols.seal import Seal
+from carrel.usecases.admit import Policy
+from tests.kit.any_pod import any_pod
+from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Told, World
+
+RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-1")
+USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
+PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
+
+worlds = st.builds(
+    World,
+    desk=st.none()
+    | st.builds(
+        BookedPeople,
+        st.sampled_from(({}, {"alice@lab.example": NOON + timedelta(days=1)})),
+        cards=st.sampled_from(({}, {"NVIDIA-RTX-A6000": 0}, {"NVIDIA-RTX-A6000": 1})),
+        silence=st.sampled_from(("", "refused")),
+    ),
+    policy=st.builds(Policy, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    owners=st.sampled_from(({}, {"lab": "owner@lab.example"})),
+    handed_over=st.sampled_from(({}, {"job-1": RECORD})),
+    classes=st.sampled_from(((), ("carrel-booked", "carrel-opportunistic"))),
+    seal=st.none() | st.just(Seal((b"key",))),
+)
+
+
+@settings(max_examples=PODS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False), worlds, st.sampled_from(USERS))
+def test_an_answer_is_settled_and_its_patch_applies(random: Random, world: World, user: str) -> None:
+    async def twice() -> tuple[Told, Told]:
+        first = await world.make(any_pod(random), user)
+        return first, await world.make(first.object, user)
+
+    first, second = asyncio.run(twice())
+
+    assert first.allowed or first.message
+    if first.allowed:
+        assert second.allowed and second.patch == []
+        _never_sees_more_than_its_own(first)
+
+
+def _never_sees_more_than_its_own(told: Told) -> None:
+    """No container of a GPU pod has a word of its author in what it sees."""
+    if told.object["spec"].get("schedulerName") != "gpu-scheduler" or "admitted" not in str(told.annotations):
+        return
+    for container in (*told.object["spec"]["containers"], *told.object["spec"].get("initContainers", [])):
+        seen = told.env_of(container).get("NVIDIA_VISIBLE_DEVICES", "the plugin's")
+        assert seen in ("void", "none", "the plugin's") or "carrel.dev/" in seen
