@@ -77,6 +77,28 @@ async def test_why_of_a_pod_that_does_not_wait(pod: str, answer: str) -> None:
         assert (await carrel("why", pod, "-n", "lab", "--server", url)).out == answer
 
 
+@pytest.mark.parametrize(
+    ("mark", "answer"),
+    [
+        (
+            {"at": "2026-11-16T14:02:00Z", "why": "revoked", "from": "uid-1"},
+            "lab/lost has no card any more: revoked 2026-11-16T14:02:00Z for a booked pod; handed over to CPU\n",
+        ),
+        (
+            {"at": "2026-11-16T14:02:00Z", "why": "expired", "from": "uid-1"},
+            "lab/lost has no card any more: its booking ended 2026-11-16T14:02:00Z; handed over to CPU\n",
+        ),
+        ("nonsense", "lab/lost asks for no card: Carrel does not keep it waiting\n"),
+    ],
+    ids=["revoked", "expired", "somebody else's words"],
+)
+async def test_why_of_a_pod_that_lost_its_card(mark: object, answer: str) -> None:
+    async with a_full_lab() as (lab, url):
+        await lab.pod("lost", annotations={"carrel.dev/handed-over": json.dumps(mark)})
+
+        assert (await carrel("why", "lost", "-n", "lab", "--server", url)).out == answer
+
+
 async def test_why_without_a_pod_lists_all_that_wait() -> None:
     async with a_full_lab() as (_, url):
         everywhere = await carrel("why", "-A", "--server", url)

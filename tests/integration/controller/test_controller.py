@@ -26,6 +26,8 @@ WHOLE_CARD = {"aliyun.com/gpu-mem": "16276"}
 class Controller:
     process: asyncio.subprocess.Process
     url: str
+    terminator: str = ""
+    """Where MAIA's clients call, if they may."""
 
     async def ask(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}") as answer:
@@ -45,9 +47,9 @@ class Stage:
     server: str
 
     @contextlib.asynccontextmanager
-    async def controller(self) -> AsyncIterator[Controller]:
+    async def controller(self, *options: str) -> AsyncIterator[Controller]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "carrel", "controller", "--server", self.server, "--port", "0"),
+            *(sys.executable, "-m", "carrel", "controller", "--server", self.server, "--port", "0", *options),
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None
@@ -60,7 +62,8 @@ class Stage:
             else:
                 raise AssertionError("".join(told))
             listening = asyncio.ensure_future(_read_on(process.stderr))
-            yield Controller(process, found[1])
+            maia = re.search(r"terminator url=(\S+)", "".join(told))
+            yield Controller(process, found[1], maia[1] if maia else "")
             listening.cancel()
         finally:
             with contextlib.suppress(ProcessLookupError):
