@@ -24,9 +24,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 60.0
 """How often certificates are looked after, should nobody have told us that something changed."""
-FILES_S = 10.0
-"""How often files that others renew are looked at."""
 RETRY_S = 2.0
+"""When something could not be had; and how often files that others renew are looked at."""
 FINISH_S = 10
 """How long answers under way, and API servers that keep a silent connection open, are waited for."""
 
@@ -111,9 +110,7 @@ async def _kept_by_others(settings: WebhookSettings, shown: Shown) -> None:
         except (OSError, Unreadable) as error:
             # While others renew them, one file may be new and the other old.
             log.warning("certificate_unreadable folder=%s why=%r", settings.tls_folder, str(error))
-            await asyncio.sleep(RETRY_S)
-        else:
-            await asyncio.sleep(FILES_S)
+        await asyncio.sleep(RETRY_S)
 
 
 def _show(shown: Shown, pair: Pair) -> None:
