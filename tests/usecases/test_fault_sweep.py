@@ -104,10 +104,10 @@ class BadDay:
         pod = replica.pods.store.get(name, "lab")
         if pod is None:
             return
-        found = replica.scheduling.filter(pod, NODES)
+        found = replica.filter(pod, NODES)
         if found.fitting:
             with contextlib.suppress(ClusterError):
-                self.binds += await replica.scheduling.bind(pod, self.chance.choice(list(found.fitting))) is None
+                self.binds += await replica.scheduling.bind(pod, self.chance.choice(sorted(found.fitting))) is None
 
 
 async def check_always(lab: Lab, at_rest: bool = False) -> None:
@@ -137,15 +137,15 @@ async def come_to_rest(lab: Lab) -> None:
             lab.clock.now += timedelta(minutes=2)  # whatever was half done has had its time
             await replica.collector.collect()
             for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
-                found = replica.scheduling.filter(pod, NODES)
+                found = replica.filter(pod, NODES)
                 if found.fitting:
-                    assert await replica.scheduling.bind(pod, found.fitting[0]) is None
+                    assert await replica.scheduling.bind(pod, min(found.fitting)) is None
             bound = await lab.bound()
             await eventually(lambda bound=bound: all(_is_bound(replica, uid) for uid in bound))  # type: ignore[misc] # bound now
         replica.books.ledger.audit()
         for pod in replica.pods.store:
             if not pod.spec.node_name:
-                assert not replica.scheduling.filter(pod, NODES).fitting, f"{pod.metadata.name} waits without need"
+                assert not replica.filter(pod, NODES).fitting, f"{pod.metadata.name} waits without need"
 
 
 def _is_bound(replica: Replica, uid: str) -> bool:

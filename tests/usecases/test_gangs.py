@@ -40,10 +40,10 @@ async def a_member(lab: Lab, gang: str, number: int) -> Json:
 async def schedule(carrel: Replica, pod: Json, nodes: Sequence[str]) -> Refusal | None:
     """As kube-scheduler does: filter, then bind on one of the nodes that are left."""
     seen = await carrel.sees(pod)
-    found = carrel.scheduling.filter(seen, nodes)
+    found = carrel.filter(seen, nodes)
     if not found.fitting:
-        return Refusal(next(iter(found.refused.values())))
-    return await carrel.scheduling.bind(seen, found.fitting[0])
+        return Refusal(next(iter(found.refused)))
+    return await carrel.scheduling.bind(seen, min(found.fitting))
 
 
 async def ready(carrel: Replica, pods: Sequence[Json]) -> None:
@@ -84,7 +84,7 @@ async def test_members_that_are_put_aside_are_woken_when_the_gang_is_complete() 
         pods = await a_gang(lab, "job", 2)
         await ready(carrel, pods)
 
-        carrel.scheduling.filter(await carrel.sees(pods[1]), ["n1"])
+        carrel.filter(await carrel.sees(pods[1]), ["n1"])
 
         def woken() -> bool:
             found = carrel.pods.store.get("job-0", "lab")
@@ -111,7 +111,7 @@ async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(patience=HASTY) as carrel:
         pods = await a_gang(lab, "job", 2)
         await ready(carrel, pods)
-        carrel.scheduling.filter(await carrel.sees(pods[0]), ["n1"])
+        carrel.filter(await carrel.sees(pods[0]), ["n1"])
         assert [card.free for card in carrel.books.ledger.cards("n1")] == [0, 0]
 
         lab.clock.now += timedelta(seconds=1)
@@ -152,7 +152,7 @@ async def test_a_node_that_is_lost_half_way_gives_everything_back_and_the_gang_g
         await ready(carrel, pods)
         waiting = [asyncio.ensure_future(schedule(carrel, pod, NODES)) for pod in pods[:3]]
         await eventually(lambda: len(list(carrel.books.ledger.holders())) == 4)
-        (lost,) = carrel.scheduling.filter(await carrel.sees(pods[3]), NODES).fitting
+        (lost,) = carrel.filter(await carrel.sees(pods[3]), NODES).fitting
         remaining = [name for name in NODES if name != lost]
 
         assert isinstance(await schedule(carrel, pods[3], remaining), Refusal)
@@ -213,7 +213,7 @@ async def test_a_plan_for_a_member_that_has_gone_is_made_anew() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
         await ready(carrel, pods)
-        carrel.scheduling.filter(await carrel.sees(pods[0]), ["n1"])
+        carrel.filter(await carrel.sees(pods[0]), ["n1"])
         await lab.client.delete(PODS, "job-2", "lab")
         await eventually(lambda: len(carrel.pods.store) == 2)
 
@@ -241,10 +241,10 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -
         await ready(carrel, pods)
         stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, views.Pod)
 
-        found = carrel.scheduling.filter(stranger, ["n1"])
+        found = carrel.filter(stranger, ["n1"])
 
-        assert found.fitting == ()
-        assert "has not heard of" in found.refused["n1"]
+        assert not found.fitting
+        assert "has not heard of" in found.why_not()["n1"]
         assert carrel.books.ledger.rooms["n1"].whole == 2
 
 

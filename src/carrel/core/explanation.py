@@ -6,24 +6,37 @@ from carrel.core.ledger import Ledger
 from carrel.core.placement import Placement, able_cards, place
 from carrel.core.reasons import Refusal
 from carrel.core.requests import Request
+from carrel.core.room import NO_ROOM, able
 
 
 def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
-    """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs."""
-    if not nodes:
-        return Refusal(f"there is no node for {request}")
-    refusals: list[tuple[int, int, str, Refusal]] = []
+    """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs.
+
+    It looks at every card of every node. Who is asked often, and needs only the sentence, asks `sieve`.
+    """
+    refusals: dict[str, Refusal] = {}
     for name in nodes:
         answer = place(ledger, request, name, pod)
         if isinstance(answer, Placement):
             return None
-        room = ledger.rooms.get(name)
-        refusals.append((-len(able_cards(ledger, request, name, pod)), -(room.largest if room else 0), name, answer))
-    refusals.sort(key=lambda refusal: refusal[:3])
-    closest = refusals[0][3]
-    if len(nodes) == 1:
+        refusals[name] = answer
+    best_first = sorted(refusals, key=lambda name: despair(ledger, request, name, pod))
+    closest = refusals[best_first[0]] if refusals else None
+    return waiting_for(request, len(nodes), closest, tuple(refusals[name].reason for name in best_first))
+
+
+def despair(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
+    """Orders nodes that have no room: where the most cards would do comes first."""
+    room = ledger.rooms.get(node, NO_ROOM)
+    # A summary leaves out what is kept, for whomever.
+    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(room, request)
+    return (-count, -room.largest, node)
+
+
+def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: tuple[str, ...] = ()) -> Refusal:
+    """`closest` is what the most hopeful of so many nodes says; None if there is no node."""
+    if closest is None:
+        return Refusal(f"there is no node for {request}")
+    if nodes == 1:
         return closest
-    return Refusal(
-        f"none of {len(nodes)} nodes has {request}; closest: {closest.reason}",
-        tuple(refusal.reason for *_, refusal in refusals),
-    )
+    return Refusal(f"none of {nodes} nodes has {request}; closest: {closest.reason}", details)

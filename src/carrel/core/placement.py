@@ -18,6 +18,8 @@ from carrel.core.requests import WHOLE, Request, TopologyMode
 from carrel.core.room import able, fit_test
 from carrel.core.shares import Holder, Share
 
+STRANGER = "no GPU that Carrel knows of"
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -83,7 +85,7 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
     """The cards of the node that the request gets, or why it gets none there."""
     there = ledger.node(node)
     if there is None:
-        return Refusal(f"{node} has no GPU that Carrel knows of")
+        return Refusal(f"{node} has {STRANGER}")
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
     if not selected(there, request):
@@ -137,11 +139,12 @@ def suits(card: Card, request: Request, pod: str) -> bool:
 def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
     """Why a node that was found to have no room has none, briefly and without its name.
 
-    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 no room for …".
+    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 room on 0 of 8 cards".
+    What was asked for is not repeated: there may be thousands of nodes.
     """
     there = ledger.node(node)
     if there is None:
-        return "no GPU that Carrel knows of"
+        return STRANGER
     if there.unusable:
         return f"no new GPU pods: {there.unusable}"
     if not selected(there, request):
@@ -151,8 +154,8 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
     count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
     if count >= request.cards:
         best = _most_together(able_cards(ledger, request, node, pod))
-        return f"no room for {request} in one NVLink island: at most {best} of {cards} cards"
-    return f"no room for {request}: {count} of {cards} cards would do"
+        return f"room on {count} of {cards} cards, on {best} in one NVLink island"
+    return f"room on {count} of {cards} cards"
 
 
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:

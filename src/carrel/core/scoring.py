@@ -21,7 +21,7 @@ WINDOW = 500
 TYPICAL = 8
 """How many different requests are weighed; the rare rest would cost time and change little."""
 RECOUNT = 50
-"""Requests after which the mix is counted anew."""
+"""Requests after which the mix is weighed anew."""
 GRAIN = 0.02
 """Differences of less than a fiftieth of a card are noise, and should not outweigh the tie-break."""
 
@@ -34,19 +34,27 @@ Typical = Sequence[tuple[Request, float]]
 
 
 class Demand:
-    """The mix of what is asked lately. Counted anew now and then: one request more or less changes no mix."""
+    """The mix of what is asked lately. Weighed anew now and then: one request more or less changes no mix."""
 
     def __init__(self, window: int = WINDOW) -> None:
-        self._recent: deque[Request] = deque(maxlen=window)
+        self._recent: deque[Request] = deque()
+        self._window = window
+        self._counts: Counter[Request] = Counter()
         self._unheard = 0
         self.typical: Typical = ()
 
     def saw(self, request: Request) -> None:
         self._recent.append(request)
+        self._counts[request] += 1
+        if len(self._recent) > self._window:
+            oldest = self._recent.popleft()
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
         self._unheard += 1
         if not self.typical or self._unheard >= RECOUNT:
             self._unheard = 0
-            counted = Counter(self._recent).most_common(TYPICAL)
+            counted = self._counts.most_common(TYPICAL)
             total = sum(count for _, count in counted)
             self.typical = tuple((request, count / total) for request, count in counted)
 

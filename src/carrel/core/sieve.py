@@ -2,19 +2,24 @@
 
 kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in crowds: between two of them
 only a few nodes have changed, and only these are looked at again. What is remembered never differs from what
-`placement` would say now (a property test says so), is the same for every pod that asks alike, and is bounded: a
-request that was not heard for long is forgotten.
+`placement` and `explanation` would say now (property tests say so), is the same for every pod that asks alike, and is
+bounded: a request that was not heard for long is forgotten.
+
+Nodes that are refused in the same words are kept together. As long as the scheduler asks about the same nodes, in
+whatever order, and none of them moves from one group to another, the answer stays the same object: what an adapter has
+written of it can be sent again.
 """
 
 import sys
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
-from typing import Any
 
+from carrel.core.explanation import despair, waiting_for, why_waiting
 from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, place, selected, why_not
+from carrel.core.placement import STRANGER, Placement, place, selected, why_not
+from carrel.core.reasons import Refusal
 from carrel.core.requests import Request
 from carrel.core.room import fit_test
 
@@ -22,29 +27,58 @@ REMEMBERED = 32
 """Different requests; each costs about half a megabyte at 5,000 nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Filtered:
-    fitting: Sequence[str]
-    refused: Mapping[str, str]
-    """Why each other node will not do."""
+    """Every node that was asked about, once. Two answers are the same only if they are the same object."""
+
+    fitting: Collection[str]
+    refused: Mapping[str, Collection[str]]
+    """Why they will not do → those nodes."""
+
+    @classmethod
+    def by_reason(cls, nodes: Collection[str], why: str) -> "Filtered":
+        """All for the same reason; if it is empty, all will do."""
+        return cls((), {why: nodes} if nodes else {}) if why else cls(nodes, {})
+
+    def why_not(self) -> dict[str, str]:
+        """Why each of the other nodes will not do."""
+        return {name: why for why, names in self.refused.items() for name in names}
+
+    def after(self, moves: Iterable[tuple[str, str, str]]) -> "Filtered":
+        """The same after some nodes (name, reason before, reason now) have moved; only their groups are new."""
+        left, joined = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+        for name, before, now in moves:
+            left[before].add(name)
+            joined[now].add(name)
+        groups = {"": self.fitting, **self.refused}
+        for why in sorted(left.keys() | joined.keys()):
+            groups[why] = (*filterfalse(left[why].__contains__, groups.get(why, ())), *sorted(joined[why]))
+        fitting = groups.pop("")
+        return Filtered(fitting, {why: names for why, names in groups.items() if names})
 
 
 @dataclass(slots=True)
 class _Table:
-    """Every node of the ledger is in one of the two."""
-
     moment: int = -1
     """Of the ledger, when the table was last true."""
-    fitting: set[str] = field(default_factory=set)
-    refused: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[str, str] = field(default_factory=dict)
+    """Every node of the ledger → why it will not do; empty: it will."""
+    asked: tuple[str, ...] | None = None
+    crowd: frozenset[str] = frozenset()
+    """The nodes that were asked about last, in their order and without."""
+    answer: Filtered = Filtered((), {})
+    """About these."""
+    explained: tuple[int, Sequence[str], Refusal | None] | None = None
+    """At which moment, of which nodes, and why all of them are not enough."""
 
-    def note(self, node: str, why_not: str) -> None:
-        if why_not:
-            self.fitting.discard(node)
-            self.refused[node] = why_not
-        else:
-            self.refused.pop(node, None)
-            self.fitting.add(node)
+    def about(self, nodes: Collection[str], own: Mapping[str, str]) -> Filtered:
+        """`own` goes before what everybody is told."""
+        groups = defaultdict[str, list[str]](list)
+        verdicts = {**self.verdicts, **own} if own else self.verdicts
+        for name in nodes:
+            groups[verdicts.get(name, STRANGER)].append(name)
+        fitting = groups.pop("", ())
+        return Filtered(fitting, groups)
 
 
 class Sieve:
@@ -56,18 +90,30 @@ class Sieve:
         """`pod` is the uid of who asks: cards may be kept for it."""
         table = self._table(request)
         if own := self._where_cards_are_kept(request, pod):
-            table = _Table(table.moment, set(table.fitting), dict(table.refused))
-            for name, why in own.items():
-                table.note(name, why)
-        if table.fitting.issuperset(nodes):
-            return Filtered(nodes, {})
-        # Thousands of nodes: each step runs over all of them without a line of Python for each.
-        fitting = list(filter(table.fitting.__contains__, nodes)) if table.fitting else []
-        others = list(filterfalse(table.fitting.__contains__, nodes)) if fitting else nodes
-        refused: dict[str, Any] = dict(zip(others, map(table.refused.get, others), strict=True))
-        if None in refused.values():
-            refused = {name: why or why_not(self._ledger, request, name) for name, why in refused.items()}
-        return Filtered(fitting, refused)
+            return table.about(nodes, own)
+        if nodes is not table.asked:
+            # The order may differ: kube-scheduler looks at its nodes on many threads. It names none twice.
+            if len(nodes) != len(table.crowd) or not table.crowd.issuperset(nodes):
+                table.crowd, table.answer = frozenset(nodes), table.about(nodes, {})
+            table.asked = nodes if isinstance(nodes, tuple) else None  # nobody can change it
+        return table.answer
+
+    def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
+        """What `why_waiting` says, without its details. Cheap if it is asked again with the same object `nodes`."""
+        if self._ledger.kept_for(pod):
+            plain = why_waiting(self._ledger, request, nodes, pod)
+            return plain and Refusal(plain.reason)
+        table, now = self._table(request), self._ledger.moment
+        if table.explained is None or table.explained[0] != now or table.explained[1] is not nodes:
+            fits = "" in map(table.verdicts.get, nodes)
+            table.explained = (now, nodes, None if fits else self._explain(request, nodes))
+        return table.explained[2]
+
+    def _explain(self, request: Request, nodes: Sequence[str]) -> Refusal:
+        closest = min(nodes, key=lambda name: despair(self._ledger, request, name), default=None)
+        answer = None if closest is None else place(self._ledger, request, closest)
+        assert not isinstance(answer, Placement), "none of the nodes has room"
+        return Refusal(waiting_for(request, len(nodes), answer).reason)
 
     def _table(self, request: Request) -> _Table:
         alike = request if request.gang is None else replace(request, gang=None)
@@ -77,7 +123,8 @@ class Sieve:
             self._tables.popitem(last=False)
         changed = self._ledger.changed_since(table.moment)
         if changed is None:
-            table.fitting, table.refused, changed = set(), {}, _side_by_side(self._ledger.nodes)
+            table = self._tables[alike] = _Table()
+            changed = self._ledger.nodes
         if changed:
             self._judge(table, alike, changed)
             table.moment = self._ledger.moment
@@ -85,12 +132,17 @@ class Sieve:
 
     def _judge(self, table: _Table, request: Request, nodes: Iterable[str]) -> None:
         ledger, fits = self._ledger, fit_test(request)
+        moves = []
         for name in nodes:
-            if fits(ledger.rooms[name]) and selected(ledger.node(name), request):
-                table.note(name, "")
-            else:
-                # Many nodes are refused in the same words: they share them.
-                table.note(name, sys.intern(why_not(ledger, request, name)))
+            has_room = fits(ledger.rooms[name]) and selected(ledger.node(name), request)
+            # Many nodes are refused in the same words: they share them.
+            now = "" if has_room else sys.intern(why_not(ledger, request, name))
+            before = table.verdicts.get(name, STRANGER)
+            table.verdicts[name] = now
+            if now != before and name in table.crowd:
+                moves.append((name, before, now))
+        if moves:
+            table.answer = table.answer.after(moves)
 
     def _where_cards_are_kept(self, request: Request, pod: str) -> dict[str, str]:
         """What only this pod is told: on these few nodes it may have what nobody else may."""
@@ -101,8 +153,3 @@ class Sieve:
             else why_not(self._ledger, request, name, pod)
             for name in {card.gpu.node for card in cards if card is not None}
         }
-
-
-def _side_by_side(names: Sequence[str]) -> list[str]:
-    """Copies that lie next to each other in memory: looking thousands of them up is then a tenth quicker."""
-    return "\0".join(names).split("\0") if names else []

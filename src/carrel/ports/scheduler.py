@@ -14,7 +14,8 @@ class Scheduler(Protocol):
     def understand(self, pod: Pod) -> Ask | Refusal | None:
         """What the pod asks for; None if it is none of Carrel's business."""
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered: ...
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
+        """A refusal: the pod cannot be understood, whatever the node."""
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first."""

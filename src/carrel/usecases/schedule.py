@@ -68,12 +68,13 @@ class Scheduling:
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
+        """A refusal: the pod cannot be understood, whatever the node."""
         ask = self.understand(pod)
         if ask is None:
             return Filtered(nodes, {})
         if isinstance(ask, Refusal):
-            return Filtered.by_reason(nodes, ask.reason)
+            return ask
         self._ranking.demand.saw(ask.request)
         if ask.request.gang is not None:
             answer = self._musters.place(ask.request.gang, holder_of(pod), nodes)

@@ -174,11 +174,11 @@ class Unbound:
         except Malformed as malformed:
             return Refusal(str(malformed))
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
         ask = self.understand(pod)
         if isinstance(ask, Ask):
             return self._sieve.filter(ask.request, nodes)
-        return Filtered(nodes, {}) if ask is None else Filtered((), dict.fromkeys(nodes, ask.reason))
+        return Filtered(nodes, {}) if ask is None else ask
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         return nodes

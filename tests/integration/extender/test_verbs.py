@@ -32,7 +32,7 @@ async def test_filter_tells_where_there_is_room_and_why_not_elsewhere(opened: Op
         "Nodes": None,
         "NodeNames": ["n2", "n1"],
         "FailedNodes": {
-            "n3": "no room for 8,138 MiB on one card: 0 of 1 cards would do",
+            "n3": "room on 0 of 1 cards",
             "n4": "no GPU that Carrel knows of",
         },
         "Error": "",

@@ -1,6 +1,7 @@
 """kube-scheduler's HTTP calls, on the Scheduler port. Read it in this order:
 
 questions    bytes into a pod and node names, quickly
+answers      which nodes will do, into bytes, quickly
 desk         one answer per verb; which words on which prefix; drains
 app          the routes
 metrics      what is counted, and what the ledger shows

@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from carrel.adapters.extender.answers import write_filtered
 from carrel.adapters.extender.metrics import Metrics
 from carrel.adapters.extender.questions import Asked, NotJson, read_binding, read_question
 from carrel.core.ledger import Ledger
 from carrel.core.reasons import Refusal
+from carrel.core.sieve import Filtered
 from carrel.ports.cluster import ClusterError
 from carrel.ports.scheduler import PodFinder, Scheduler
 from carrel.protocols import Malformed, gpushare, inspection
@@ -88,18 +90,16 @@ class Desk:
         if not self._staff.is_synced():
             return self._no("filter", "not_ready", extender.filter_failed(REBUILDING))
         found = self._staff.scheduler.filter(asked.pod, asked.nodes)
-        refused = found.refused
+        if isinstance(found, Refusal):
+            return self._no("filter", "pod", extender.filter_failed(found.reason))
         if not found.fitting and asked.nodes:
-            ask = self._staff.scheduler.understand(asked.pod)
-            if isinstance(ask, Refusal):
-                return self._no("filter", "pod", extender.filter_failed(ask.reason))
             self._metrics.refusals.labels("filter", "no_room").inc()
-        if for_gpushare and refused:
-            refused = self._in_gpushares_words(asked, refused)
-        return _reply(extender.filtered(asked.objects, found.fitting, refused))
+        if for_gpushare and found.refused:
+            return _reply(extender.filtered(asked.objects, found.fitting, self._in_gpushares_words(asked, found)))
+        return Reply(200, write_filtered(found, asked.objects))
 
-    def _in_gpushares_words(self, asked: Asked, refused: Mapping[str, str]) -> Mapping[str, str]:
-        ask = self._staff.scheduler.understand(asked.pod)
+    def _in_gpushares_words(self, asked: Asked, found: Filtered) -> Mapping[str, str]:
+        ask, refused = self._staff.scheduler.understand(asked.pod), found.why_not()
         if not isinstance(ask, Ask) or ask.dialect is not Dialect.GPUSHARE:
             return refused
         cards = self._staff.ledger.cards

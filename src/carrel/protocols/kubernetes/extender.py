@@ -4,7 +4,7 @@ The Go types have no JSON tags today and had lower-case ones before, and Go read
 answers are capitalised as the types of today are, which every Go client reads.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,19 +58,24 @@ def read_binding(body: object) -> Binding:
 
 
 def filtered(
-    objects: Mapping[str, Mapping[str, Any]] | None, fitting: Sequence[str], refused: Mapping[str, str]
+    objects: Mapping[str, Mapping[str, Any]] | None, fitting: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, Any]:
     """The nodes that will do, and why the others will not.
 
     `Nodes` repeats the objects only if they were asked with: a scheduler that sends names reads names.
     """
     nodes = None if objects is None else {"items": [objects[name] for name in fitting]}
-    return {"Nodes": nodes, "NodeNames": fitting, "FailedNodes": refused, "Error": ""}
+    return filter_answer(nodes, fitting, refused)
+
+
+def filter_answer(nodes: object, names: object, refused: object, error: str = "") -> dict[str, Any]:
+    """Each part as it will be written, or as somebody has written it already."""
+    return {"Nodes": nodes, "NodeNames": names, "FailedNodes": refused, "Error": error}
 
 
 def filter_failed(error: str) -> dict[str, Any]:
     """No answer at all: the scheduler tries the pod again later."""
-    return {"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": error}
+    return filter_answer(None, None, None, error)
 
 
 def scores(best_first: Sequence[str]) -> dict[str, int]:
