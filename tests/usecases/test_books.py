@@ -13,6 +13,7 @@ from carrel.core.placement import Placement
 from carrel.core.shares import Share
 from carrel.protocols import gpuclaim
 from carrel.protocols.carrel import CardRecord
+from carrel.protocols.gpushare import Unit
 from carrel.usecases.observe import Books, KnownLease
 from tests.kit.gpus import a_card, a_node, holder, memory, whole
 
@@ -105,3 +106,18 @@ def test_a_promise_is_withdrawn_only_by_whom_it_was_made() -> None:
 
     books.withdraw("uid-a", "new plan")
     assert [card.free for card in books.ledger.cards("n1")] == [16276]
+
+
+def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_says_why() -> None:
+    node = a_node("n1")
+    body = gpuclaim.node_status(node, {}, NOW, memory_unit="4MiB")
+    books = Books(lambda _: None, Unit.MIB)
+    books.see_node_status(None, msgspec.convert(body, views.GpuNodeStatus))
+    agreeing = Books(lambda _: None, Unit.MIB_4)
+    agreeing.see_node_status(None, msgspec.convert(body, views.GpuNodeStatus))
+
+    node_of = {each: each.ledger.node("n1") for each in (books, agreeing)}
+    assert [found.unusable for found in node_of.values() if found] == [
+        "its agent counts memory in 4MiB, the scheduler in MiB; give all doors the same --memory-unit",
+        "",
+    ]

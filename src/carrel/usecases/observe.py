@@ -19,6 +19,7 @@ from carrel.core.shares import Holder, Share, ShareState
 from carrel.core.slots import Reservation, ReservationState, as_slots
 from carrel.protocols import Malformed, carrel, gpuclaim
 from carrel.protocols.carrel import CardRecord
+from carrel.protocols.gpushare import Unit
 from carrel.protocols.kubernetes.shapes import GpuNodeStatus, Lease, NodeObject, Pod
 from carrel.protocols.kubernetes.time import seconds
 
@@ -49,8 +50,9 @@ class _Promise:
 
 
 class Books:
-    def __init__(self, pod_by_uid: PodByUid) -> None:
+    def __init__(self, pod_by_uid: PodByUid, memory_unit: Unit = Unit.MIB) -> None:
         self.ledger = Ledger()
+        self._memory_unit = memory_unit
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -106,7 +108,15 @@ class Books:
         if node.kubelet_chooses:
             node = as_slots(node, self._slots_in_use(node))
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._doubt(gpu)) for gpu in node.gpus)
-        self.ledger.set_node(replace(node, gpus=gpus, unusable=node.unusable or self._stale.get(name, "")))
+        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status)
+        self.ledger.set_node(replace(node, gpus=gpus, unusable=unusable))
+
+    def _other_unit(self, status: GpuNodeStatus) -> str:
+        """A pod's number would mean one amount here, and another there."""
+        theirs, ours = status.status.memory_unit, self._memory_unit.value
+        if theirs in ("", ours):
+            return ""
+        return f"its agent counts memory in {theirs}, the scheduler in {ours}; give all doors the same --memory-unit"
 
     def _doubt(self, gpu: Gpu) -> str:
         """Why the books are not sure of a card."""

@@ -1,0 +1,289 @@
+"""Devices are handed over to the containers that were promised their cards, and to nobody else."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from carrel.adapters.kube import Client
+from carrel.adapters.wire import ApiRequest, ApiResponse
+from carrel.core.reasons import Refusal
+from carrel.ports.cluster import BindTarget, Deletion, MergePatch, Unavailable
+from carrel.ports.node import HandedOver
+from carrel.protocols.kubelet import Inventory
+from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.usecases import allocate
+from carrel.usecases.allocate import Allocation, Post
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
+NODE = a_node("n1")
+
+
+@dataclass
+class Bench:
+    """A node's counter, beside an extender that promises cards."""
+
+    lab: Lab
+    extender: Replica
+    counter: Allocation
+    inventory: Inventory
+    labels: dict[str, str]
+
+    async def placed(self, name: str, **spec: Any) -> dict[str, Any]:
+        """A pod that the extender has bound to the node, as soon as everybody knows."""
+        pod = await self.lab.pod(name, **spec)
+        assert await self.extender.bind(pod, "n1") is None
+        bound = await self.lab.client.get(PODS, name, "lab")
+        await self.extender.sees(bound)
+        return bound
+
+    def devices(self, card: int, count: int, skip: int = 0) -> list[str]:
+        ours = [
+            device.id
+            for device in self.inventory.memory_devices()
+            if (gpu := self.inventory.card_of(MEM, device.id)) and gpu.index == card
+        ]
+        return ours[skip : skip + count]
+
+    async def allocated(self, resource: str, devices: Sequence[str]) -> Mapping[str, str]:
+        answer = await self.counter.allocate(resource, devices)
+        assert not isinstance(answer, Refusal), answer
+        return answer
+
+    async def refused(self, resource: str, devices: Sequence[str]) -> str:
+        answer = await self.counter.allocate(resource, devices)
+        assert isinstance(answer, Refusal), answer
+        return answer.reason
+
+
+@contextlib.asynccontextmanager
+async def a_bench() -> AsyncIterator[Bench]:
+    async with a_lab([NODE, a_node("n2")]) as lab, lab.replica() as extender:
+        labels: dict[str, str] = {}
+        post = Post(
+            cluster=lab.client,
+            node="n1",
+            namespace="carrel",
+            now=lab.clock,
+            clock=lab.clock.seconds,
+            pods=extender.pods.store.snapshot,
+            labels=lambda: labels,
+        )
+        counter, inventory = Allocation(post), Inventory(NODE.gpus)
+        counter.see(inventory, ())
+        yield Bench(lab, extender, counter, inventory, labels)
+
+
+class Away:
+    """A transport to an API server that does not answer; each try takes a second."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.calls = 0
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        self.calls += 1
+        self._lab.clock.now += timedelta(seconds=1)
+        raise Unavailable(0, "Unreachable", "nobody answers")
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def limits(mib: int) -> dict[str, dict[str, str]]:
+    return {"limits": {MEM: str(mib)}}
+
+
+async def test_a_container_gets_the_card_that_its_pod_was_promised() -> None:
+    async with a_bench() as bench:
+        await bench.placed("fills-0", **limits(16276))
+        await bench.placed("a", **limits(8138))
+
+        assert await bench.allocated(MEM, bench.devices(card=1, count=8138)) == {
+            "NVIDIA_VISIBLE_DEVICES": "GPU-n1-1",
+            "CUDA_VISIBLE_DEVICES": "GPU-n1-1",
+            "ALIYUN_COM_GPU_MEM_IDX": "1",
+            "ALIYUN_COM_GPU_MEM_DEV": "16276",
+            "ALIYUN_COM_GPU_MEM_POD": "8138",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "8138",
+        }
+
+
+async def test_the_kubelet_is_asked_for_devices_of_that_card() -> None:
+    async with a_bench() as bench:
+        await bench.placed("fills-0", **limits(16276))
+        await bench.allocated(MEM, bench.devices(card=0, count=16276))
+        await bench.placed("a", **limits(100))
+
+        available = [device.id for device in bench.inventory.memory_devices()][::-1]
+        must = bench.devices(card=1, count=3)
+        preferred = await bench.counter.prefer(MEM, available, must, 100)
+
+        assert len(set(preferred)) == 100 and set(must) <= set(preferred)
+        assert bench.inventory.cards_of(MEM, preferred) == (frozenset({"GPU-n1-1"}), ())
+        assert await bench.counter.prefer(MEM, available, [], 77) == ()  # nobody waits for 77
+
+
+async def test_a_whole_card_is_named_as_it_was_promised() -> None:
+    async with a_bench() as bench:
+        await bench.placed("shares-0", **limits(8138))
+        await bench.placed("whole", limits={WHOLE: "1"})
+
+        assert await bench.counter.prefer(WHOLE, ["GPU-n1-0", "GPU-n1-1"], [], 1) == ["GPU-n1-1"]
+        assert await bench.allocated(WHOLE, ["GPU-n1-1"]) == {
+            "NVIDIA_VISIBLE_DEVICES": "GPU-n1-1",
+            "CUDA_VISIBLE_DEVICES": "GPU-n1-1",
+        }
+
+
+async def test_two_equal_pods_are_served_in_the_order_of_their_promises_each_with_its_own_card() -> None:
+    async with a_bench() as bench:
+        for name in ("a", "b"):
+            await bench.placed(name, **limits(12207))
+            bench.lab.clock.now += timedelta(seconds=1)
+
+        first = await bench.allocated(MEM, bench.devices(card=0, count=12207))
+        second = await bench.allocated(MEM, bench.devices(card=1, count=12207))
+
+        assert [first["ALIYUN_COM_GPU_MEM_IDX"], second["ALIYUN_COM_GPU_MEM_IDX"]] == ["0", "1"]
+
+
+async def test_devices_of_the_younger_pods_card_are_for_the_younger_pod() -> None:
+    async with a_bench() as bench:
+        for name in ("a", "b"):
+            await bench.placed(name, **limits(12207))
+
+        answer = await bench.allocated(MEM, bench.devices(card=1, count=12207))
+
+        assert answer["NVIDIA_VISIBLE_DEVICES"] == "GPU-n1-1"
+
+
+async def test_each_container_of_a_pod_has_its_turn() -> None:
+    async with a_bench() as bench:
+        container = {"image": "work", "resources": {"limits": {MEM: "4000"}}}
+        containers = [{"name": name, **container} for name in ("a", "b")]
+        pod = await bench.placed("two", containers=containers)
+
+        await bench.allocated(MEM, bench.devices(0, 4000))
+        await bench.counter.mark_assigned()
+        assert (await bench.lab.annotations("two"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
+        answer = await bench.allocated(MEM, bench.devices(0, 4000, skip=4000))
+        await bench.counter.mark_assigned()
+
+        assert (answer["ALIYUN_COM_GPU_MEM_CONTAINER"], answer["ALIYUN_COM_GPU_MEM_POD"]) == ("4000", "8000")
+        notes = await bench.lab.annotations("two")
+        assert notes["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+        assert notes["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == str(int(bench.lab.clock.now.timestamp()) * 10**9)
+        assert notes["carrel.dev/devices"] == pod["metadata"]["annotations"]["carrel.dev/devices"]
+
+
+async def test_an_answer_that_was_lost_is_given_again() -> None:
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        devices = bench.devices(0, 8138)
+        assert await bench.allocated(MEM, devices) == await bench.allocated(MEM, devices)
+
+
+async def test_after_a_restart_the_kubelets_books_say_who_was_served() -> None:
+    async with a_bench() as bench:
+        for name in ("a", "b"):
+            await bench.placed(name, **limits(12207))
+        served = HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 12207)))
+        bench.counter.see(bench.inventory, [served])
+
+        assert bench.inventory.cards_of(
+            MEM, await bench.counter.prefer(MEM, [d.id for d in bench.inventory.memory_devices()], [], 12207)
+        ) == (frozenset({"GPU-n1-1"}), ())
+
+
+async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
+    async with a_bench() as bench:
+        deaf = Allocation(Post(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict))
+        deaf.see(bench.inventory, ())
+        await bench.placed("a", **limits(8138))
+
+        assert not isinstance(await deaf.allocate(MEM, bench.devices(0, 8138)), Refusal)
+
+
+async def test_a_node_without_isolation_says_so_to_its_containers() -> None:
+    async with a_bench() as bench:
+        bench.labels["cgpu.disable.isolation"] = "true"
+        await bench.placed("a", **limits(8138))
+        assert (await bench.allocated(MEM, bench.devices(0, 8138)))["CGPU_DISABLE"] == "true"
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        pytest.param([], "0 devices of aliyun.com/gpu-mem", id="none"),
+        pytest.param([""], "1 unknown ones, such as ''", id="an empty name"),
+        pytest.param(["GPU-n1-0-_-1"], "1 unknown ones", id="a name of another plugin"),
+        pytest.param(["{0}", "{0}"], "named twice", id="one device twice"),
+        pytest.param(["{0}"], "no pod of this node waits for so many", id="an amount that nobody asked for"),
+    ],
+)
+async def test_devices_that_cannot_be_matched_are_refused(devices: list[str], words: str) -> None:
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        known = bench.devices(0, 1)[0]
+        assert words in await bench.refused(MEM, [device.format(known) for device in devices])
+
+
+async def test_a_forged_annotation_gets_no_card_and_does_not_stand_in_anybodys_way() -> None:
+    async with a_bench() as bench:
+        await bench.placed("honest", **limits(8138))
+        forged = await bench.lab.annotations("honest") | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
+        for name, uuid in (("forged", "GPU-n1-0"), ("elsewhere", "GPU-n2-0"), ("no-uuid", ",")):
+            notes = {**forged, "carrel.dev/devices": uuid}
+            pod = await bench.lab.pod(name, annotations=notes, limits={MEM: "8138"})
+            await bench.lab.client.bind(BindTarget("lab", name, pod["metadata"]["uid"], "n1"))
+            await bench.extender.sees(await bench.lab.client.get(PODS, name, "lab"))
+
+        await bench.allocated(MEM, bench.devices(0, 8138))
+        await bench.lab.client.delete(PODS, "honest", "lab", how=Deletion(grace_seconds=0))
+        await eventually(lambda: bench.extender.pods.store.get("honest", "lab") is None)
+
+        reason = await bench.refused(MEM, bench.devices(0, 8138))
+        assert reason == "8138 of aliyun.com/gpu-mem on n1: no Lease gives lab/elsewhere, lab/forged its cards"
+
+
+async def test_a_pod_that_is_going_or_has_run_is_not_meant() -> None:
+    async with a_bench() as bench:
+        pod = await bench.placed("a", **limits(8138))
+        status = MergePatch({"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"phase": "Running"}})
+        await bench.extender.sees(await bench.lab.client.patch(PODS, "a", status, "lab", subresource="status"))
+        assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 8138))
+
+
+async def test_a_lease_that_names_another_card_does_not_confirm() -> None:
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        patch = MergePatch({"metadata": {"annotations": {"carrel.dev/gpu": "GPU-of-before-the-reboot"}}})
+        await bench.lab.client.patch(LEASES, "gpu-n1-0", patch, "carrel")
+        assert "no Lease gives lab/a its cards" in await bench.refused(MEM, bench.devices(0, 8138))
+
+
+async def test_without_an_api_server_it_waits_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it does not wait for ever: the kubelet admits nobody else meanwhile."""
+    monkeypatch.setattr(allocate, "AGAIN_S", 0.0)
+
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        away, clock = Away(bench.lab), bench.lab.clock
+        counter = Allocation(
+            Post(Client(away), "n1", "carrel", clock, clock.seconds, bench.extender.pods.store.snapshot, dict)
+        )
+        counter.see(bench.inventory, ())
+        answer = await counter.allocate(MEM, bench.devices(0, 8138))
+
+    assert isinstance(answer, Refusal) and "cannot be looked up" in answer.reason
+    assert away.calls > 1
