@@ -8,7 +8,8 @@ from markupsafe import Markup, escape
 
 from carrel.adapters.pages import phrases
 
-LEFT, CELL, AXIS = 0, 16, 20
+CELL, AXIS = 24, 20
+"""Heights in pixels; the style sheet knows them too, for the names beside."""
 STEPS = 5
 """Shades. More could not be told apart, least of all in print."""
 

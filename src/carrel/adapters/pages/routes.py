@@ -1,5 +1,9 @@
 """Puts the pages on an app."""
 
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -13,11 +17,11 @@ from carrel.adapters.pages.map_page import MapPage
 from carrel.adapters.pages.shell import STATIC, Shell
 from carrel.adapters.pages.timeline_page import TimelinePage
 from carrel.adapters.pages.usage_page import UsagePage
-from carrel.adapters.problems import Problem, answer_problem
+from carrel.adapters.problems import PROBLEM_JSON
 
 
 def install_pages(app: FastAPI, desk: PagesDesk) -> None:
-    """After `install_identity`: the pages want to know who looks."""
+    """Last of all: the pages want to know who looks, and show what others refuse."""
     shell = Shell(desk)
     router = APIRouter(include_in_schema=False)
     for page in (HomePage, TimelinePage, BookingPage, MapPage, UsagePage, AdminPage):
@@ -34,15 +38,22 @@ def _icon() -> Response:
 
 
 def _say_no_in_pages(app: FastAPI, shell: Shell) -> None:
-    """A browser that wanted a page is told so on a page; programs get the same as data."""
+    """A browser that wanted a page is told on a page what went wrong; programs get it as data, as everywhere."""
+    for kind, answer in tuple(app.exception_handlers.items()):
+        app.add_exception_handler(kind, _paged(answer, shell))
 
-    async def answer(request: Request, problem: Exception) -> Response:
-        assert isinstance(problem, Problem)
+
+def _paged(answer: Callable[..., Any], shell: Shell) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answered(request: Request, error: Exception) -> Response:
+        response: Response = await answer(request, error)
         wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
-        if not wants_page:
-            return await answer_problem(request, problem)
-        response = shell.page(request, None, "problem.html", status=problem.status, problem=problem)
-        response.headers.update(problem.headers)
-        return response
+        if not wants_page or response.headers.get("content-type") != PROBLEM_JSON:
+            return response
+        page = shell.page(request, None, "problem.html", status=response.status_code, problem=json.loads(response.body))
+        kept = {
+            name: value for name, value in response.headers.items() if name not in ("content-type", "content-length")
+        }
+        page.headers.update(kept)
+        return page
 
-    app.add_exception_handler(Problem, answer)
+    return answered

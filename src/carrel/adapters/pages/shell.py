@@ -19,7 +19,7 @@ from carrel.ports.people import Person
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 THEMES = ("light", "dark")
-PLACES = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Cluster map"), ("/usage", "Usage"), ("/admin", "Admin"))
+PLACES = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Map"), ("/usage", "Usage"), ("/admin", "Admin"))
 """Admin is shown to admins only."""
 
 

@@ -224,7 +224,7 @@ def _bar(record: BookingRecord, person: Person) -> Bar:
         end=booking.ends,
         cards=booking.cards,
         label=name if booking.cards == 1 else f"{name} · {booking.cards}",
-        title=f"{booking.user}: {amount} of {phrases.model(booking.model)}, {length}",
+        title=f"{'You' if is_mine else booking.user}: {amount} of {phrases.model(booking.model)}, {length}",
         link=f"/bookings/{booking.id}" if is_mine else "",
         is_share=booking.share,
     )

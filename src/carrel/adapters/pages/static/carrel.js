@@ -100,6 +100,7 @@
 
   // Dragging. A finger scrolls instead, and taps to choose.
   let drag = null;
+  let isFinger = false;
   const cellAt = (svg, x) =>
     cellsOf(svg).find((cell) => {
       const box = cell.querySelector("rect").getBoundingClientRect();
@@ -108,8 +109,9 @@
   const bounds = () => [drag.from.dataset.day, drag.to.dataset.day].sort();
 
   timeline.addEventListener("pointerdown", (event) => {
+    isFinger = event.pointerType === "touch";
     const svg = event.target.closest("svg[data-model]");
-    if (!svg || event.button || event.pointerType === "touch" || event.target.closest("a:not(.day)")) return;
+    if (!svg || event.button || isFinger || event.target.closest("a:not(.day)")) return;
     const cell = cellAt(svg, event.clientX);
     if (!cell) return;
     drag = { svg, from: cell, to: cell };
@@ -132,7 +134,7 @@
     const cell = event.target.closest("a.day");
     if (!cell || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    if (event.pointerType === "touch" || !event.detail) {
+    if (isFinger || !event.detail) {
       choose(modelOf(cell), cell.dataset.day, cell.dataset.day);
       reveal();
     }

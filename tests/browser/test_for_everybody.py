@@ -1,0 +1,89 @@
+"""Every page, in both themes, at every width: nothing that keeps somebody from using it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from carrel.adapters.memory.http import serve
+from tests.browser.opened import a_service, signed_in
+from tests.kit.gpus import a_node
+from tests.kit.lab import a_lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+PAGES = ("/", "/timeline", "/map", "/usage", "/admin", "/no-such-page")
+RULES = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+COLOURS = {"type": "rule", "values": ["color-contrast"]}
+
+
+async def found_by_axe(page: Page) -> list[str]:
+    """What axe calls serious or critical, where: all of it in the light theme, and the colours of the dark one too."""
+    await page.evaluate(AXE)
+    found = []
+    for theme, what in (("light", RULES), ("dark", COLOURS)):
+        await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type] # these two words are right
+        result: dict[str, Any] = await page.evaluate("what => axe.run(document, {runOnly: what})", what)
+        found += [
+            f"{page.url} ({theme}) {each['id']}: {each['help']}: {node['html'][:200]}"
+            for each in result["violations"]
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+    return found
+
+
+async def test_axe_finds_nothing_serious_on_any_page(browser: Browser, tmp_path: Path) -> None:
+    nodes = [a_node("n1", islands="aabb"), a_node("n2", cards=1, unusable="unhealthy: XID 79")]
+    async with (
+        a_lab(nodes, in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada", "platform-admin") as page,
+    ):
+        await page.goto("/timeline")
+        await page.get_by_role("button", name="Book", exact=True).click()
+        await expect(page.get_by_role("status").first).to_contain_text("Booked.")
+        wrong = await found_by_axe(page)
+        for path in (*PAGES, "/sign-in"):
+            await page.goto(path)
+            for summary in await page.locator("summary").all():
+                await summary.click()
+            wrong += await found_by_axe(page)
+
+        assert not wrong, "\n".join(wrong)
+
+
+async def test_no_page_is_wider_than_the_smallest_screen(browser: Browser, service: str) -> None:
+    async with signed_in(browser, service, "ada", "platform-admin", viewport={"width": 320, "height": 640}) as page:
+        widths = {}
+        for path in PAGES:
+            await page.goto(path)
+            widths[path] = await page.evaluate("document.documentElement.scrollWidth")
+
+        assert widths == dict.fromkeys(PAGES, 320)
+
+
+async def test_the_theme_is_the_systems_until_one_chooses_another(browser: Browser, service: str) -> None:
+    async with signed_in(browser, service, "ada", color_scheme="light") as page:
+        ground = "getComputedStyle(document.body).backgroundColor"
+        light = await page.evaluate(ground)
+        await page.get_by_role("button", name="Light or dark").click()
+        dark = await page.evaluate(ground)
+        await page.goto("/timeline")
+
+        assert dark != light
+        assert await page.evaluate(ground) == dark
+
+
+async def test_everything_comes_from_the_service_itself(browser: Browser, service: str) -> None:
+    async with signed_in(browser, service, "ada", "platform-admin") as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for path in PAGES:
+            await page.goto(path)
+
+        assert len(asked) > len(PAGES)
+        assert [url for url in asked if not url.startswith(service)] == []

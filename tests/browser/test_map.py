@@ -1,0 +1,58 @@
+"""The map changes when a pod starts, without a reload."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from carrel.adapters.memory.http import serve
+from tests.browser.opened import a_service, signed_in
+from tests.kit.gpus import a_node
+from tests.kit.lab import a_lab
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_a_card_fills_when_a_pod_starts_and_says_whose_it_is(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        a_lab([a_node("n1", cards=2)], in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada") as page,
+        lab.replica() as scheduler,
+    ):
+        await page.goto("/map")
+        shares = page.locator("#card-GPU-n1-0 .share")
+        await expect(page.locator(".card-link")).to_have_count(2)
+        await expect(shares).to_have_count(0)
+        await expect(page.locator(".figure").first).to_have_text("2 of 2")
+        await page.locator("#card-GPU-n1-0").focus()
+
+        told = {"carrel.dev/tier": "booked", "carrel.dev/user": "ada@lab.example"}
+        pod = await lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"}, annotations=told)
+        assert await scheduler.bind(pod, "n1") is None
+
+        await expect(shares).to_have_count(1)
+        await expect(page.locator("#card-GPU-n1-0 .share.booked")).to_have_count(1)
+        await expect(page.locator(".figure").first).to_have_text("1 of 2")
+        await expect(page.locator("#card-GPU-n1-0")).to_be_focused()
+        await page.locator("#card-GPU-n1-0").click()
+        pods = page.get_by_role("region", name="Pods on this card")
+        await expect(pods).to_contain_text("lab/train")
+        await expect(pods).to_contain_text("ada@lab.example")
+        await page.goto("/")
+        await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
+
+
+async def test_the_service_ends_though_somebody_looks_at_the_map(browser: Browser, tmp_path: Path) -> None:
+    async with a_lab([a_node("n1")], in_real_time=True) as lab, serve(lab.api) as api:
+        service = contextlib.AsyncExitStack()
+        url = await service.enter_async_context(a_service(tmp_path, "--server", api.url))
+        async with signed_in(browser, url, "ada") as page:
+            async with page.expect_response("**/map/stream*"):
+                await page.goto("/map")
+
+            await service.aclose()
+
+            await expect(page.locator("#live")).to_have_text("No connection; trying again")
