@@ -1,10 +1,12 @@
 """Each door's rules allow what the door really calls, and nothing else."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
+from carrel.adapters.certificates import Shown
 from carrel.adapters.kube.client import Client
 from carrel.adapters.kube.leader import Candidate, Election
 from carrel.adapters.memory import EmbeddedApi
@@ -13,10 +15,19 @@ from carrel.adapters.memory.calls import call_of
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.core.reasons import Refusal
 from carrel.core.shares import Holder
-from carrel.manifests import rbac
-from carrel.ports.cluster import Deletion
+from carrel.doors.webhook import WebhookSettings
+from carrel.doors.webhook.assembly import Customs, Webhook
+from carrel.doors.webhook.running import keep_certificates
+from carrel.manifests import rbac, webhooks
+from carrel.ports.cluster import Deletion, JsonPatch
 from carrel.protocols.carrel import CardRecord
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
+from carrel.protocols.kubernetes.resources import (
+    GPU_CLAIMS,
+    MUTATING_WEBHOOKS,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+)
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.hand_over import End
 from carrel.usecases.observe import KnownLease
@@ -99,10 +110,32 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
         await _revoke(lab, carrel)
 
 
+async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
+    """Makes its certificates, tells the API server whom to trust, makes a new one, and reads what it decides by."""
+    for each in webhooks():
+        await lab.client.create(MUTATING_WEBHOOKS if each["kind"].startswith("Mut") else VALIDATING_WEBHOOKS, each)
+    client, shown = Client(recorder), Shown()
+    webhook = Webhook(client, None, Customs("carrel"))
+    running = asyncio.gather(webhook.mirror.run(), keep_certificates(client, WebhookSettings(), shown))
+    try:
+        await webhook.mirror.wait_synced()
+        await shown.wait_something()
+        first = shown.pair
+        away = JsonPatch([{"op": "remove", "path": "/data/tls.crt"}])
+        await lab.client.patch(SECRETS, "carrel-webhook-tls", away, "carrel")
+        await eventually(lambda: shown.pair != first)
+    finally:
+        running.cancel()
+
+
 @pytest.mark.parametrize(
     ("door", "opened"),
-    [("carrel-extender", open_the_extender), ("carrel-controller", open_the_controller)],
-    ids=["extender", "controller"],
+    [
+        ("carrel-extender", open_the_extender),
+        ("carrel-controller", open_the_controller),
+        ("carrel-webhook", open_the_webhook),
+    ],
+    ids=["extender", "controller", "webhook"],
 )
 async def test_a_door_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]

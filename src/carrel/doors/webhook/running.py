@@ -42,7 +42,7 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
             where = Where(settings.api_url, settings.gpu_stats_url, settings.api_token)
             service = await until.enter_async_context(contextlib.aclosing(MaiaClient(where)))
         webhook = Webhook(client, service, customs_of(settings))
-        keep = _kept_by_others(settings, shown) if settings.tls_folder else _kept_by_us(client, settings, shown)
+        keep = show_files(settings, shown) if settings.tls_folder else keep_certificates(client, settings, shown)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(webhook.mirror.run()), tasks.create_task(keep)]
             await _serve_until(stop, webhook, shown, settings)
@@ -70,7 +70,7 @@ async def _serve_until(stop: asyncio.Event, webhook: Webhook, shown: Shown, sett
         first.cancel()
 
 
-async def _kept_by_us(client: Client, settings: WebhookSettings, shown: Shown) -> None:
+async def keep_certificates(client: Client, settings: WebhookSettings, shown: Shown) -> None:
     """Whenever somebody changed the Secret or a configuration, and every so often."""
     names = Names(settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names())
     lifetimes = Lifetimes(certificate=timedelta(days=settings.certificate_days))
@@ -101,7 +101,7 @@ async def _kept(certificates: Certificates, shown: Shown) -> bool:
     return True
 
 
-async def _kept_by_others(settings: WebhookSettings, shown: Shown) -> None:
+async def show_files(settings: WebhookSettings, shown: Shown) -> None:
     assert settings.tls_folder is not None
     certificate, key = settings.tls_folder / "tls.crt", settings.tls_folder / "tls.key"
     while True:
