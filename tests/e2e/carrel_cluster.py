@@ -42,8 +42,7 @@ class CarrelCluster:
         self.api = api
         self._port = _free_port()
         self.extender = self.start_extender()
-        carrel = [sys.executable, "-m", "carrel"]
-        api.start("controller", [*carrel, "controller", "--kubeconfig", api.kubeconfig, "--port", "0"])
+        self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
         config = scheduler_config(f"1.{api.minor}", Extender(f"http://127.0.0.1:{self._port}", timeout_s=150))
         api.start_scheduler("gpu-scheduler", config["extenders"])
 
@@ -52,6 +51,10 @@ class CarrelCluster:
         process = self.api.start("extender", [*command, "--port", str(self._port)])
         process.wait_until("ready", self._is_ready)
         return process
+
+    def start_controller(self, *options: str | Path) -> Process:
+        command = [sys.executable, "-m", "carrel", "controller", "--port", "0", *options]
+        return self.api.start("controller", command)
 
     def _is_ready(self) -> bool:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
