@@ -1,8 +1,7 @@
 """The booking service in this process, on a database, and callers who speak to it as their own token says."""
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +12,7 @@ from carrel.adapters.identity import Buckets, Identity, Limits, Means, Premises,
 from carrel.adapters.identity.secrets import hashed
 from carrel.adapters.store.bookings import SqlBookings
 from carrel.adapters.store.database import Database
+from carrel.adapters.store.letters import SqlOutbox
 from carrel.adapters.web import AsgiApp
 from carrel.core.bookings import Rules
 from carrel.core.gpus import MiB
@@ -143,16 +143,8 @@ def opened_on(database: Database, rules: Rules = NORMAL_RULES, zone: str = "Euro
     lab = Lab(SqlBookings(database), shelf, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
     roles = RoleBook(lab_admins=frozenset({ADMIN}))
     identity = Identity(people, roles, Means(), Premises(), Buckets(MANY, clock.seconds), clock)
-    service = Service(lab, identity, MAIA_TOKEN, zone, limits=Limits(address=MANY))
+    service = Service(lab, identity, SqlOutbox(database), MAIA_TOKEN, zone, limits=Limits(address=MANY))
     return Opened(service, booking_app(service), clock, shelf, people)
-
-
-@contextlib.asynccontextmanager
-async def a_booking_service(url: str, rules: Rules = NORMAL_RULES) -> AsyncIterator[Opened]:
-    database = Database(url)
-    await database.migrate()
-    yield opened_on(database, rules)
-    await database.aclose()
 
 
 def at(days: float) -> str:

@@ -4,4 +4,6 @@ database.py    the connection, its transactions, and bringing the tables up to d
 tables.py      the tables
 migrations/    how they came to be
 bookings.py    the BookingStore port
+people.py      the People port: sessions, errands, tokens, grants
+letters.py     the Outbox port
 """

@@ -166,3 +166,29 @@ tokens = Table(
     Column("revoked_at", Instant),
     UniqueConstraint("person", "id"),
 )
+
+letters = Table(
+    "letters",
+    metadata,
+    Column("id", String(255), primary_key=True),
+    Column("way", String(32), primary_key=True),
+    Column("occasion", String(32), nullable=False),
+    Column("person", String(320), nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("booking", String(64), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("facts", JSON, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("due_at", Instant),  # None once it was told or given up
+    Column("done_at", Instant),
+    Column("failure", Text, nullable=False),
+    Index(None, "due_at"),
+    Index(None, "done_at"),
+)
+
+marks = Table(
+    "marks",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("number", BigInteger, nullable=False),  # how far somebody has read the log
+)

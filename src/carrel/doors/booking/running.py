@@ -16,10 +16,12 @@ from carrel.adapters.pages import ClusterSight
 from carrel.adapters.simulation.cluster_file import read_cluster
 from carrel.adapters.store.bookings import SqlBookings
 from carrel.adapters.store.database import Database
+from carrel.adapters.store.letters import SqlOutbox
 from carrel.adapters.store.people import SqlPeople
 from carrel.adapters.web import Address, serving
 from carrel.core.gpus import Node
 from carrel.doors.booking.app import booking_app
+from carrel.doors.booking.letters import Stationery, keep_telling, ways_of
 from carrel.doors.booking.people import Surroundings, identity_of
 from carrel.doors.booking.service import Service
 from carrel.doors.booking.settings import BookingSettings
@@ -28,6 +30,7 @@ from carrel.ports.bookings import StoreUnavailable
 from carrel.protocols import Malformed
 from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled
 from carrel.usecases.consult import Lab
+from carrel.usecases.notify import Notifier
 from carrel.wiring import Carrel, utc_now
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,7 @@ FINISH_S = 20
 """How long calls under way may take when the process is asked to end: a live map would never end by itself."""
 HOUSEKEEPING_S = 5.0
 FORGET_S = 600.0
-"""How often sessions whose time is over are removed."""
+"""How often sessions whose time is over, and old letters, are removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +80,13 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         people = SqlPeople(database)
         identity = identity_of(settings, Surroundings(people, http, client, utc_now))
         service = _service(ground, carrel, identity)
+        stationery = Stationery(http, service.lab.zone, utc_now, identity.premises.public_url)
+        notifier = Notifier(service.outbox, service.lab.store, ways_of(settings, stationery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(carrel, people):
+            async with _tasks(carrel, people, notifier):
                 await stop.wait()
                 service.leaving.set()
     log.info("left")
@@ -98,7 +103,8 @@ def _service(ground: _Ground, carrel: Carrel | None, identity: Identity) -> Serv
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
-    return Service(lab, identity, settings.maia_token, settings.zone, sight, settings.limits())
+    outbox = SqlOutbox(ground.database)
+    return Service(lab, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
 
 
 def _sight(carrel: Carrel) -> ClusterSight:
@@ -113,10 +119,10 @@ def _sight(carrel: Carrel) -> ClusterSight:
 
 
 @contextlib.asynccontextmanager
-async def _tasks(carrel: Carrel | None, people: SqlPeople) -> AsyncIterator[None]:
+async def _tasks(carrel: Carrel | None, people: SqlPeople, notifier: Notifier) -> AsyncIterator[None]:
     """What goes on beside the calls."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(_forget(people))]
+        running = [group.create_task(_forget(people, notifier)), group.create_task(keep_telling(notifier))]
         if carrel is not None:
             running += [group.create_task(carrel.mirror.run()), group.create_task(_keep_house(carrel))]
         yield
@@ -130,10 +136,11 @@ async def _keep_house(carrel: Carrel) -> None:
         await asyncio.sleep(HOUSEKEEPING_S)
 
 
-async def _forget(people: SqlPeople) -> None:
+async def _forget(people: SqlPeople, notifier: Notifier) -> None:
     while True:
         try:
             await people.forget_expired(utc_now())
+            await notifier.forget()
         except StoreUnavailable as error:
             log.warning("store_unavailable: %s", error)
         await asyncio.sleep(FORGET_S)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from carrel.adapters.identity import Identity
 from carrel.adapters.identity.gate import Limits
 from carrel.adapters.pages import ClusterSight
+from carrel.ports.letters import Outbox
 from carrel.usecases.book import Bookings
 from carrel.usecases.consult import Consulting, Lab
 
@@ -22,6 +23,7 @@ DEFAULT_LIMITS = Limits()
 class Service:
     lab: Lab
     identity: Identity
+    outbox: Outbox
     maia_token: str = field(default="", repr=False)
     """Empty: MAIA's clients are not served."""
     zone_name: str = "UTC"

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from carrel.core.bookings import Rules
+from carrel.doors.booking.letters import LetterSettings, mistakes_in_letters
 from carrel.doors.booking.people import PeopleSettings, mistakes
 from carrel.protocols.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BookingSettings(PeopleSettings, DialectSettings, ServingSettings):
+class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997
@@ -88,7 +89,7 @@ class BookingSettings(PeopleSettings, DialectSettings, ServingSettings):
 
     def wrong(self) -> list[str]:
         """Everything that cannot be used, at once."""
-        found = list(mistakes(self, self.bind_address))
+        found = [*mistakes(self, self.bind_address), *mistakes_in_letters(self)]
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -1,7 +1,6 @@
 """/api/v1: what there is, what is free, when; the rules; the feed for calendars."""
 
-from collections.abc import Iterable
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -26,6 +25,7 @@ from carrel.doors.booking.api.models import (
 from carrel.doors.booking.service import TheService
 from carrel.ports.bookings import Availability, BookingRecord, No, Reason
 from carrel.ports.people import Scope
+from carrel.protocols.ical import CalendarEvent, calendar
 from carrel.protocols.kubernetes.time import seconds
 
 router = APIRouter(tags=["calendar"])
@@ -113,7 +113,8 @@ async def feed(service: TheService, secret: str) -> Response:
     found = await service.consulting.feed(secret) if secret.isascii() else None
     if found is None:
         raise problem_of(No(Reason.NOT_FOUND, "There is no such feed, or it was revoked."))
-    return Response(_calendar(found, service.lab.now()), media_type="text/calendar; charset=utf-8")
+    text = calendar(map(_event, found), service.lab.now(), "GPU bookings")
+    return Response(text, media_type="text/calendar; charset=utf-8")
 
 
 def _model_out(found: Availability) -> ModelOut:
@@ -131,45 +132,17 @@ def _model_out(found: Availability) -> ModelOut:
     )
 
 
-def _calendar(records: Iterable[BookingRecord], now: datetime) -> str:
-    """RFC 5545. A booking that is changed keeps its UID and raises its SEQUENCE; one that never was is CANCELLED."""
-    lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//Carrel//Bookings//EN", "X-WR-CALNAME:GPU bookings"]
-    for record in records:
-        booking = record.booking
-        ends = booking.ends if booking.counts else booking.end
-        what = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
-        lines += [
-            "BEGIN:VEVENT",
-            f"UID:{booking.id}@carrel",
-            f"SEQUENCE:{record.version - 1}",
-            f"DTSTAMP:{_stamp(now)}",
-            f"DTSTART:{_stamp(booking.start)}",
-            f"DTEND:{_stamp(ends)}",
-            f"STATUS:{'CONFIRMED' if booking.counts else 'CANCELLED'}",
-            f"SUMMARY:{_escaped(f'GPU: {what}{booking.model}')}",
-            f"DESCRIPTION:{_escaped(' · '.join(filter(None, (words(ends - booking.start), record.note))))}",
-            "END:VEVENT",
-        ]
-    lines.append("END:VCALENDAR")
-    return "".join(f"{folded}\r\n" for line in lines for folded in _folded(line))
-
-
-def _stamp(moment: datetime) -> str:
-    return moment.strftime("%Y%m%dT%H%M%SZ")
-
-
-def _escaped(text: str) -> str:
-    for letter in ("\\", ";", ","):
-        text = text.replace(letter, f"\\{letter}")
-    return text.replace("\n", "\\n")
-
-
-def _folded(line: str) -> Iterable[str]:
-    """Lines are at most 75 octets long; what follows begins with a space. No character is cut in two."""
-    piece = ""
-    for letter in line:
-        if len((piece + letter).encode()) > 75:
-            yield piece
-            piece = " "
-        piece += letter
-    yield piece
+def _event(record: BookingRecord) -> CalendarEvent:
+    """A booking that is changed keeps its uid; one that never was is cancelled."""
+    booking = record.booking
+    ends = booking.ends if booking.counts else booking.end
+    what = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
+    return CalendarEvent(
+        uid=f"{booking.id}@carrel",
+        sequence=record.version - 1,
+        start=booking.start,
+        end=ends,
+        summary=f"GPU: {what}{booking.model}",
+        description=" · ".join(filter(None, (words(ends - booking.start), record.note))),
+        is_cancelled=not booking.counts,
+    )

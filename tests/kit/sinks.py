@@ -1,0 +1,77 @@
+"""Where letters arrive in tests: a mail server and an HTTP server that keep what they get, and refuse on request."""
+
+import asyncio
+import contextlib
+import email
+import email.policy
+from collections.abc import AsyncIterator
+from email.message import EmailMessage
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from carrel.adapters.web import Address, serving
+
+
+class MailSink:
+    """Speaks as much SMTP as a client needs to hand over a message."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.messages: list[EmailMessage] = []
+        self.refusal = ""
+        """Said to the recipient, such as `550 nobody lives here`."""
+        self.is_cut = False
+        """The connection ends after the message was taken, before that is said."""
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator["MailSink"]:
+        server = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        self.url = f"smtp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            yield self
+            server.close()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def say(line: str) -> None:
+            writer.write(f"{line}\r\n".encode())
+
+        say("220 sink")
+        while line := (await reader.readline()).decode().strip():
+            verb = line.split()[0].upper()
+            if verb == "RCPT" and self.refusal:
+                say(self.refusal)
+            elif verb == "DATA":
+                say("354 go on")
+                raw = (await reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")
+                message = email.message_from_bytes(raw, policy=email.policy.default)
+                assert isinstance(message, EmailMessage)
+                self.messages.append(message)
+                if self.is_cut:
+                    break
+                say("250 taken")
+            else:
+                say("221 bye" if verb == "QUIT" else "250 ok")
+                if verb == "QUIT":
+                    break
+        writer.close()
+
+
+class PostSink:
+    def __init__(self) -> None:
+        self.url = ""
+        self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.status = 204
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator["PostSink"]:
+        async def take(request: Request) -> Response:
+            self.posts.append((dict(request.headers), await request.body()))
+            return Response(status_code=self.status)
+
+        app = Starlette(routes=[Route("/hook", take, methods=["POST"])])
+        async with serving(app, Address()) as url:
+            self.url = f"{url}/hook"
+            yield self
