@@ -1,0 +1,149 @@
+"""The device plugin, over real gRPC: it is offered, asked, restarted, and asked nonsense."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from carrel.adapters.kubelet import KubeletPodResources, Plugin
+from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
+from carrel.core.reasons import Refusal
+from carrel.ports.node import HandedOver, Unreachable
+from carrel.protocols.kubelet import Device
+from tests.kit.eventually import eventually
+from tests.kit.kubelet import StandInKubelet, a_kubelet
+
+MEM = "aliyun.com/gpu-mem"
+TWO = [Device("a", True), Device("b", True)]
+
+
+class Counter:
+    """Gives `a` to whoever asks for one, and refuses everything else."""
+
+    async def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        return sorted(available)[:size]
+
+    async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
+        return {"CARD": "a"} if list(devices) == ["a"] else Refusal(f"nobody waits for {len(devices)} of {resource}")
+
+
+@contextlib.asynccontextmanager
+async def running(kubelet: StandInKubelet, wanted: list[bool] | None = None) -> AsyncIterator[Plugin]:
+    is_wanted = wanted if wanted is not None else [True]
+    plugin = Plugin(MEM, kubelet.folder / "ours.sock", Counter(), lambda: is_wanted[0])
+    await plugin.offer(TWO)
+    task = asyncio.ensure_future(plugin.run())
+    try:
+        yield plugin
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        assert not (kubelet.folder / "ours.sock").exists(), "it leaves nothing behind"
+
+
+async def test_it_registers_and_offers_its_devices() -> None:
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        await eventually(lambda: plugin.is_registered)
+        (request,) = kubelet.registered
+        assert (request.version, request.resource_name, request.endpoint) == ("v1beta1", MEM, "ours.sock")
+        assert request.options.get_preferred_allocation_available
+        assert await kubelet.healthy(MEM) == ["a", "b"]
+
+
+async def test_a_device_that_turns_unhealthy_is_withdrawn_and_comes_back() -> None:
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        await eventually(lambda: plugin.is_registered)
+        async with kubelet.plugin(MEM) as calls:
+            messages = calls.ListAndWatch(wire.Empty(), timeout=60).__aiter__()
+            seen = []
+            for health in ([True, True], [True, False], [True, True]):
+                await plugin.offer([Device(name, is_well) for name, is_well in zip("ab", health, strict=True)])
+                seen.append([device.health for device in (await messages.__anext__()).devices])
+    assert seen == [["Healthy", "Healthy"], ["Healthy", "Unhealthy"], ["Healthy", "Healthy"]]
+
+
+async def test_devices_are_handed_over_and_preferred_as_the_counter_says() -> None:
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        await eventually(lambda: plugin.is_registered)
+        assert await kubelet.allocate(MEM, ["a"]) == {"CARD": "a"}
+        async with kubelet.plugin(MEM) as calls:
+            asked = wire.ContainerPreferredAllocationRequest(available_deviceIDs=["b", "a"], allocation_size=1)
+            answer = await calls.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[asked]))
+            assert list(answer.container_responses[0].deviceIDs) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        pytest.param([], "the call names no container", id="no container"),
+        pytest.param([[]], f"nobody waits for 0 of {MEM}", id="a container without devices"),
+        pytest.param([["x", "y"]], f"nobody waits for 2 of {MEM}", id="devices that nobody waits for"),
+        pytest.param([["a"], ["x"]], f"nobody waits for 1 of {MEM}", id="one of two containers"),
+    ],
+)
+async def test_what_cannot_be_matched_is_an_error_and_never_a_device(containers: list[list[str]], words: str) -> None:
+    asked = [wire.ContainerAllocateRequest(devicesIDs=ids) for ids in containers]
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        await eventually(lambda: plugin.is_registered)
+        async with kubelet.plugin(MEM) as calls:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await calls.Allocate(wire.AllocateRequest(container_requests=asked), timeout=60)
+    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "nobody waits for" in (refused.value.details() or "") or "names no container" in (
+        refused.value.details() or ""
+    )
+
+
+async def test_it_registers_again_when_the_kubelet_was_restarted() -> None:
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        for times in (1, 2, 3):
+            await eventually(lambda times=times: len(kubelet.registered) >= times and plugin.is_registered)  # type: ignore[misc] # bound now
+            assert await kubelet.healthy(MEM) == ["a", "b"]
+            await kubelet.stop()
+            await kubelet.start()
+        await eventually(lambda: len(kubelet.registered) >= 4)
+
+
+async def test_it_registers_again_when_its_socket_vanishes() -> None:
+    async with a_kubelet() as kubelet, running(kubelet) as plugin:
+        await eventually(lambda: plugin.is_registered)
+        (kubelet.folder / "ours.sock").unlink()
+        await eventually(lambda: len(kubelet.registered) == 2)
+        assert await kubelet.healthy(MEM) == ["a", "b"]
+
+
+async def test_it_waits_for_a_kubelet_that_is_not_there_yet(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_kubelet() as kubelet:
+        await kubelet.stop()
+        async with running(kubelet) as plugin:
+            await eventually(lambda: "plugin_not_registered" in caplog.text)
+            await kubelet.start()
+            await eventually(lambda: plugin.is_registered)
+    assert caplog.text.count("plugin_not_registered") <= 2, "the same trouble is told once"
+
+
+async def test_it_makes_way_for_another_plugin_and_comes_back() -> None:
+    async with a_kubelet() as kubelet:
+        wanted = [False]
+        async with running(kubelet, wanted) as plugin:
+            wanted[0] = True
+            await eventually(lambda: plugin.is_registered)
+            wanted[0] = False
+            await eventually(lambda: not plugin.is_registered and not (kubelet.folder / "ours.sock").exists())
+            wanted[0] = True
+            await eventually(lambda: len(kubelet.registered) == 2)
+
+
+async def test_the_kubelets_books_are_read() -> None:
+    async with a_kubelet() as kubelet:
+        books = KubeletPodResources(kubelet.pod_resources)
+        kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(f"device-{i}" for i in range(200_000)))]
+        assert await books.handed_over() == kubelet.handed_over
+
+
+async def test_a_kubelet_that_does_not_answer_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(Unreachable, match="UNAVAILABLE"):
+        await KubeletPodResources(tmp_path / "no.sock").handed_over()

@@ -1,0 +1,98 @@
+"""A kubelet as far as device plugins see it: takes registrations, hears which devices there are, comes for some."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import grpc
+
+from carrel.adapters.kubelet.wire import deviceplugin_pb2 as devices
+from carrel.adapters.kubelet.wire import deviceplugin_pb2_grpc as plugin_calls
+from carrel.adapters.kubelet.wire import podresources_pb2 as resources
+from carrel.adapters.kubelet.wire import podresources_pb2_grpc as resource_calls
+from carrel.ports.node import HandedOver
+
+
+class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResourcesListerServicer):
+    """Both of its sockets are in one folder. It can be stopped and started again, as a real one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registered: list[devices.RegisterRequest] = []
+        self.handed_over: Sequence[HandedOver] = ()
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.folder / "pod-resources.sock"
+
+    async def start(self) -> None:
+        """Like the real one, it removes all sockets that it finds."""
+        for old in self.folder.glob("*.sock"):
+            old.unlink()
+        self._server = grpc.aio.server()
+        plugin_calls.add_RegistrationServicer_to_server(self, self._server)
+        resource_calls.add_PodResourcesListerServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self.folder / 'kubelet.sock'}")
+        self._server.add_insecure_port(f"unix:{self.pod_resources}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        await self._server.stop(grace=None)
+
+    async def Register(self, request: devices.RegisterRequest, context: object) -> devices.Empty:  # noqa: N802
+        self.registered.append(request)
+        return devices.Empty()
+
+    async def List(self, request: object, context: object) -> resources.ListPodResourcesResponse:  # noqa: N802
+        pods = [
+            resources.PodResources(
+                name=each.pod,
+                namespace=each.namespace,
+                containers=[
+                    resources.ContainerResources(
+                        name=each.container,
+                        devices=[resources.ContainerDevices(resource_name=each.resource, device_ids=each.devices)],
+                    )
+                ],
+            )
+            for each in self.handed_over
+        ]
+        return resources.ListPodResourcesResponse(pod_resources=pods)
+
+    # --- what it asks of a plugin ------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def plugin(self, resource: str) -> AsyncIterator[plugin_calls.DevicePluginStub]:
+        endpoint = next(each.endpoint for each in reversed(self.registered) if each.resource_name == resource)
+        async with grpc.aio.insecure_channel(f"unix:{self.folder / endpoint}") as channel:
+            yield plugin_calls.DevicePluginStub(channel)
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> dict[str, str]:
+        """Raises `grpc.aio.AioRpcError` if the plugin says no."""
+        async with self.plugin(resource) as plugin:
+            request = devices.AllocateRequest(container_requests=[devices.ContainerAllocateRequest(devicesIDs=ids)])
+            answer = await plugin.Allocate(request, timeout=60)
+            return dict(answer.container_responses[0].envs)
+
+    async def healthy(self, resource: str) -> list[str]:
+        """The devices that the plugin would hand over now."""
+        async with self.plugin(resource) as plugin:
+            async for message in plugin.ListAndWatch(devices.Empty(), timeout=60):
+                return [device.ID for device in message.devices if device.health == "Healthy"]
+        raise AssertionError("the plugin said nothing")
+
+
+@contextlib.asynccontextmanager
+async def a_kubelet() -> AsyncIterator[StandInKubelet]:
+    # Not pytest's own folder: the path of a socket may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
+        kubelet = StandInKubelet(Path(folder))
+        await kubelet.start()
+        try:
+            yield kubelet
+        finally:
+            await asyncio.shield(kubelet.stop())

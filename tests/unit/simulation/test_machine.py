@@ -1,0 +1,75 @@
+"""The cards of one machine from a file, which may be edited while somebody looks."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from carrel.adapters.simulation.machine import SimulatedMachine
+from carrel.protocols import Malformed
+
+GOOD = """\
+cards:
+  - {model: NVIDIA-RTX-A6000, memoryMiB: 49140}
+  - {model: NVIDIA-RTX-A6000, memoryMiB: 49140}
+"""
+FAILED = GOOD.replace("49140}\n  -", '49140, unusable: "XID 79"}\n  -')
+BAD = GOOD.replace("memoryMiB: 49140}\n  -", "memoryMiB: lots}\n  -")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cards.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+async def test_an_edited_file_changes_the_cards_and_keeps_their_names(file: Path) -> None:
+    machine = SimulatedMachine(file, "n1")
+    before = await machine.look()
+    changed = asyncio.ensure_future(machine.wait_changed())
+    file.write_text(FAILED)
+    await asyncio.wait_for(changed, 60)
+    after = await machine.look()
+
+    assert [gpu.unusable for gpu in before.gpus] == ["", ""]
+    assert [gpu.unusable for gpu in after.gpus] == ["XID 79", ""]
+    assert [gpu.uuid for gpu in before.gpus] == [gpu.uuid for gpu in after.gpus]
+    assert SimulatedMachine(file, "n2")._gpus[0].uuid != after.gpus[0].uuid
+
+
+async def test_a_file_that_cannot_be_read_is_told_with_its_line_and_the_cards_stay_as_they_were(file: Path) -> None:
+    machine = SimulatedMachine(file, "n1")
+    good = (await machine.look()).gpus
+
+    for text, words in (
+        (BAD, "cards.yaml: line 2 ($.cards[0].memoryMiB) is 'lots'; expected Expected `int`, got `str`"),
+        ("cards: [", "line 1"),
+        ("nodes: []", "unknown field `nodes`"),
+    ):
+        file.write_text(text)
+        look = await machine.look()
+        assert look.gpus == good
+        assert words in look.trouble
+    file.unlink()
+    assert (await machine.look()).gpus == good
+    file.write_text(FAILED)
+    look = await machine.look()
+    assert (look.trouble, [gpu.unusable for gpu in look.gpus]) == ("", ["XID 79", ""])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(BAD, id="a word where a number belongs"),
+        pytest.param("", id="an empty file"),
+        pytest.param("cards: 3", id="no list"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 0}", id="a card without memory"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown word"),
+        pytest.param("\tcards: []", id="not YAML"),
+    ],
+)
+def test_nobody_begins_with_a_file_that_cannot_be_read(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(Malformed, match="line 1|line 2"):
+        SimulatedMachine(file, "n1")

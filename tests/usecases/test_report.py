@@ -1,0 +1,114 @@
+"""A node's cards are reported when they change and as a sign of life; an old look undoes nothing."""
+
+from datetime import timedelta
+from typing import Any
+
+from carrel.core.gpus import Node
+from carrel.ports.cluster import MergePatch
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
+from carrel.usecases.compare import Findings
+from carrel.usecases.report import Report, Reporter
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+
+NODE = a_node("n1", islands="aa")
+
+
+async def status(lab: Lab, name: str = "n1") -> dict[str, Any]:
+    found: dict[str, Any] = (await lab.client.get(GPU_NODE_STATUSES, name)).get("status", {})
+    return found
+
+
+def report(lab: Lab, node: Node = NODE, **more: Any) -> Report:
+    return Report(node, Findings({"GPU-n1-0": ["uid-a"]}), lab.clock.now, **more)
+
+
+async def test_the_object_is_made_if_there_is_none_and_says_everything() -> None:
+    async with a_lab([]) as lab:
+        assert await Reporter(lab.client, lab.clock).report(report(lab, memory_unit="MiB"))
+
+        body = await lab.client.get(GPU_NODE_STATUSES, "n1")
+        assert body["spec"] == {"nodeName": "n1"}
+        said = body["status"]
+        assert {key: said[key] for key in ("total", "heartbeat", "mode", "memoryUnit")} == {
+            "total": 2,
+            "heartbeat": "2026-11-16T12:00:00Z",
+            "mode": "native",
+            "memoryUnit": "MiB",
+        }
+        assert said["devices"][0] == {
+            "id": 0,
+            "uuid": "GPU-n1-0",
+            "model": "NVIDIA-RTX-A6000",
+            "memoryMiB": 16276,
+            "health": "Healthy",
+            "island": "a",
+            "bandwidthGBps": 0,
+            "inUseBy": ["uid-a"],
+        }
+
+
+async def test_nothing_new_is_not_said_again_until_a_sign_of_life_is_due() -> None:
+    async with a_lab([]) as lab:
+        reporter = Reporter(lab.client, lab.clock)
+        assert await reporter.report(report(lab))
+        lab.clock.now += timedelta(seconds=10)
+        assert not await reporter.report(report(lab))
+        lab.clock.now += timedelta(seconds=10)
+        assert await reporter.report(report(lab))
+        assert (await status(lab))["heartbeat"] == "2026-11-16T12:00:20Z"
+
+
+async def test_news_is_said_at_once_and_what_is_over_is_taken_back() -> None:
+    async with a_lab([]) as lab:
+        reporter = Reporter(lab.client, lab.clock)
+        await reporter.report(report(lab, message="no NVIDIA driver answers", memory_unit="MiB"))
+        assert await reporter.report(report(lab))
+        assert not {"message", "memoryUnit"} & set(await status(lab))
+        assert await reporter.report(report(lab, a_node("n1", unusable="XID 79")))
+        assert [card["reason"] for card in (await status(lab))["devices"]] == ["XID 79"] * 2
+
+
+async def test_an_older_look_never_replaces_a_newer_one() -> None:
+    async with a_lab([]) as lab:
+        old, new = Reporter(lab.client, lab.clock), Reporter(lab.client, lab.clock)
+        await old.report(report(lab))
+        slept = report(lab, a_node("n1", cards=1))
+        lab.clock.now += timedelta(seconds=40)
+        await new.report(report(lab))
+
+        assert not await old.report(slept)
+        assert (await status(lab))["total"] == 2
+        assert await old.report(report(lab)), "what it sees now is news again"
+
+
+async def test_a_heartbeat_from_a_wrong_clock_does_not_silence_the_agent_for_ever() -> None:
+    async with a_lab([]) as lab:
+        await Reporter(lab.client, lab.clock).report(report(lab))
+        future = MergePatch({"status": {"heartbeat": "2031-01-01T00:00:00Z"}})
+        await lab.client.patch(GPU_NODE_STATUSES, "n1", future, subresource="status")
+
+        assert await Reporter(lab.client, lab.clock).report(report(lab))
+
+
+async def test_a_deleted_object_is_made_again() -> None:
+    async with a_lab([]) as lab:
+        reporter = Reporter(lab.client, lab.clock)
+        await reporter.report(report(lab))
+        await lab.client.delete(GPU_NODE_STATUSES, "n1")
+        lab.clock.now += timedelta(seconds=30)
+        assert await reporter.report(report(lab))
+        assert (await status(lab))["total"] == 2
+
+
+async def test_the_number_of_cards_is_on_the_node_and_is_put_back_when_the_kubelet_forgot_it() -> None:
+    async with a_lab([NODE]) as lab, lab.replica() as replica:
+        reporter, writes = Reporter(replica.cluster, lab.clock), replica.transport.writes
+        node = replica.nodes.store.get("n1")
+        await reporter.count_cards(None, 3)
+        await reporter.count_cards(node, 2)
+        assert writes == []
+
+        await reporter.count_cards(node, 3)
+        amounts = (await lab.client.get(NODES, "n1"))["status"]
+        assert amounts["capacity"]["aliyun.com/gpu-count"] == amounts["allocatable"]["aliyun.com/gpu-count"] == "3"
