@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 CARREL = [sys.executable, "-m", "carrel"]
-LIMIT_S = 120
+LIMIT_S = 240
+KUBECTL = re.compile(r"kubectl --server (http://127\.0\.0\.1:\d+)")
 
 PODS = ("gpushare-", "gpushare-two-containers-", "claim-", "claim-island-", "kai-half-", "kai-memory-", "whole-")
 DIALECTS = {*PODS, "carrel-vector-"}
@@ -39,36 +40,49 @@ def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
     raise AssertionError(f"the demo ended before it said {wanted!r}:\n{''.join(lines)}")
 
 
-def test_pods_of_every_dialect_are_placed_and_a_pod_with_two_dialects_is_told_why_it_waits(
-    demo: subprocess.Popen[str],
-) -> None:
-    shown = "".join(lines_until(demo, r"two-dialects-\w+ waits"))
-    url = re.search(r"http://127\.0\.0\.1:\d+", shown)
+def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: subprocess.Popen[str]) -> None:
+    shown = "".join(lines_until(demo, r"too-large-\w+ waits"))
+    url = KUBECTL.search(shown)
     assert url is not None
+    tiers: dict[str, set[str]] = {}
     seen: set[str] = set()
     give_up = time.monotonic() + LIMIT_S
-    while not seen >= DIALECTS and time.monotonic() < give_up:
-        with urllib.request.urlopen(f"{url[0]}/api/v1/pods") as answer:
+    while not (seen >= DIALECTS and "booked" in tiers["lab"]) and time.monotonic() < give_up:
+        with urllib.request.urlopen(f"{url[1]}/api/v1/pods") as answer:
             pods = json.load(answer)["items"]
+        for pod in pods:
+            tier = pod["metadata"].get("annotations", {}).get("carrel.dev/tier", "")
+            tiers.setdefault(pod["metadata"]["namespace"], set()).add(tier)
         seen |= {pod["metadata"]["generateName"] for pod in pods if pod["spec"].get("nodeName")}
         time.sleep(0.2)
 
     assert seen >= DIALECTS
-    assert "asks for cards in 2 ways" in shown
+    assert "booked" in tiers["lab"]
+    assert "opportunistic" in tiers["vision"]
+
+
+def test_its_booking_service_shows_who_has_booked_what(demo: subprocess.Popen[str]) -> None:
+    pages = re.search(r"book at (http://127\.0\.0\.1:\d+)", lines_until(demo, "book at http")[-1])
+    assert pages is not None
+
+    with urllib.request.urlopen(f"{pages[1]}/maia-api/gpu-stats/") as answer:
+        free = json.load(answer)["gpu"]
+
+    assert set(free) == {"NVIDIA-A100-SXM4-80GB", "NVIDIA-RTX-A6000", "Tesla-T4"}
 
 
 def test_why_explain_and_inspect_work_against_it(demo: subprocess.Popen[str]) -> None:
-    shown = "".join(lines_until(demo, r"two-dialects-\w+ waits"))
-    url, pod = re.search(r"http://127\.0\.0\.1:\d+", shown), re.search(r"(\w+)/(two-dialects-\w+) waits", shown)
+    shown = "".join(lines_until(demo, r"too-large-\w+ waits"))
+    url, pod = KUBECTL.search(shown), re.search(r"(\w+)/(too-large-\w+) waits", shown)
     assert url is not None
     assert pod is not None
 
     def ask(*words: str) -> str:
-        command = [*CARREL, *words, "--server", url[0]]
+        command = [*CARREL, *words, "--server", url[1]]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
-    assert "asks for cards in 2 ways" in ask("why", f"pod/{pod[2]}", "-n", pod[1])
-    assert "asks for cards in 2 ways" in ask("explain", f"pod/{pod[2]}", "-n", pod[1])
+    assert "16 whole cards" in ask("why", f"pod/{pod[2]}", "-n", pod[1])
+    assert "16 whole cards" in ask("explain", f"pod/{pod[2]}", "-n", pod[1])
     assert "Allocated/Total GPU Memory In Cluster:" in ask("inspect")
 
 

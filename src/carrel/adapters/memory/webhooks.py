@@ -5,6 +5,7 @@ import base64
 import binascii
 import ssl
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import aiohttp
@@ -75,8 +76,12 @@ class Caller:
 
 def _trust(client_config: Json) -> ssl.SSLContext | bool:
     bundle = client_config.get("caBundle")
-    if not bundle:
-        return True
+    return _trusting(bundle) if bundle else True
+
+
+@lru_cache(maxsize=16)
+def _trusting(bundle: str) -> ssl.SSLContext:
+    """The same one for the same bundle: with another, aiohttp would not use a connection again."""
     try:
         return ssl.create_default_context(cadata=base64.b64decode(bundle).decode("ascii"))
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError) as error:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -13,17 +13,25 @@ import aiohttp
 
 from carrel.adapters.extender import extender_app
 from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.memory import EmbeddedApi, Settings
 from carrel.adapters.memory.http import serve
 from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.adapters.web import Address, serving
 from carrel.core.gpus import Node
 from carrel.doors.demo.screen import View
+from carrel.doors.demo.staff import Badges, make_bookings, staff
 from carrel.doors.demo.stand_in import StandIn
 from carrel.doors.demo.workload import Workload
-from carrel.manifests import crds
+from carrel.manifests import crds, priority_classes, webhooks
 from carrel.ports.cluster import ClusterError, NotFound
-from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES, PODS
+from carrel.protocols.kubernetes.resources import (
+    CRDS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    VALIDATING_WEBHOOKS,
+)
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.wiring import NAMESPACE, Carrel, desk_of, utc_now
 
@@ -49,13 +57,16 @@ class Play:
 
     def __init__(self, client: Client, url: str) -> None:
         self.url = url
+        self.pages = ""
+        """Where the booking service is, once it is open."""
         self.carrel = Carrel(client)
         self._waiting: dict[str, str] = {}
         self._story: deque[str] = deque(maxlen=STORY)
         self._placed = 0
 
     def view(self) -> View:
-        headline = f"Carrel demo · {self._placed} pods placed · kubectl --server {self.url} get pods -A"
+        pages = f"book at {self.pages} · " if self.pages else ""
+        headline = f"Carrel demo · {self._placed} pods placed · {pages}kubectl --server {self.url} get pods -A"
         return View(self.carrel.books.ledger, dict(self._waiting), tuple(self._story), headline)
 
     async def run(self) -> None:
@@ -66,15 +77,15 @@ class Play:
             aiohttp.ClientSession() as session,
             asyncio.TaskGroup() as binds,
         ):
-            self._tell(f"kube-scheduler would ask {extender}/carrel")
+            self.tell(f"kube-scheduler would ask {extender}/carrel")
             scheduler = StandIn(session, binds, extender)
             while True:
                 try:
                     for freed in await self.carrel.collector.collect():
-                        self._tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
+                        self.tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
                     await self._schedule(scheduler)
                 except (ClusterError, aiohttp.ClientError) as error:
-                    self._tell(f"no answer: {error}")
+                    self.tell(f"no answer: {error}")
                 await asyncio.sleep(ROUND_S)
 
     async def _schedule(self, scheduler: StandIn) -> None:
@@ -90,7 +101,7 @@ class Play:
             if why:
                 waiting[title] = why
                 if self._waiting.get(title) != why:
-                    self._tell(f"{title} waits: {why}")
+                    self.tell(f"{title} waits: {why}")
         self._waiting = waiting
 
     async def _attempt(self, scheduler: StandIn, pod: Pod, nodes: list[str]) -> str:
@@ -108,40 +119,69 @@ class Play:
     def _tell_bound(self, pod: Pod, node: str, error: str) -> None:
         title = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if error:
-            self._tell(f"{title} was not bound: {error}")
+            self.tell(f"{title} was not bound: {error}")
             return
         self._placed += 1
         held = self.carrel.books.ledger.shares_of(pod.metadata.uid)
         cards = [card for card in self.carrel.books.ledger.cards(node) if card.gpu.uuid in held]
         where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
-        self._tell(f"{title} placed on {where}")
+        self.tell(f"{title} placed on {where}")
 
-    def _tell(self, line: str) -> None:
+    def tell(self, line: str) -> None:
         self._story.append(f"{utc_now():%H:%M:%S}  {line}")
 
 
 @asynccontextmanager
 async def playing(script: Script) -> AsyncIterator[Play]:
     """The demo runs while the block does."""
-    api = EmbeddedApi()
-    client = Client(api)
-    async with serve(api, port=script.port) as served, asyncio.TaskGroup() as tasks:
-        for crd in crds():
-            await client.create(CRDS, crd)
-        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
-        play = Play(client, served.url)
-        mirror = play.carrel.mirror
-        kubelets = Kubelets(client, script.nodes, play.carrel.pods, utc_now)
-        workload = Workload(client, script.manifests, Random(script.seed))  # noqa: S311 # a show, not a secret
+    badges, address = Badges(), _WebhookAddress()
+    api = EmbeddedApi(Settings(tokens=badges.users(), service_address=address))
+    people = Client(api)
+    async with aclosing(api), serve(api, port=script.port) as served, asyncio.TaskGroup() as tasks:
+        await _install(people)
+        play = Play(Client(badges.worn("extender", api)), served.url)
+        kubelets = Kubelets(people, script.nodes, play.carrel.pods, utc_now)
+        workload = Workload(people, script.manifests, Random(script.seed), play.tell)  # noqa: S311 # a show, no secret
         await kubelets.announce()
         await workload.prepare()
-        running = [tasks.create_task(mirror.run())]
-        await mirror.wait_synced()
+        running = [tasks.create_task(play.carrel.mirror.run())]
+        await play.carrel.mirror.wait_synced()
         running.append(tasks.create_task(kubelets.run()))
         running.append(tasks.create_task(play.run()))
-        running.append(tasks.create_task(workload.run(script.every_s, script.stay_s, script.pods)))
+        opening = tasks.create_task(_open_doors(play, badges, address, script, workload))
         try:
             yield play
         finally:
-            for task in running:
+            for task in (*running, opening):
                 task.cancel()
+
+
+class _WebhookAddress:
+    """Where the webhook's Service leads: there is no network of Services here."""
+
+    def __init__(self) -> None:
+        self.url = ""
+
+    def __call__(self, namespace: str, name: str, port: int) -> str:
+        return self.url or "https://127.0.0.1:9"  # nobody listens there
+
+
+async def _install(client: Client) -> None:
+    for crd in crds():
+        await client.create(CRDS, crd)
+    for priority in priority_classes():
+        await client.create(PRIORITY_CLASSES, priority)
+    for hook in webhooks():
+        mutates = hook["kind"] == MUTATING_WEBHOOKS.kind
+        await client.create(MUTATING_WEBHOOKS if mutates else VALIDATING_WEBHOOKS, hook)
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
+
+
+async def _open_doors(play: Play, badges: Badges, address: _WebhookAddress, script: Script, workload: Workload) -> None:
+    """People come when the doors are open: a pod that nobody admitted would have no tier."""
+    play.tell("booking service, webhook and controller are starting")
+    async with staff(play.url, badges) as opened:
+        address.url, play.pages = opened.webhook, opened.booking
+        await make_bookings(opened, workload.owners(), script.nodes, utc_now())
+        play.tell(f"book at {opened.booking}: say who you are, there is no password")
+        await workload.run(script.every_s, script.stay_s, script.pods)

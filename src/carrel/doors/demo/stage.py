@@ -12,6 +12,7 @@ from rich.live import Live
 from carrel.adapters.simulation.cluster_file import read_cluster
 from carrel.doors.demo.play import Play, Script, playing
 from carrel.doors.demo.screen import plain, render
+from carrel.doors.demo.staff import NotOpened
 from carrel.doors.demo.workload import read_manifests
 from carrel.protocols import Malformed
 
@@ -25,8 +26,8 @@ def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: flo
         nodes = read_cluster(*_read(cluster, "cluster.yaml"))
         manifests = read_manifests(*_read(pods, "pods.yaml"))
         asyncio.run(_show(Script(nodes, manifests, seed=seed, port=port), seconds))
-    except (Malformed, OSError) as error:
-        print(f"✗ The demo cannot start\n  {error}", file=sys.stderr)
+    except* (Malformed, OSError, NotOpened) as errors:
+        print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -39,16 +39,23 @@ def read_manifests(text: str, source: str) -> list[Json]:
 
 
 class Workload:
-    def __init__(self, cluster: Cluster, manifests: Iterable[Json], chance: Random) -> None:
+    def __init__(
+        self, cluster: Cluster, manifests: Iterable[Json], chance: Random, tell: Callable[[str], None]
+    ) -> None:
         self._cluster = cluster
         self._manifests = list(manifests)
         self._chance = chance
+        self._tell = tell
+
+    def owners(self) -> list[str]:
+        """Each namespace is a person's: whose pods those are, says the webhook."""
+        return [_owner(namespace) for namespace in self._namespaces()]
 
     async def prepare(self) -> None:
         """Namespaces and claims, which stay."""
-        namespaces = {manifest["metadata"].get("namespace", "default") for manifest in self._manifests}
-        for name in sorted(namespaces):
-            await self._create_once(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in self._namespaces():
+            metadata = {"name": name, "annotations": {"owner": _owner(name)}}
+            await self._create_once(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         for manifest in self._manifests:
             if manifest["kind"] == GPU_CLAIMS.kind:
                 await self._create_once(GPU_CLAIMS, manifest, manifest["metadata"].get("namespace", "default"))
@@ -73,11 +80,17 @@ class Workload:
             )
         except AlreadyExists:
             return  # a manifest with a fixed name whose pod is still there
+        except ClusterError as error:
+            self._tell(f"refused: {error.message}")
+            return
         await asyncio.sleep(stay_s)
         try:
             await self._cluster.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
         except NotFound:
             return
+
+    def _namespaces(self) -> list[str]:
+        return sorted({manifest["metadata"].get("namespace", "default") for manifest in self._manifests})
 
     async def _create_once(self, resource: Any, body: Json, namespace: str = "") -> None:
         try:
@@ -87,3 +100,7 @@ class Workload:
         except ClusterError as error:
             name = body["metadata"].get("name")
             raise Malformed(f"{body['kind']} {name}", "the manifest", name, error.message) from None
+
+
+def _owner(namespace: str) -> str:
+    return f"{namespace}@lab.example"
