@@ -1,0 +1,195 @@
+"""The webhook on a real API server: tiers, forged keys, generated pods, renewed certificates, and what a kill means."""
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from carrel.protocols.kubernetes.resources import SECRETS
+from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.pods import create, eventually, namespace, pod
+from tests.e2e.webhook import BookingService, Somebody, Webhook, a_booking_service, sealed_with
+from tests.kit.any_pod import any_pod
+from tests.usecases.test_admit import PROTECTED, PROTECTED_LABELS
+
+GPU = {"nvidia.com/gpu": "1"}
+ALICE, EVE = "alice@lab.example", "eve@lab.example"
+MODEL = "NVIDIA-RTX-A6000"
+GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
+ROTATIONS, PER_ROTATION, PER_SECOND = 11, 10, 20
+NAMES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+Json = dict[str, Any]
+
+
+class Bed:
+    def __init__(self, cluster: CarrelCluster, webhook: Webhook, service: BookingService) -> None:
+        self.cluster, self.webhook, self.service = cluster, webhook, service
+        self.api = cluster.api
+        self.alice, self.eve = (Somebody(cluster.api, name) for name in (ALICE, EVE))
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Bed]:
+    with (
+        sealed_with("a key"),
+        a_booking_service() as service,
+        carrel_cluster("admission", [a_node("n1", [49140])]) as cluster,
+    ):
+        service.model, service.free = MODEL, {MODEL: 1}
+        service.until[ALICE] = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+        webhook = Webhook(cluster.api, "--api-url", service.url, "--gpu-stats-url", service.url)
+        webhook.install()
+        yield Bed(cluster, webhook, service)
+
+
+def made(who: Somebody, namespace: str, manifest: Json, query: str = "") -> Json:
+    status, answer = who.call("POST", f"/api/v1/namespaces/{namespace}/pods{query}", manifest)
+    assert status == 201, answer
+    return answer
+
+
+def test_the_api_server_takes_the_tier_the_priority_and_the_environment(bed: Bed) -> None:
+    with namespace(bed.api) as ours:
+        booked = made(bed.alice, ours, pod("booked", limits=GPU), "?dryRun=All")
+        other = made(bed.eve, ours, pod("other", limits=GPU), "?dryRun=All")
+        cpu = made(bed.eve, ours, pod("cpu"), "?dryRun=All")
+
+    assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
+    assert booked["metadata"]["annotations"]["carrel.dev/gpu-model"] == MODEL
+    assert (booked["spec"]["priorityClassName"], booked["spec"]["priority"]) == ("carrel-booked", 1000)
+    assert booked["spec"]["preemptionPolicy"] == "Never"
+    assert (other["spec"]["priorityClassName"], other["spec"]["priority"]) == ("carrel-opportunistic", 0)
+    assert other["metadata"]["annotations"]["terminate-at"] == "1900-01-01T08:00:00Z"
+    for each in (booked, other):
+        assert [variable["name"] for variable in each["spec"]["containers"][0]["env"]] == list(NAMES)
+        assert each["spec"]["schedulerName"] == "gpu-scheduler"
+    assert cpu["spec"]["schedulerName"] == "default-scheduler" and "annotations" not in cpu["metadata"]
+
+
+def test_a_pod_runs_on_cpu_when_no_card_is_free(bed: Bed) -> None:
+    bed.service.free = {MODEL: 0}
+    try:
+        # What was heard before counts for a few seconds.
+        eventually(lambda: not _asks_for_a_gpu(made(bed.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
+        booked = made(bed.alice, "default", pod("full", limits=GPU), "?dryRun=All")
+    finally:
+        bed.service.free = {MODEL: 1}
+    eventually(lambda: _asks_for_a_gpu(made(bed.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
+    assert _asks_for_a_gpu(booked)
+
+
+def _asks_for_a_gpu(manifest: Json) -> bool:
+    asks = "nvidia.com/gpu" in str(manifest["spec"]["containers"][0]["resources"])
+    if not asks:
+        assert manifest["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+        assert manifest["spec"]["schedulerName"] == "default-scheduler"
+    return asks
+
+
+def test_forged_keys_are_stripped_on_create_and_refused_later(bed: Bed) -> None:
+    with namespace(bed.api) as ours:
+        forged = pod("forged", limits=GPU)
+        forged["metadata"] |= {"annotations": PROTECTED, "labels": PROTECTED_LABELS}
+        created = made(bed.eve, ours, forged)
+        path = f"/api/v1/namespaces/{ours}/pods/forged"
+
+        assert not created["metadata"].get("labels")
+        assert set(created["metadata"]["annotations"]) & PROTECTED.keys() == {
+            "carrel.dev/tier",
+            "carrel.dev/user",
+            "terminate-at",
+            "carrel.dev/admitted",
+        }
+        assert created["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
+        assert created["metadata"]["annotations"]["carrel.dev/user"] == EVE
+        for group, keys in (("annotations", PROTECTED), ("labels", PROTECTED_LABELS)):
+            for key in keys:
+                for where in (path, f"{path}/status"):
+                    status, answer = bed.eve.call("PATCH", where, {"metadata": {group: {key: "forged"}}})
+                    assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
+        status, answer = bed.eve.call("PATCH", path, {"metadata": {"annotations": {"terminate-at": None}}})
+        assert status == 403, answer
+        binding = {"metadata": {"name": "forged", "annotations": {"carrel.dev/devices": "GPU-0"}}}
+        binding |= {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}  # type: ignore[dict-item] # any JSON
+        status, answer = bed.eve.call("POST", f"{path}/binding", binding)
+        assert status == 403 and "carrel.dev/devices" in answer["message"], answer
+        assert bed.eve.call("PATCH", path, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
+
+
+def test_what_is_generated_is_answered_settled_and_never_with_a_5xx(bed: Bed) -> None:
+    random, refused, asked = Random(7), 0, 0
+    with namespace(bed.api) as ours:
+        path = f"/api/v1/namespaces/{ours}/pods?dryRun=All"
+        for _ in range(GENERATED):
+            status, first = bed.alice.call("POST", path, any_pod(random))
+            assert status in (201, 400, 403, 422), first
+            refused += status != 201
+            if status != 201:
+                continue
+            asked += first["spec"]["schedulerName"] == "gpu-scheduler"
+            status, again = bed.alice.call("POST", path, _as_written(first))
+            assert status == 201, again
+            assert again["spec"] == first["spec"]
+            assert again["metadata"].get("annotations") == first["metadata"].get("annotations")
+            assert again["metadata"].get("labels") == first["metadata"].get("labels")
+    assert asked > GENERATED / 10 and refused > GENERATED / 100, "they are of every kind"
+
+
+def _as_written(pod: Json) -> Json:
+    """What the API server answered, as somebody would send it."""
+    ours = ("generateName", "annotations", "labels", "ownerReferences")
+    metadata = {key: pod["metadata"][key] for key in ours if key in pod["metadata"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
+
+
+def test_certificates_are_renewed_ten_times_while_pods_are_made_and_no_call_fails(bed: Bed) -> None:
+    secret = SECRETS.path("carrel", "carrel-webhook-tls")
+    shown: set[str] = set()
+    with namespace(bed.api) as ours:
+        path, begin = f"/api/v1/namespaces/{ours}/pods?dryRun=All", time.monotonic()
+        for call in range(ROTATIONS * PER_ROTATION):
+            if call % PER_ROTATION == 0:
+                shown.add(bed.api.call("GET", secret)["data"]["tls.crt"])
+                # Once in between the authority is renewed too.
+                away = "ca.key" if call == 5 * PER_ROTATION else "tls.crt"
+                bed.api.call("PATCH", secret, {"data": {away: None}})
+            status, answer = bed.eve.call("POST", path, pod("during", limits=GPU))
+            # The failure of a webhook is ignored by the API server; the seal shows that there was none.
+            assert status == 201 and "carrel.dev/admitted" in answer["metadata"].get("annotations", {}), answer
+            # The API server keeps its connection; this is a new one.
+            assert bed.webhook.greet() == 200
+            time.sleep(max(0.0, begin + call / PER_SECOND - time.monotonic()))
+    assert len(shown) >= ROTATIONS - 1
+
+
+def test_a_webhook_that_is_killed_stops_no_other_pod_and_lets_no_gpu_pod_have_a_card(bed: Bed) -> None:
+    eventually(lambda: not any(bed.cluster.held().values()))
+    with namespace(bed.api) as ours:
+        bed.webhook.kill()
+        try:
+            assert made(bed.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
+            unseen = pod("unseen", limits=GPU, schedulerName="gpu-scheduler")
+            unseen["metadata"]["annotations"] = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z"}
+            made(bed.eve, ours, unseen)
+            path = f"/api/v1/namespaces/{ours}/pods/unseen"
+            said = eventually(lambda: _why_it_waits(bed.api.call("GET", path)))
+        finally:
+            bed.webhook.start()
+        assert "it was not admitted by Carrel's webhook" in said and "create it again" in said
+        assert not any(bed.cluster.held().values())
+
+        bed.api.call("DELETE", f"{path}?gracePeriodSeconds=0")
+        create(bed.api, ours, pod("left-alone"))
+        made(bed.alice, ours, pod("seen", limits=GPU))
+        running = eventually(lambda: bed.cluster.pods(ours)["seen"]["spec"].get("nodeName"))
+        assert running == "n1"
+
+
+def _why_it_waits(pod: Json) -> str:
+    found = [each for each in pod["status"].get("conditions", []) if each["type"] == "PodScheduled"]
+    assert not pod["spec"].get("nodeName")
+    return str(found[0].get("message", "")) if found else ""

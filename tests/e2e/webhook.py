@@ -1,0 +1,156 @@
+"""`carrel webhook` on a real API server, a booking service that says what a test wants, and people."""
+
+import base64
+import http.client
+import json
+import os
+import socket
+import ssl
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from carrel.manifests import priority_classes, webhooks
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES, VALIDATING_WEBHOOKS
+from testbed.control_plane import ApiServer
+from testbed.processes import Process
+
+Json = dict[str, Any]
+
+ADMIN = "admin"
+"""Whom the processes of Carrel run as in these tests."""
+
+
+class BookingService:
+    """Speaks MAIA's JSON. `until`: person → the end of the booking; `free`: model → free cards."""
+
+    def __init__(self) -> None:
+        self.until: dict[str, str] = {}
+        self.model = ""
+        self.free: dict[str, int] = {}
+        self.url = ""
+
+    def verdict(self, enquiry: Mapping[str, Any]) -> Json:
+        until = self.until.get(enquiry["user_email"])
+        return (
+            {"schedulable": True, "until": until, "gpu": self.model} if until else {"schedulable": False, "until": None}
+        )
+
+
+@contextmanager
+def a_booking_service() -> Iterator[BookingService]:
+    service = BookingService()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self._say(service.verdict(json.loads(self.rfile.read(int(self.headers["content-length"])))))
+
+        def do_GET(self) -> None:
+            self._say({"gpu": service.free, "gpu_allocations": {}})
+
+        def _say(self, answer: Json) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """The webhook's own log is kept."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    service.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Webhook:
+    """Its process, on one address for as long as the API server knows it."""
+
+    def __init__(self, api: ApiServer, *options: str | Path) -> None:
+        self.api = api
+        self._options = options
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._port = int(listener.getsockname()[1])
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.process = self.start()
+
+    def start(self) -> Process:
+        command = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig, "--leave-after", "0"]
+        own = ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        process = self.api.start("webhook", [*command, *own, *self._options])
+        process.wait_until("ready", self._is_ready)
+        self.process = process
+        return process
+
+    def kill(self) -> None:
+        self.process.program.kill()
+        self.process.program.wait()
+
+    def install(self) -> None:
+        """Tells the API server about it, and waits until it is trusted."""
+        for each in priority_classes():
+            self.api.call("POST", PRIORITY_CLASSES.path(), each)
+        paths = []
+        for each in webhooks():
+            for webhook in each["webhooks"]:
+                webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
+            kind = MUTATING_WEBHOOKS if each["kind"].startswith("Mut") else VALIDATING_WEBHOOKS
+            self.api.call("POST", kind.path(), each)
+            paths.append(kind.path(name="carrel"))
+        self.process.wait_until("trusted", lambda: all(self._is_trusted(path) for path in paths))
+
+    def greet(self) -> int:
+        """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""
+        found = self.api.call("GET", MUTATING_WEBHOOKS.path(name="carrel"))["webhooks"][0]["clientConfig"]["caBundle"]
+        context = ssl.create_default_context(cadata=base64.b64decode(found).decode())
+        with urllib.request.urlopen(f"{self.url}/healthz", timeout=30, context=context) as answer:
+            return int(answer.status)
+
+    def _is_trusted(self, path: str) -> bool:
+        return all(each["clientConfig"].get("caBundle") for each in self.api.call("GET", path)["webhooks"])
+
+    def _is_ready(self) -> bool:
+        anybody = ssl._create_unverified_context()  # only whether it is ready; the API server does verify
+        with urllib.request.urlopen(f"{self.url}/readyz", timeout=5, context=anybody) as answer:
+            return bool(answer.status == 200)
+
+
+class Somebody:
+    """A person with every right, whom Carrel does not trust. Keeps one connection open."""
+
+    def __init__(self, api: ApiServer, name: str) -> None:
+        pair = api.authority.client(name, ["system:masters"])
+        context = ssl.create_default_context(cafile=api.authority.certificate)
+        context.load_cert_chain(pair.certificate, pair.key)
+        where = urlsplit(api.url)
+        assert where.hostname is not None
+        self._connection = http.client.HTTPSConnection(where.hostname, where.port, context=context, timeout=60)
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Json]:
+        """The status, and what was answered: an object, or a Status with a message."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        data = None if body is None else json.dumps(body)
+        self._connection.request(method, path, data, {"Content-Type": kind})
+        answer = self._connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+@contextmanager
+def sealed_with(key: str) -> Iterator[None]:
+    """All doors that are opened in the block have this key."""
+    os.environ["CARREL_SEAL_KEY"] = key
+    try:
+        yield
+    finally:
+        del os.environ["CARREL_SEAL_KEY"]
