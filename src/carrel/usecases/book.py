@@ -204,7 +204,8 @@ class Bookings:
         )
         own = await self._own(reading, old)
         verdict = check_change(old, new, own, self.lab.now(), self.lab.rules, self.lab.zone)
-        if old.start <= new.start and new.end <= old.end and new.cards <= old.cards:
+        is_over = not (old.is_planned(self.lab.now()) or old.is_active(self.lab.now()))
+        if is_over or (old.start <= new.start and new.end <= old.end and new.cards <= old.cards):
             return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST if verdict.broken else "")
         seen = await self._with_room(reading, new, verdict)
         return replace(seen, hint=f"carrel show {old.id}" if seen.problems else "")

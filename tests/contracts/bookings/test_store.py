@@ -160,6 +160,11 @@ async def test_a_change_raises_the_version_and_only_from_the_one_before(store: B
             await writing.replace(longer)
 
 
+async def test_half_a_character_is_the_writers_mistake_not_the_stores(store: BookingStore) -> None:
+    with pytest.raises(Malformed, match="text without control characters"):
+        await keep(store, replace(a_record("b1"), note="\ud800"))
+
+
 async def test_maintenance_windows(store: BookingStore) -> None:
     window = Window("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
     async with store.writing() as writing:

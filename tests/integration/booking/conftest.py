@@ -1,19 +1,37 @@
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.kit.booking import Opened, a_booking_service, opened_on
-from tests.kit.databases import Database, database, database_url, postgres_server
+from carrel.adapters.store.database import Database
+from tests.kit.booking import Opened, opened_on
+from tests.kit.databases import database, database_url, postgres_server
 
-__all__ = ["database", "database_url", "on_both", "opened", "postgres_server"]
+__all__ = ["database", "database_url", "on_both", "opened", "postgres_server", "with_tables"]
+
+
+@pytest.fixture(scope="session")
+def with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file whose tables are made, to be copied."""
+    file = tmp_path_factory.mktemp("tables") / "carrel.db"
+
+    async def make() -> None:
+        database = Database(f"sqlite:///{file}")
+        await database.migrate()
+        await database.aclose()
+
+    asyncio.run(make())
+    return file
 
 
 @pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
+async def opened(with_tables: Path, tmp_path: Path) -> AsyncIterator[Opened]:
     """On SQLite: what the two databases promise alike is in tests/contracts/bookings."""
-    async with a_booking_service(f"sqlite:///{tmp_path}/carrel.db") as opened:
-        yield opened
+    database = Database(f"sqlite:///{shutil.copy(with_tables, tmp_path)}")
+    yield opened_on(database)
+    await database.aclose()
 
 
 @pytest.fixture

@@ -124,6 +124,9 @@ def _failures_told() -> Iterator[None]:
         yield
     except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
         raise StoreUnavailable(_first_line(error)) from error
+    except (sqlalchemy.exc.DataError, UnicodeEncodeError):
+        # Somebody's text has a NUL or half a character in it: SQLite would keep the one, PostgreSQL neither.
+        raise Malformed("the request", "a text in it", "(not shown)", "text without control characters") from None
 
 
 def _first_line(error: SQLAlchemyError) -> str:

@@ -6,7 +6,7 @@ from carrel import __version__
 from carrel.adapters.identity import Gate, install_identity
 from carrel.adapters.pages import PagesDesk, install_pages
 from carrel.adapters.web import AsgiApp
-from carrel.doors.booking.api import install_api
+from carrel.doors.booking.api import DOCUMENTED, install_api
 from carrel.doors.booking.health import Measured, Metrics, install_health
 from carrel.doors.booking.maia import install_maia
 from carrel.doors.booking.service import Service
@@ -34,6 +34,7 @@ def fastapi_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=DOCUMENTED,
     )
     app.state.service = service
     install_identity(app, service.identity)

@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Response
 from starlette.requests import Request
 
 from carrel.core.shares import Share
+from carrel.doors.booking.api.models import is_writable
 from carrel.doors.booking.service import Service, TheService
 from carrel.doors.booking.stocktaking import idle_cards
 from carrel.ports.bookings import No, Reason, StoreUnavailable, Wish
@@ -34,6 +35,8 @@ async def schedulability(service: TheService, request: Request) -> Response:
         enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.lab.zone)
     except Malformed as malformed:
         return _said(maia.not_booked([str(malformed)]), 400)
+    if not is_writable(f"{enquiry.user}{enquiry.namespace}{enquiry.wish.model if enquiry.wish else ''}"):
+        return _said(maia.not_booked(["Text without control characters is expected."]), 400)
     if not _knows_token(service, enquiry.token):
         return _said(maia.not_booked(["The token is wrong."]), 403)
     try:

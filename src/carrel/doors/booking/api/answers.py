@@ -12,6 +12,7 @@ from starlette.responses import Response
 from carrel.adapters.problems import PROBLEM_JSON, Problem, answer_problem
 from carrel.doors.booking.api.models import ProblemOut
 from carrel.ports.bookings import No, Reason, StoreUnavailable
+from carrel.protocols import Malformed
 from carrel.protocols.kubernetes.time import seconds
 
 log = logging.getLogger(__name__)
@@ -74,12 +75,18 @@ def install_answers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(StoreUnavailable, _answer_unavailable)
+    app.add_exception_handler(Malformed, _answer_malformed)
     app.add_exception_handler(Exception, _answer_defect)
 
 
 async def _answer_invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return malformed(*((_place(each["loc"]), each["msg"]) for each in error.errors())).response()
+
+
+async def _answer_malformed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Malformed)
+    return malformed((error.field, f"{error.expected} is expected")).response()
 
 
 async def _answer_http(_: Request, error: Exception) -> Response:

@@ -4,7 +4,6 @@ import base64
 import binascii
 import hashlib
 import re
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
@@ -200,10 +199,8 @@ def _write_cursor(cursor: Cursor) -> str:
 def _read_cursor(text: str) -> Cursor:
     try:
         start, id = base64.urlsafe_b64decode(text.encode()).decode("ascii").split(" ")
-        return Cursor(_instant(start), _checked(id))
+        if _ID.fullmatch(id):
+            return Cursor(instant(start, "cursor", "start"), id)
     except (binascii.Error, ValueError, Malformed):
-        raise malformed(("cursor", "a cursor from an earlier answer is expected")) from None
-
-
-def _instant(text: str) -> datetime:
-    return instant(text, "cursor", "start")
+        pass
+    raise malformed(("cursor", "a cursor from an earlier answer is expected"))

@@ -33,8 +33,12 @@ def _instant(value: object) -> datetime:
     return moment.replace(microsecond=0)
 
 
+def is_writable(text: str) -> bool:
+    return not _UNWRITABLE.search(text)
+
+
 def _writable(text: str) -> str:
-    if _UNWRITABLE.search(text):
+    if not is_writable(text):
         raise ValueError("text without control characters is expected")
     return text.strip()
 
