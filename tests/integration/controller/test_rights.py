@@ -19,10 +19,12 @@ from carrel.doors.webhook import WebhookSettings
 from carrel.doors.webhook.assembly import Customs, Webhook
 from carrel.doors.webhook.running import keep_certificates
 from carrel.manifests import rbac, webhooks
-from carrel.ports.cluster import Deletion, JsonPatch
+from carrel.ports.cluster import BindTarget, Deletion, JsonPatch
+from carrel.ports.node import HandedOver
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.resources import (
     GPU_CLAIMS,
+    GPU_NODE_STATUSES,
     MUTATING_WEBHOOKS,
     PODS,
     SECRETS,
@@ -32,6 +34,7 @@ from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.hand_over import End
 from carrel.usecases.observe import KnownLease
 from carrel.usecases.tell import Telling, waiting_note
+from tests.kit.agent import an_agent
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -91,6 +94,22 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         await _wake(lab, carrel)
 
 
+async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
+    """Hands a promised card over and marks its pod; finds another pod that was given a card behind its back."""
+    await lab.client.delete(GPU_NODE_STATUSES, "n1")
+    async with an_agent(lab, recorder) as running, lab.replica() as extender:
+        await eventually(lambda: len(extender.books.ledger.cards("n1")) == 2)
+        assert await extender.bind(await lab.pod("a", limits=GPU_MEM), "n1") is None
+        ids = await running.kubelet.healthy("aliyun.com/gpu-mem")
+        await running.kubelet.allocate("aliyun.com/gpu-mem", ids[:8138])
+        await eventually(lambda: ("", "", "pods", "patch") in recorder.used)
+        stray = await lab.pod("stray", limits=GPU_MEM)
+        await lab.client.bind(BindTarget("lab", "stray", stray["metadata"]["uid"], "n1"))
+        running.kubelet.handed_over = [HandedOver("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
+        await eventually(lambda: ("", "", "events", "create") in recorder.used)
+        await eventually(lambda: ("", "", "nodes/status", "patch") in recorder.used)
+
+
 async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
     """Is elected twice, frees a part of a card and then the rest, tells a pod, writes a claim, wakes a pod, revokes."""
     for name in ("a", "b"):
@@ -134,8 +153,9 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
         ("carrel-extender", open_the_extender),
         ("carrel-controller", open_the_controller),
         ("carrel-webhook", open_the_webhook),
+        ("carrel-agent", open_the_agent),
     ],
-    ids=["extender", "controller", "webhook"],
+    ids=["extender", "controller", "webhook", "agent"],
 )
 async def test_a_door_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]

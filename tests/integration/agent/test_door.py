@@ -1,0 +1,110 @@
+"""The agent as a process: it is probed, told to end, and started with what it cannot use."""
+
+import asyncio
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from carrel.adapters.memory.http import serve
+from carrel.ports.cluster import NotFound
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
+from tests.kit.agent import TWO_CARDS, write_cards
+from tests.kit.eventually import LIMIT_S
+from tests.kit.kubelet import a_kubelet
+from tests.kit.lab import Lab, a_lab
+
+CARREL = (sys.executable, "-m", "carrel", "agent")
+
+
+@contextlib.asynccontextmanager
+async def process(*options: str | Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """The process, and where it listens."""
+    started = await asyncio.create_subprocess_exec(*CARREL, *map(str, options), stderr=asyncio.subprocess.PIPE)
+    assert started.stderr is not None
+    told = ""
+    try:
+        while not (found := re.search(r"listening url=(\S+)", told)):
+            line = (await started.stderr.readline()).decode()
+            assert line, told
+            told += line
+        yield started, found[1]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            started.kill()
+        await started.communicate()
+
+
+async def test_it_is_probed_and_told_to_end() -> None:
+    async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
+        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        where = ["--plugin-folder", kubelet.folder, "--pod-resources", kubelet.pod_resources]
+        options = ["--server", server.url, "--node-name", "n1", "--simulate", kubelet.folder / "cards.yaml", *where]
+        async with process(*options, "--port", "0") as (agent, url), aiohttp.ClientSession() as session:
+            async with asyncio.timeout(LIMIT_S):
+                while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # only asking tells
+                    await asyncio.sleep(0.05)
+            metrics = await (await session.get(f"{url}/metrics")).text()
+            assert 'carrel_node_cards{usable="true"} 2.0' in metrics
+            assert 'carrel_node_plugin_registered{resource="aliyun.com/gpu-mem"} 1.0' in metrics
+            assert (await lab.client.get(GPU_NODE_STATUSES, "n1"))["status"]["total"] == 2
+
+            agent.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(agent.wait(), LIMIT_S) == 0
+        assert not list(kubelet.folder.glob("carrel-*.sock"))
+
+
+async def test_without_a_driver_it_says_so_and_reports_no_cards(tmp_path: Path) -> None:
+    """A library that is none stands before whatever this machine may have."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
+        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *where]
+        agent = await asyncio.create_subprocess_exec(
+            *CARREL, *options, env={"LD_LIBRARY_PATH": str(tmp_path)}, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while "message" not in (status := await _status(lab)):  # noqa: ASYNC110 # only asking tells
+                    await asyncio.sleep(0.05)
+        finally:
+            agent.terminate()
+            _, told = await agent.communicate()
+
+    assert status["total"] == 0
+    assert status["message"].startswith("no NVIDIA driver answers (NVML Shared Library Not Found)")
+    assert "trouble about=cards: no NVIDIA driver answers" in told.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param([], "which node's cards are these?", id="no node"),
+        pytest.param(["--node-name", "n1", "--simulate", "{bad}"], "line 2 ($.cards[0].memoryMiB)", id="a bad file"),
+        pytest.param(["--node-name", "n1", "--simulate", "{none}"], "No such file", id="no file"),
+        pytest.param(["--node-name", "n1", "--memory-unit", "KiB"], "KiB", id="an unknown unit"),
+    ],
+)
+def test_what_it_cannot_use_ends_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
+    bad = tmp_path / "cards.yaml"
+    bad.write_text("cards:\n  - {model: T4, memoryMiB: lots}\n")
+    given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]
+    outcome = subprocess.run([*CARREL, *given], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+    assert outcome.returncode == 2
+    assert words in outcome.stderr
+
+
+async def _status(lab: Lab) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = (await lab.client.get(GPU_NODE_STATUSES, "n1")).get("status", {})
+    except NotFound:
+        return {}
+    return found

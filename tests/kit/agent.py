@@ -1,0 +1,68 @@
+"""An agent in this process: on the embedded API, a stand-in kubelet, and cards from a file."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from carrel.adapters.kube import Client
+from carrel.adapters.kubelet import KubeletPodResources
+from carrel.adapters.simulation.machine import SimulatedMachine
+from carrel.doors.agent.rounds import Agent
+from carrel.doors.agent.settings import AgentSettings
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
+from tests.kit.eventually import eventually
+from tests.kit.kubelet import StandInKubelet, a_kubelet
+from tests.kit.lab import QUICK, Lab
+
+TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276}]
+
+
+@dataclass
+class RunningAgent:
+    lab: Lab
+    kubelet: StandInKubelet
+    agent: Agent
+    cards: Path
+
+    def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
+        write_cards(self.cards, cards)
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.lab.client.get(GPU_NODE_STATUSES, "n1")).get("status", {})
+        return found
+
+    async def devices(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await self.status()).get("devices", [])
+        return found
+
+
+def write_cards(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
+    draft = file.with_suffix(".draft")
+    draft.write_text(yaml.safe_dump({"cards": list(cards)}))
+    draft.rename(file)
+
+
+@contextlib.asynccontextmanager
+async def an_agent(
+    lab: Lab, transport: Any = None, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, **settings: Any
+) -> AsyncIterator[RunningAgent]:
+    """Of the node n1. When the block begins the kubelet has taken its plugin."""
+    async with a_kubelet() as kubelet:
+        file = kubelet.folder / "cards.yaml"
+        write_cards(file, cards)
+        given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
+        books = KubeletPodResources(kubelet.pod_resources)
+        machine = SimulatedMachine(file, "n1")
+        agent = Agent(Client(transport or lab.api), given, machine, books, lab.clock, QUICK)
+        running = asyncio.ensure_future(agent.run())
+        try:
+            await eventually(lambda: agent.memory.is_registered, "the plugin's registration")
+            yield RunningAgent(lab, kubelet, agent, file)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
