@@ -86,9 +86,9 @@ class Webhook:
         self.process = self.start()
 
     def start(self) -> Process:
-        command = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig, "--leave-after", "0"]
-        own = ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
-        process = self.api.start("webhook", [*command, *own, *self._options])
+        command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
+        command += ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        process = self.api.start("webhook", [*command, "--leave-after", "0", *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
         return process
