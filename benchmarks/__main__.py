@@ -7,7 +7,7 @@ python -m benchmarks core       one of them
 import importlib
 import sys
 
-BENCHMARKS = ("core", "client", "embedded_api", "extender")
+BENCHMARKS = ("core", "client", "embedded_api", "extender", "pages")
 
 
 def main(chosen: list[str]) -> int:

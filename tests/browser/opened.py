@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
@@ -81,12 +82,11 @@ async def _wait_url(running: asyncio.subprocess.Process) -> str:
 
 
 @contextlib.asynccontextmanager
-async def signed_in(
-    browser: Browser, url: str, who: str, role: str = "member", **options: object
-) -> AsyncIterator[Page]:
+async def signed_in(browser: Browser, url: str, who: str, role: str = "member", **options: Any) -> AsyncIterator[Page]:
     """`options` are those of a browser's context: the size of its screen, its theme, whether scripts run."""
-    still = {"base_url": url, "locale": "en-GB", "reduced_motion": "reduce"}  # nothing is half way when it is looked at
-    context = await browser.new_context(**{**still, **options})  # type: ignore[arg-type] # passed through
+    # Without motion: nothing is half way when it is looked at.
+    usual: dict[str, Any] = {"base_url": url, "locale": "en-GB", "reduced_motion": "reduce"}
+    context = await browser.new_context(**{**usual, **options})
     context.set_default_timeout(LIMIT_S * 1000)
     page = await context.new_page()
     errors: list[str] = []

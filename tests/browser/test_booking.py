@@ -2,6 +2,7 @@
 
 import re
 from datetime import date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -96,7 +97,7 @@ async def test_everything_can_be_done_with_the_keyboard_alone(browser: Browser, 
 
 
 async def test_a_phone_will_do(browser: Browser, service: str) -> None:
-    phone = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True}
+    phone: dict[str, Any] = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True}
     async with signed_in(browser, service, "dev", **phone) as page:
         await page.goto("/timeline")
         assert await page.evaluate("document.documentElement.scrollWidth") <= 320

@@ -49,7 +49,9 @@ def _paged(answer: Callable[..., Any], shell: Shell) -> Callable[[Request, Excep
         wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
         if not wants_page or response.headers.get("content-type") != PROBLEM_JSON:
             return response
-        page = shell.page(request, None, "problem.html", status=response.status_code, problem=json.loads(response.body))
+        page = shell.page(
+            request, None, "problem.html", status=response.status_code, problem=json.loads(bytes(response.body))
+        )
         kept = {
             name: value for name, value in response.headers.items() if name not in ("content-type", "content-length")
         }

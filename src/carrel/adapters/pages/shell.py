@@ -67,7 +67,7 @@ class Shell:
                 template,
                 person=person,
                 places=[place for place in PLACES if place[0] != "/admin" or (person and person.is_lab_admin)],
-                here=request.url.path,
+                here="/" + request.url.path.split("/")[1],
                 theme=theme if theme in THEMES else "",
                 csrf=identity.csrf_token(request),
                 now=self.desk.now(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import Enum
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
@@ -68,21 +68,36 @@ class Window:
     days: int
     zone: tzinfo
 
-    def midnight(self, number: int) -> datetime:
-        """The instant at which the number-th day begins."""
-        return datetime.combine(self.first + timedelta(days=number), time(), self.zone).astimezone(UTC)
+    @cached_property
+    def dates(self) -> list[date]:
+        return [self.first + timedelta(days=number) for number in range(self.days)]
+
+    @cached_property
+    def midnights(self) -> list[datetime]:
+        """When each day begins, and at last when the window ends."""
+        after = self.first + timedelta(days=self.days)
+        return [datetime.combine(each, time(), self.zone).astimezone(UTC) for each in (*self.dates, after)]
+
+    @cached_property
+    def edges(self) -> list[float]:
+        """Where each day begins, and at last where the window ends."""
+        return [self.place(midnight) for midnight in self.midnights]
 
     @cached_property
     def start(self) -> datetime:
-        return self.midnight(0)
+        return self.midnights[0]
 
     @cached_property
     def end(self) -> datetime:
-        return self.midnight(self.days)
+        return self.midnights[-1]
+
+    @cached_property
+    def _length(self) -> timedelta:
+        return self.end - self.start
 
     def place(self, instant: datetime) -> float:
         """0 at the left edge, 100 at the right: the days of a clock change are as wide as they are long."""
-        return min(max((instant - self.start) / (self.end - self.start), 0.0), 1.0) * 100
+        return min(max((instant - self.start) / self._length, 0.0), 1.0) * 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +125,45 @@ Slot = tuple[int, int]
 
 def lanes_of(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[Slot]]]:
     """Where each bar lies: always in the first lanes that are free, so the same bookings give the same picture."""
-    free_from: list[list[datetime]] = []
+    lanes: list[_Lane] = []
     placed = []
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.end, bar.kind.value, bar.title)):
         slots: list[Slot] = []
-        for lane, since in enumerate(free_from):
+        for number, lane in enumerate(lanes):
             if len(slots) == bar.cards:
                 break
-            free = [number for number, each in enumerate(since) if each <= bar.start]
-            if len(free) == shares or (bar.is_share and free):
-                slots.append((lane, free[0]))
+            if lane.until <= bar.start:
+                slots.append((number, 0))
+            elif bar.is_share and (share := lane.free_share(bar.start)) is not None:
+                slots.append((number, share))
         while len(slots) < bar.cards:
-            slots.append((len(free_from), 0))
-            free_from.append([bar.start] * shares)
-        for lane, number in slots:
-            taken = [number] if bar.is_share else range(shares)
-            for each in taken:
-                free_from[lane][each] = bar.end
+            slots.append((len(lanes), 0))
+            lanes.append(_Lane([bar.start] * shares))
+        for number, share in slots:
+            lanes[number].take(bar, share)
         placed.append((bar, slots))
     return placed
+
+
+class _Lane:
+    """A card's worth of room, from left to right."""
+
+    def __init__(self, shares: list[datetime]) -> None:
+        self._shares = shares
+        """Until when each is taken."""
+        self.until = shares[0]
+        """From then on all of it is free."""
+
+    def free_share(self, start: datetime) -> int | None:
+        return next((number for number, until in enumerate(self._shares) if until <= start), None)
+
+    def take(self, bar: Bar, share: int) -> None:
+        if bar.is_share:
+            self._shares[share] = bar.end
+            self.until = max(self.until, bar.end)
+        else:
+            self._shares = [bar.end] * len(self._shares)
+            self.until = bar.end
 
 
 def draw(row: Row, window: Window, reader: Reader) -> Markup:
@@ -156,9 +191,8 @@ def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str
     """Each day is a link that begins a booking there: by mouse, by keyboard and without a script."""
     today = reader.now.astimezone(window.zone).date()
     first = True
-    for number, free in enumerate(row.free):
-        when = window.first + timedelta(days=number)
-        left, right = window.place(window.midnight(number)), window.place(window.midnight(number + 1))
+    days = zip(window.dates, row.free, pairwise(window.edges), strict=True)
+    for number, (when, free, (left, right)) in enumerate(days):
         place = f'x="{left:.3f}%" width="{right - left:.3f}%"'
         middle = f'x="{(left + right) / 2:.3f}%" text-anchor="middle"'
         state = "over" if free < 0 else "none" if free == 0 else "some" if free < row.cards else "all"

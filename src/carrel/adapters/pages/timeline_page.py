@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -48,12 +48,28 @@ class TimelinePage:
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/timeline", self.show, methods=["GET"], response_model=None)
+        router.add_api_route("/timeline/table", self.table, methods=["GET"], response_model=None)
         router.add_api_route("/timeline/verdict", self.verdict, methods=["GET"], response_model=None)
         router.add_api_route("/timeline", self.book, methods=["POST"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         asked = fields.texts(request.query_params)
-        return await self._page(request, person, asked, await self._suggested(asked, person))
+        models = await self._models(asked)
+        return await self._page(request, person, asked, models, await self._suggested(asked, models, person))
+
+    async def table(self, request: Request, person: CurrentPerson) -> Response:
+        """The same as the picture: as a part of the page when somebody opens it there, or as a page of its own."""
+        window = self._window(fields.texts(request.query_params))
+        now = self._desk.now()
+        records = await self._desk.looking.within(window.start, window.end)
+        kept = await self._desk.looking.maintenance(window.start, window.end)
+        context = {
+            "records": [record for record in records if record.booking.ends > now],
+            "maintenance": [each for each in kept if each.maintenance.end > now],
+        }
+        if "hx-request" in request.headers:
+            return HTMLResponse(self._shell.fragment("timeline_rows.html", person=person, **context))
+        return self._shell.page(request, person, "timeline_table.html", window=window, **context)
 
     async def verdict(self, request: Request, person: CurrentPerson) -> Response:
         """What would come of the form as it is now: only the part of the page that says so."""
@@ -66,24 +82,26 @@ class TimelinePage:
         try:
             wish = read_wish(asked, self._desk.zone, self._desk.now())
         except Unreadable as unreadable:
-            return await self._page(request, person, asked, Judgement((), unreadable.problems), status=422)
+            judgement = Judgement((), unreadable.problems)
+            return await self._page(request, person, asked, await self._models(asked), judgement, status=422)
         answer = await self._desk.booking.create(wish, person, once_of(asked))
         if isinstance(answer, No):
             judgement = judge(answer, wish, self._desk.rules)
-            return await self._page(request, person, asked, judgement, status=STATUS.get(answer.reason, 422))
+            status = STATUS.get(answer.reason, 422)
+            return await self._page(request, person, asked, await self._models(asked), judgement, status=status)
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
     # --- what is wished ----------------------------------------------------------------------------------------------
 
-    async def _suggested(self, asked: dict[str, str], person: Person) -> Judgement:
-        """Fills in what was not asked: the first start that is allowed, and the usual length."""
+    async def _suggested(self, asked: dict[str, str], models: Sequence[Availability], person: Person) -> Judgement:
+        """Fills in what was not asked: the model that is free first, the first legal start, a usual length."""
         desk = self._desk
-        models = [each.stock.model for each in await desk.looking.availability(self._today(), 1)]
         if not models:
             return Judgement((), ())
         asked.setdefault("cards", "1")
-        model = asked["model"] if asked.get("model") in models else await self._soonest(models, person)
-        asked["model"] = model
+        if asked.get("model") not in {each.stock.model for each in models}:
+            asked["model"] = min(models, key=_free_first).stock.model
+        model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._judge(asked, person)
         now_wish = Wish(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
@@ -99,14 +117,6 @@ class TimelinePage:
         asked["end"] = self._shell.field(chosen + desk.usual_length)
         return await self._judge(asked, person)
 
-    async def _soonest(self, models: Sequence[str], person: Person) -> str:
-        found = []
-        for model in models:
-            answer = await self._desk.booking.preview(Wish(model, self._desk.usual_length), person)
-            if isinstance(answer, Preview) and answer.earliest_start:
-                found.append((answer.earliest_start, model))
-        return min(found)[1] if found else models[0]
-
     async def _judge(self, asked: Mapping[str, str], person: Person) -> Judgement:
         try:
             wish = read_wish(asked, self._desk.zone, self._desk.now())
@@ -116,11 +126,21 @@ class TimelinePage:
 
     # --- the page ----------------------------------------------------------------------------------------------------
 
+    async def _models(self, asked: Mapping[str, str]) -> Sequence[Availability]:
+        window = self._window(asked)
+        return await self._desk.looking.availability(window.first, window.days)
+
     async def _page(
-        self, request: Request, person: Person, asked: dict[str, str], judgement: Judgement, status: int = 200
+        self,
+        request: Request,
+        person: Person,
+        asked: dict[str, str],
+        models: Sequence[Availability],
+        judgement: Judgement,
+        *,
+        status: int = 200,
     ) -> Response:
         desk, window = self._desk, self._window(asked)
-        models = await desk.looking.availability(window.first, window.days)
         records = await desk.looking.within(window.start, window.end)
         kept = await desk.looking.maintenance(window.start, window.end)
         since = window.start - desk.rules.cooldown
@@ -138,8 +158,6 @@ class TimelinePage:
             status=status,
             **self._verdict(judgement, window),
             models=[(each, timeline.draw(row, window, reader)) for each, row in zip(models, rows, strict=True)],
-            records=[record for record in records if record.booking.ends > desk.now()],
-            maintenance=[each for each in kept if each.maintenance.end > desk.now()],
             asked={
                 "cards": "1",
                 "share": "",
@@ -177,6 +195,11 @@ class TimelinePage:
 
     def _today(self) -> date:
         return self._desk.now().astimezone(self._desk.zone).date()
+
+
+def _free_first(model: Availability) -> tuple[datetime, int, str]:
+    """Of several that are free at the same time, the one that has most left."""
+    return model.next_free or datetime.max.replace(tzinfo=UTC), -model.free_now, model.stock.model
 
 
 def round_up(instant: datetime, now: datetime) -> datetime:

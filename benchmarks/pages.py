@@ -1,0 +1,150 @@
+"""The timeline of a large lab: 128 cards of 8 models, 1,000 bookings within six weeks.
+
+Goals: 50 ms on the server, so that a page feels as if it were there already; 1 s until a browser has shown it.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import aiohttp
+from fastapi import FastAPI
+
+from benchmarks.measuring import Figure, cpu_seconds
+from carrel.adapters.identity import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
+from carrel.adapters.identity.secrets import hashed
+from carrel.adapters.pages import PagesDesk, install_pages, timeline
+from carrel.adapters.pages.timeline import Reader, Window
+from carrel.adapters.pages.timeline_page import DAYS, rows_of
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.store.people import SqlPeople
+from carrel.adapters.web import Address, serving
+from carrel.core.bookings import Booking, Rules
+from carrel.core.gpus import MiB
+from carrel.core.stock import Stock
+from carrel.ports.bookings import BookingRecord
+from carrel.ports.people import How, Person, Role, Session
+from carrel.usecases.book import Bookings
+from carrel.usecases.consult import Consulting, Lab
+
+MODELS, CARDS, BOOKINGS = 8, 16, 1_000
+ZONE = ZoneInfo("Europe/Stockholm")
+LENGTH = timedelta(days=5)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Shelf:
+    """The cards of the lab."""
+
+    is_known = True
+
+    def stock(self) -> Mapping[str, Stock]:
+        names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
+        return {name: Stock(name, CARDS, MiB(81_920)) for name in names}
+
+
+def records(first: datetime) -> Iterator[BookingRecord]:
+    """On every card one after the other, until there are as many as wanted."""
+    for number in range(BOOKINGS):
+        card, turn = number % (MODELS * CARDS), number // (MODELS * CARDS)
+        start = first + turn * LENGTH + timedelta(hours=card)
+        user = f"person-{number}@lab.example"
+        booking = Booking(
+            f"b{number}", user, f"NVIDIA-Model-{card % MODELS}", start, start + LENGTH - timedelta(hours=1)
+        )
+        yield BookingRecord(booking, first, user)
+
+
+@contextlib.asynccontextmanager
+async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(f"sqlite:///{Path(folder) / 'bookings.db'}")
+        async with contextlib.aclosing(database):
+            await database.migrate()
+            store = SqlBookings(database)
+            async with store.writing() as writing:
+                for record in records(now() - timedelta(days=3)):
+                    await writing.add(record)
+            yield Lab(store, Shelf(), Rules(), ZONE, now, lambda: secrets.token_hex(8)), database
+
+
+@contextlib.asynccontextmanager
+async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str]]:
+    """Its URL, and the cookie of somebody who is signed in."""
+    people, secret = SqlPeople(database), secrets.token_urlsafe(32)
+    session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
+    await people.begin_session(hashed(secret), session)
+    pace = Buckets(Rate(1e6, 1e6), time.monotonic)
+    identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
+    app = FastAPI()
+    install_identity(app, identity)
+    install_pages(app, PagesDesk(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
+    async with serving(app, Address()) as url:
+        yield url, secret
+
+
+async def drawn(lab: Lab) -> float:
+    """CPU seconds of all pictures of the page, from the records to the markup."""
+    today = now().astimezone(ZONE).date()
+    window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
+    looking, person = Consulting(lab), Person("ada@lab.example")
+    models = await looking.availability(window.first, window.days)
+    found = await looking.within(window.start, window.end)
+    reader = Reader(now())
+    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(models, found, (), person)])
+
+
+async def answered(url: str, secret: str) -> tuple[float, float]:
+    """Seconds until the whole page has come, best and median of several; the client's share is in them."""
+    async with aiohttp.ClientSession(cookies={Premises().cookie: secret}) as session:
+        took = []
+        for _ in range(15):
+            start = time.perf_counter()
+            async with session.get(f"{url}/timeline") as answer:
+                body = await answer.text()
+            took.append(time.perf_counter() - start)
+            assert answer.status == 200 and body.count('class="bar other"') > BOOKINGS * 0.8, answer.status
+    return min(took), statistics.median(took)
+
+
+async def shown(url: str, secret: str) -> float:
+    """Seconds from asking to a page that is laid out and painted, best of three."""
+    from tests.browser.opened import a_browser
+
+    took = []
+    async with a_browser() as browser:
+        context = await browser.new_context()
+        await context.add_cookies([{"name": Premises().cookie, "value": secret, "url": url}])
+        page = await context.new_page()
+        for _ in range(3):
+            await page.goto(f"{url}/timeline")
+            painted = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"
+            took.append(await page.evaluate(painted) / 1000)
+    return min(took)
+
+
+async def _measure() -> list[Figure]:
+    async with a_lab() as (lab, database), a_service(lab, database) as (url, secret):
+        name = f"timeline, {MODELS * CARDS} cards, {BOOKINGS:,} bookings"
+        best, median = await answered(url, secret)
+        return [
+            Figure(f"{name}: drawn", await drawn(lab) * 1e3, "ms", 50.0),
+            Figure(f"{name}: answered, best of 15", best * 1e3, "ms"),
+            Figure(f"{name}: answered, median of 15", median * 1e3, "ms"),
+            Figure(f"{name}: shown by Chromium, best of 3", await shown(url, secret), "s", 1.0),
+        ]
+
+
+def measure() -> Iterator[Figure]:
+    yield from asyncio.run(_measure())

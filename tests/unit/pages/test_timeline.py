@@ -1,0 +1,131 @@
+"""The timeline's picture: lanes, places and what is written where."""
+
+import re
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from xml.etree import ElementTree
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of
+
+STOCKHOLM = ZoneInfo("Europe/Stockholm")
+MONDAY = date(2026, 11, 16)
+NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def a_bar(start: int, end: int, cards: int = 1, **more: object) -> Bar:
+    """From one hour to another, after the first Monday."""
+    zero = datetime(2026, 11, 16, tzinfo=UTC)
+    fields = {"kind": Kind.OTHER, "label": "bob", "title": f"{start} to {end}", **more}
+    return Bar(start=zero + start * HOUR, end=zero + end * HOUR, cards=cards, **fields)  # type: ignore[arg-type] # passed through
+
+
+def a_row(*bars: Bar, cards: int = 2, **more: object) -> Row:
+    return Row(**{"model": "NVIDIA-RTX-A6000", "cards": cards, "bars": bars, "free": [cards] * 14, **more})  # type: ignore[arg-type] # passed through
+
+
+def a_window(first: date = MONDAY, days: int = 14) -> Window:
+    return Window(first, days, STOCKHOLM)
+
+
+@pytest.mark.parametrize(
+    ("bars", "lanes"),
+    [
+        pytest.param([(0, 5), (5, 9)], [[0], [0]], id="one after the other share a lane"),
+        pytest.param([(0, 5), (4, 9)], [[0], [1]], id="bookings at the same time lie beside each other"),
+        pytest.param([(0, 5, 2), (1, 3), (5, 9)], [[0, 1], [2], [0]], id="two cards take two lanes"),
+        pytest.param([(0, 9), (0, 3), (0, 9), (3, 9, 1)], [[1], [0], [2], [0]], id="the lowest free lane is taken"),
+    ],
+)
+def test_bookings_never_lie_on_each_other(bars: list[tuple[int, ...]], lanes: list[list[int]]) -> None:
+    given_bars = [a_bar(*bar) for bar in bars]
+    placed = [(bar, [lane for lane, _ in slots]) for bar, slots in lanes_of(given_bars)]
+
+    assert sorted(placed, key=lambda each: each[1]) == sorted(
+        zip(given_bars, lanes, strict=True), key=lambda each: each[1]
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30), st.integers(1, 3)), max_size=30))
+def test_no_more_lanes_are_taken_than_cards_are_promised_at_once(times: list[tuple[int, int, int]]) -> None:
+    bars = [a_bar(start, start + length, cards) for start, length, cards in times]
+    placed = lanes_of(bars)
+
+    lanes = max((lane + 1 for _, slots in placed for lane, _ in slots), default=0)
+    busiest = max((sum(b.cards for b in bars if b.start <= bar.start < b.end) for bar in bars), default=0)
+    assert lanes == busiest
+    for bar, slots in placed:
+        assert len(set(slots)) == bar.cards
+        for other, taken in placed:
+            if other is not bar and other.start < bar.end and bar.start < other.end:
+                assert not set(slots) & set(taken)
+
+
+def test_shares_of_a_card_lie_in_one_lane() -> None:
+    bars = [a_bar(0, 9, is_share=True), a_bar(1, 9, is_share=True), a_bar(2, 9), a_bar(3, 9, is_share=True)]
+
+    slots = [slots for _, slots in lanes_of(bars, shares=2)]
+
+    assert slots == [[(0, 0)], [(0, 1)], [(1, 0)], [(2, 0)]]
+
+
+def test_the_picture_is_well_formed_and_escapes_what_people_wrote() -> None:
+    nasty = '"><script>alert(1)</script>&'
+    row = a_row(a_bar(0, 50, label=nasty, title=nasty, link=f"/bookings/{nasty}", kind=Kind.MINE), model=nasty)
+
+    picture = draw(row, a_window(), Reader(NOW, wish=Wish(nasty, NOW, NOW + 48 * HOUR)))
+
+    ElementTree.fromstring(picture)
+    assert "<script" not in picture
+
+
+def test_days_that_have_passed_cannot_be_chosen() -> None:
+    picture = draw(a_row(), a_window(), Reader(NOW))
+
+    assert re.findall(r'data-day="([^"]+)"', picture)[:2] == ["2026-11-18", "2026-11-19"]
+    assert picture.count('tabindex="0"') == 1
+
+
+def test_a_day_says_in_words_what_its_number_says() -> None:
+    picture = draw(a_row(free=[2, 2, 1, 0, -1, *[2] * 9]), a_window(), Reader(NOW))
+
+    assert "Wed 18 Nov: 1 of 2 free. Book from here." in picture
+    assert re.search(r'class="day none"[^>]*data-day="2026-11-19"', picture)
+    assert re.search(r'class="day over"[^>]*data-day="2026-11-20"', picture)
+    assert "−1" in picture
+
+
+def test_more_than_there_is_is_said() -> None:
+    bars = [a_bar(0, 50), a_bar(0, 50), a_bar(0, 50)]
+
+    assert "More is promised than there is" in draw(a_row(*bars, free=[-1] * 14), a_window(), Reader(NOW))
+    assert "More is promised" not in draw(a_row(*bars[:2], free=[0] * 14), a_window(), Reader(NOW))
+
+
+def test_a_day_of_a_clock_change_is_as_wide_as_it_is_long() -> None:
+    spring = a_window(date(2026, 3, 23), 14)
+    hours = [(after - before) / HOUR for before, after in pairwise(spring.midnights)]
+
+    assert hours[6] == 23
+    assert sum(hours) == 14 * 24 - 1
+    assert spring.place(spring.start) == 0
+    assert spring.place(spring.end) == 100
+    assert spring.place(spring.end + HOUR) == 100
+
+
+def test_what_is_outside_the_window_is_not_drawn() -> None:
+    picture = draw(a_row(a_bar(-90, -80), a_bar(900, 990), a_bar(-5, 5)), a_window(), Reader(NOW))
+
+    assert picture.count('class="bar') == 1
+
+
+def test_a_booking_of_two_neighbouring_cards_is_one_piece() -> None:
+    picture = draw(a_row(a_bar(0, 50, 2)), a_window(), Reader(NOW))
+
+    assert picture.count('class="bar') == 1
+    assert 'height="44"' in picture

@@ -1,0 +1,169 @@
+"""How pages say times, spans and models; what they read from forms; and which rule chips they show."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from carrel.adapters.pages import phrases
+from carrel.adapters.pages.fields import Unreadable, cards, day, local_instant
+from carrel.adapters.pages.wishes import chips_for, once_of, read_wish, reason_for
+from carrel.core.bookings import Booking, Broken, Rules
+from carrel.ports.bookings import Preview
+
+STOCKHOLM = ZoneInfo("Europe/Stockholm")
+NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
+FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00", "cards": "2"}
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        (timedelta(days=3, hours=4, minutes=50), "3 d 4 h"),
+        (timedelta(days=3, minutes=50), "3 d"),
+        (timedelta(hours=4, minutes=20), "4 h 20 min"),
+        (timedelta(minutes=20, seconds=59), "20 min"),
+        (timedelta(seconds=59), "under a minute"),
+        (timedelta(seconds=-5), "under a minute"),
+    ],
+)
+def test_a_span_is_said_in_its_two_largest_units(length: timedelta, said: str) -> None:
+    assert phrases.span(length) == said
+
+
+def test_times_are_short_with_the_exact_words_on_hover() -> None:
+    tag = phrases.time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
+
+    assert tag == (
+        '<time datetime="2026-11-03T13:05:00+00:00" title="Tue 03 Nov 2026 14:05 CET">Tue 3 Nov 14:05</time>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NVIDIA-RTX-A6000", "RTX A6000"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM4 80GB"),
+        ("Tesla-T4", "Tesla T4"),
+    ],
+)
+def test_a_model_is_said_without_its_makers_name(name: str, said: str) -> None:
+    assert phrases.model(name) == said
+
+
+# --- forms -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        pytest.param("2026-11-24T14:00", "2026-11-24T13:00:00+00:00", id="winter"),
+        pytest.param("2026-07-01T14:00", "2026-07-01T12:00:00+00:00", id="summer"),
+        pytest.param("2026-10-25T02:30", "2026-10-25T00:30:00+00:00", id="of an hour that comes twice, the first"),
+    ],
+)
+def test_local_times_are_the_labs(text: str, instant: str) -> None:
+    assert local_instant(text, STOCKHOLM).isoformat() == instant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("2026-03-29T02:30", "The clock never shows 02:30", id="an hour that does not exist"),
+        pytest.param("2026-02-30T09:00", "is not a date and a time", id="the 30th of February"),
+        pytest.param("", "missing", id="nothing"),
+        pytest.param("tomorrow", "is not a date and a time", id="a word"),
+        pytest.param("0001-01-01T00:00", "too far away", id="the beginning of the calendar"),
+    ],
+)
+def test_what_is_no_time_is_told_in_words(text: str, said: str) -> None:
+    with pytest.raises(Unreadable, match=said):
+        local_instant(text, STOCKHOLM)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "²", "one", "99999999"])
+def test_what_is_no_number_of_cards_is_told(text: str) -> None:
+    with pytest.raises(Unreadable, match="not a number of cards"):
+        cards({"cards": text})
+
+
+@pytest.mark.parametrize("text", ["", "2026-13-01", "0001-01-01", "9999-12-31", "<script>"])
+def test_a_day_that_cannot_be_shown_is_no_day(text: str) -> None:
+    assert day(text) is None
+
+
+def test_a_form_is_read_as_a_wish() -> None:
+    wish = read_wish(FORM, STOCKHOLM, NOW)
+
+    assert (wish.model, wish.cards) == ("a6000", 2)
+    assert wish.start == datetime(2026, 11, 20, 8, tzinfo=UTC)
+    assert wish.end == datetime(2026, 11, 25, 8, tzinfo=UTC)
+
+
+def test_everything_that_is_wrong_with_a_form_is_told_at_once() -> None:
+    with pytest.raises(Unreadable) as told:
+        read_wish({"cards": "x", "start": "soon"}, STOCKHOLM, NOW)
+
+    assert len(told.value.problems) == 4
+
+
+def test_who_takes_the_offered_minute_that_has_begun_books_from_now_for_the_whole_length() -> None:
+    form = {**FORM, "offered": "2026-11-16T13:00", "start": "2026-11-16T13:00", "end": "2026-11-17T13:00"}
+
+    wish = read_wish(form, STOCKHOLM, NOW)
+
+    assert wish.start is None
+    assert wish.end == timedelta(days=1)
+
+
+def test_a_past_start_that_was_not_offered_stays_in_the_past() -> None:
+    wish = read_wish({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
+
+    assert wish.start == datetime(2026, 11, 16, 7, tzinfo=UTC)
+
+
+def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None:
+    first, again = once_of({**FORM, "key": "k"}), once_of({**FORM, "key": "k"})
+    changed = once_of({**FORM, "key": "k", "cards": "1"})
+
+    assert first == again
+    assert first is not None and changed is not None and first.key != changed.key
+    assert once_of(FORM) is None
+
+
+# --- rule chips ------------------------------------------------------------------------------------------------------
+
+
+def test_every_rule_has_a_chip_and_broken_ones_are_marked() -> None:
+    chips = chips_for([Broken("cooldown", "…"), Broken("capacity", "…")], 2, Rules())
+
+    assert [chip.label for chip in chips if not chip.is_kept] == ["14 d since the last one", "2 cards are free"]
+    assert len(chips) == 7
+
+
+def test_a_rule_that_the_page_does_not_know_is_shown_by_its_title() -> None:
+    chips = chips_for([Broken("shares", "…")], 1, Rules())
+
+    assert [chip.label for chip in chips if not chip.is_kept] == ["No such share"]
+
+
+def test_a_lab_without_a_cooldown_has_no_chip_for_it() -> None:
+    assert not [chip for chip in chips_for([], 1, Rules(cooldown=timedelta(0))) if "last one" in chip.label]
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ([], "A card is free now, and nothing stands in the way."),
+        (["cooldown"], "Your cooldown ends then."),
+        (["capacity"], "A card becomes free then for so long."),
+        (["cooldown", "capacity"], "Your cooldown is over then and a card is free."),
+        (["no-active-overlap", "cooldown"], "You have a booking that runs; a new one can be made after it has ended."),
+        (["future-limit"], "You have as many planned bookings as you may; cancel or change one of them."),
+    ],
+)
+def test_why_the_first_start_is_the_first_is_said(rules: list[str], said: str) -> None:
+    booking = Booking("", "ada", "a6000", NOW, NOW + timedelta(days=1))
+    preview = Preview(booking, tuple(Broken(rule, "…") for rule in rules), NOW)
+
+    assert reason_for(preview) == said
