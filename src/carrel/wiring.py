@@ -1,7 +1,7 @@
 """Puts Carrel's verbs together on one cluster: what every door that knows the ledger needs."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -12,14 +12,16 @@ from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Cluster, Selection
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
-from carrel.protocols.kai_reservation import is_reservation
+from carrel.protocols.kai_reservation import SPELLINGS, is_reservation
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
 from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
+from carrel.protocols.seal import Seal
 from carrel.usecases.collect import Collector, Witnesses
 from carrel.usecases.find import Finder
 from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
+from carrel.usecases.reservations import DEFAULT_RESERVATIONS, Reservations, ReservationTerms, Scene
 from carrel.usecases.reserve import RESERVE_S, Reserving
 from carrel.usecases.schedule import Scheduling, Surroundings
 from carrel.usecases.tell import nodes_for
@@ -51,6 +53,9 @@ class House:
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     rhythm: Rhythm = NORMAL_RHYTHM
+    reservations: ReservationTerms = DEFAULT_RESERVATIONS
+    seal: Seal | None = None
+    """With it, only pods that came through the webhook get a card."""
 
 
 HOUSE = House()
@@ -71,7 +76,7 @@ class Carrel:
         )
         self.nodes: Reflector[NodeObject] = self.mirror.watch(NODES)
         self.leases = self.mirror.watch(LEASES, Selection(house.namespace))
-        self.books = Books(self.pods.store.by_uid)
+        self.books = Books(self.pods.store.by_uid, house.terms.memory_unit)
         self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
         self.nodes.on_change(self.books.see_node)
         self.leases.on_change(self.books.see_lease)
@@ -89,10 +94,30 @@ class Carrel:
         witnesses = Witnesses(cluster, self.pods.store.by_uid, self._gang_runs, house.clock)
         self.collector = Collector(self.books, self.cards, witnesses)
 
+        self.reservations = Reservations(
+            self.books,
+            self.cards,
+            Scene(
+                cluster,
+                house.namespace,
+                self._reservation_pods,
+                self.pods.store.by_uid,
+                house.clock,
+                house.reservations,
+            ),
+        )
+
+    def _reservation_pods(self) -> Iterable[Pod]:
+        namespaces = (spelling.namespace for spelling in SPELLINGS)
+        return [pod for name in namespaces for pod in self.pods.store.find(NAMESPACE_OF, name) if is_reservation(pod)]
+
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
         if is_reservation(pod):
             return None  # its card is for others, who have it on their slot's Lease
-        return request_of(pod, self._claim_named, self._gang_size, self.house.terms)
+        ask = request_of(pod, self._claim_named, self._gang_size, self.house.terms)
+        if self.house.seal is None or not isinstance(ask, Ask) or pod.spec.node_name:
+            return ask  # who has a card keeps it
+        return self.house.seal.missing_on(pod) or ask
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""

@@ -8,8 +8,8 @@ alone, so that creating it twice is creating it once.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from carrel.protocols import nvidia
@@ -19,6 +19,7 @@ from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.malformed import Malformed
 
 RESERVED_GPU = "run.ai/reserve_for_gpu_index"
+_LONGEST_LABEL = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Reservation:
     node: str
     group: str
     image: str
-    tolerations: Sequence[Mapping[str, Any]] = ()
-    """Those of the pod it is made for: where that may run, this must."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Annotations by which its maker knows it again."""
 
 
 def reservation_pod(reservation: Reservation, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
@@ -61,24 +62,34 @@ def reservation_pod(reservation: Reservation, spelling: ReservationSpelling = KA
             "name": spelling.pod_name(reservation.node, reservation.group),
             "namespace": spelling.namespace,
             "labels": {"app": spelling.namespace, GPU_GROUP: reservation.group, **spelling.labels},
-            "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+            "annotations": {"karpenter.sh/do-not-disrupt": "true", **reservation.notes},
         },
         "spec": {
             # Named, so that no scheduler has a say: the kubelet alone decides which card it gets.
             "nodeName": reservation.node,
             "serviceAccountName": spelling.namespace,
-            "tolerations": [dict(toleration) for toleration in reservation.tolerations],
+            # Wherever a pod may run that shares the card, this must; and it must be the last to be put out.
+            "tolerations": [{"operator": "Exists"}],
+            "priorityClassName": "system-node-critical",
+            "terminationGracePeriodSeconds": 5,
+            "enableServiceLinks": False,
             "containers": [
                 {
                     "name": spelling.container,
                     "image": reservation.image,
                     "imagePullPolicy": "IfNotPresent",
+                    "command": ["carrel", "reservation"],
                     "resources": {"requests": one_card, "limits": one_card},
                     "env": [_from_itself("POD_NAME", "name"), _from_itself("POD_NAMESPACE", "namespace")],
                 }
             ],
         },
     }
+
+
+def group_of(lease: str) -> str:
+    """The group that shares a slot: the name of the slot's Lease, or its digest where that is too long for a label."""
+    return lease if len(lease) <= _LONGEST_LABEL else hashlib.sha256(lease.encode()).hexdigest()[:_LONGEST_LABEL]
 
 
 def is_reservation(pod: Pod) -> bool:
@@ -90,9 +101,13 @@ def is_reservation(pod: Pod) -> bool:
 
 def read_reserved(pod: Pod) -> str:
     """The UUID of the card; empty while the pod has not found it yet."""
-    uuid = pod.metadata.annotations.get(RESERVED_GPU, "")
+    return reserved_in(pod.metadata.annotations, subject(pod.metadata))
+
+
+def reserved_in(annotations: Mapping[str, str], where: str) -> str:
+    uuid = annotations.get(RESERVED_GPU, "")
     if uuid and not uuid.startswith("GPU-"):
-        raise Malformed(subject(pod.metadata), annotation_field(RESERVED_GPU), uuid, "the UUID of a card: GPU-…")
+        raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a card: GPU-…")
     return uuid
 
 

@@ -236,7 +236,7 @@ def test_carrels_agent_writes_what_carrel_reads() -> None:
                 },
             ],
             "heartbeat": "2025-06-01T08:00:00Z",
-                "mode": "native",
+            "mode": "native",
         },
     }
     assert gpuclaim.node_of(gpu_node_status(written), {}) == node

@@ -134,18 +134,19 @@ def test_what_a_placed_pod_received_is_written_on_it() -> None:
 
 
 def test_the_reservation_pod_of_kai_0_17() -> None:
-    toleration = {"key": "nvidia.com/gpu", "operator": "Exists"}
-    manifest = kai_reservation.reservation_pod(Reservation("node-1", "g1", "carrel:1", [toleration]))
+    notes = {"carrel.dev/lease": "gpu-node-1-0"}
+    manifest = kai_reservation.reservation_pod(Reservation("node-1", "g1", "carrel:1", notes))
     # The first eight bytes of the SHA-256 of "node-1/g1".
     assert manifest["metadata"] == {
         "name": "gpu-reservation-09e54cf062fba56e",
         "namespace": "kai-resource-reservation",
         "labels": {"app": "kai-resource-reservation", "runai-gpu-group": "g1"},
-        "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+        "annotations": {"karpenter.sh/do-not-disrupt": "true", "carrel.dev/lease": "gpu-node-1-0"},
     }
     spec = manifest["spec"]
     assert (spec["nodeName"], spec["serviceAccountName"]) == ("node-1", "kai-resource-reservation")
-    assert spec["tolerations"] == [toleration]
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    assert spec["priorityClassName"] == "system-node-critical"
     assert [container["name"] for container in spec["containers"]] == ["resource-reservation"]
     assert spec["containers"][0]["resources"] == {
         "requests": {"nvidia.com/gpu": "1"},
@@ -157,6 +158,13 @@ def test_the_reservation_pod_of_kai_0_17() -> None:
 def test_a_reservation_made_twice_has_one_name(spelling: kai_reservation.ReservationSpelling) -> None:
     assert spelling.pod_name("n", "g") == spelling.pod_name("n", "g")
     assert len({spelling.pod_name(node, group) for node in "ab" for group in "cd"}) == 4
+
+
+def test_a_group_is_named_after_its_slots_lease_if_that_can_be_a_label() -> None:
+    assert kai_reservation.group_of("gpu-n1-0") == "gpu-n1-0"
+    long = kai_reservation.group_of(f"gpu-{'n' * 80}-0")
+    assert len(long) == 63
+    assert long != kai_reservation.group_of(f"gpu-{'n' * 80}-1")
 
 
 def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:

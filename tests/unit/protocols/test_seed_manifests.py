@@ -162,10 +162,13 @@ def test_seed_003_the_reservation_pod() -> None:
     name = written["metadata"].pop("name")
     assert name.startswith("runai-reservation-gpu-node-1-")
     assert len(name) == len("runai-reservation-gpu-node-1-abc45")
-    # Kubernetes fills the request in from the limit, and an empty list of tolerations is none.
+    # Kubernetes fills the request in from the limit. What Carrel adds keeps the pod where it is.
     container = expected["spec"]["containers"][0]
     container["resources"] = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
-    assert written == {**expected, "spec": {**expected["spec"], "tolerations": []}}
+    assert written["spec"]["containers"][0].pop("command") == ["carrel", "reservation"]
+    added = {"tolerations", "priorityClassName", "terminationGracePeriodSeconds", "enableServiceLinks"}
+    assert written["spec"].keys() - expected["spec"].keys() == added
+    assert {**written, "spec": {k: v for k, v in written["spec"].items() if k not in added}} == expected
 
 
 def test_seed_000_the_answer_of_the_booking_system() -> None:

@@ -139,6 +139,13 @@ def check_lease(lease: Json, live: Json | None) -> list[Cause]:
     return causes
 
 
+SYSTEM_PRIORITIES: dict[str, Json] = {
+    name: {"metadata": {"name": name}, "value": value}
+    for name, value in {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}.items()
+}
+"""Every server has them."""
+
+
 def default_priority_class(priority_class: Json) -> Json:
     priority_class.setdefault("preemptionPolicy", "PreemptLowerPriority")
     priority_class.setdefault("value", 0)

@@ -13,6 +13,7 @@ from carrel.adapters.memory import causes, objects, pods, status
 from carrel.adapters.memory.admission import Admission, Review
 from carrel.adapters.memory.apply import track_update
 from carrel.adapters.memory.bodies import read_body
+from carrel.adapters.memory.built_in_rules import SYSTEM_PRIORITIES
 from carrel.adapters.memory.calls import Call, Target
 from carrel.adapters.memory.deletion import Deletion
 from carrel.adapters.memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Kind
@@ -199,7 +200,7 @@ class Writes:
         classes = self._store.collection(PRIORITY_CLASSES.storage)
         if name:
             found = classes.get("", name)
-            return found.tree if found else None
+            return found.tree if found else SYSTEM_PRIORITIES.get(name)
         return next((item.tree for item in classes.items() if item.tree.get("globalDefault")), None)
 
     def _free_name(self, target: Target, prefix: str) -> str:

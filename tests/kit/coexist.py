@@ -1,0 +1,108 @@
+"""A node where the kubelet chooses the cards: as a real one does, but the test says which card it chooses.
+
+It stands for kubelet, NVIDIA's plugin and the program in the reservation pod at once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from carrel.adapters.kube.client import Client
+from carrel.core.gpus import Node
+from carrel.ports.cluster import EVERYTHING, Conflict, Deletion, MergePatch, NotFound, Selection
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NAMESPACES, PODS
+from carrel.protocols.kubernetes.shapes import Pod
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab
+
+RESERVATIONS = "kai-resource-reservation"
+Choose = Callable[[Sequence[str]], str]
+
+
+def first(free: Sequence[str]) -> str:
+    return free[0]
+
+
+def last(free: Sequence[str]) -> str:
+    return free[-1]
+
+
+def coexisting(name: str, cards: int = 2, memory: int = 16276, **more: object) -> Node:
+    return replace(a_node(name, cards, memory, **more), kubelet_chooses=True)
+
+
+class Kubelet:
+    def __init__(self, lab: Lab, node: Node, choose: Choose = first) -> None:
+        self._client: Client = lab.client
+        self.node = node
+        self.choose = choose
+        self.given: dict[str, list[str]] = {}
+        """uid → cards: what a kubelet remembers of the pods that it runs."""
+        self.is_away = False
+        self.is_silent = False
+        """The program in a reservation pod does not find its card."""
+
+    @property
+    def free(self) -> list[str]:
+        taken = {card for cards in self.given.values() for card in cards}
+        return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and not gpu.unusable]
+
+    async def work(self) -> bool:
+        """One round over its pods; whether something was done."""
+        if self.is_away:
+            return False
+        pods = [
+            pod for pod in (await self._client.list(PODS, EVERYTHING)).items if pod.spec.node_name == self.node.name
+        ]
+        living = {pod.metadata.uid for pod in pods if pod.status.phase not in ("Failed", "Succeeded")}
+        self.given = {uid: cards for uid, cards in self.given.items() if uid in living}
+        did = False
+        for pod in sorted(pods, key=lambda pod: int(pod.metadata.resource_version)):
+            try:
+                did |= await self._look_after(pod)
+            except (NotFound, Conflict):
+                did = True
+        return did
+
+    async def _look_after(self, pod: Pod) -> bool:
+        metadata = pod.metadata
+        if metadata.deletion_timestamp:
+            how = Deletion(uid=metadata.uid, grace_seconds=0)
+            await self._client.delete(PODS, metadata.name, metadata.namespace, how=how)
+            self.given.pop(metadata.uid, None)
+            return True
+        if pod.status.phase not in ("", "Pending"):
+            return False
+        asked = sum(int(container.resources.limits.get("nvidia.com/gpu", "0")) for container in pod.spec.containers)
+        if asked > len(self.free):
+            await self._patch(pod, {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}, "status")
+            return True
+        cards = self.given.setdefault(metadata.uid, [])
+        while len(cards) < asked:
+            cards.append(self.choose(self.free))
+        await self._patch(pod, {"status": {"phase": "Running"}}, "status")
+        if metadata.namespace == RESERVATIONS and not self.is_silent:
+            await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": cards[0]}}})
+        return True
+
+    async def _patch(self, pod: Pod, document: dict[str, Any], subresource: str = "") -> None:
+        metadata = {"uid": pod.metadata.uid, **document.get("metadata", {})}
+        patch = MergePatch({**document, "metadata": metadata})
+        await self._client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource=subresource)
+
+    async def report_users(self) -> None:
+        """What the agent says that it saw on PodResources."""
+        status = await self._client.get(GPU_NODE_STATUSES, self.node.name)
+        for device in status["status"]["devices"]:
+            device["inUseBy"] = [uid for uid, cards in self.given.items() if device["uuid"] in cards]
+        patch = MergePatch({"status": {"devices": status["status"]["devices"]}})
+        await self._client.patch(GPU_NODE_STATUSES, self.node.name, patch, subresource="status")
+
+
+async def open_for_reservations(lab: Lab) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
+    await lab.client.create(NAMESPACES, body)
+
+
+async def reservation_pods(lab: Lab) -> list[Pod]:
+    return list((await lab.client.list(PODS, Selection(RESERVATIONS))).items)
