@@ -1,0 +1,122 @@
+"""A real API server with nodes and cards on paper: enough for extenders that are called directly. Nothing else runs.
+
+Pods are bound but never started. What is right is recomputed from Leases and Pods alone.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from carrel.adapters.kube import Client, HttpTransport, access_to
+from carrel.adapters.kube.mirror import Mirror
+from carrel.adapters.simulation.kubelets import Kubelets
+from carrel.core.gpus import Node
+from carrel.manifests import crds
+from carrel.ports.cluster import Deletion, Selection
+from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
+from carrel.wiring import Carrel, House
+from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
+
+OURS = "carrel"
+NOTHING: Mapping[str, str] = {}
+Json = dict[str, Any]
+
+
+@contextmanager
+def paper_cluster(name: str) -> Iterator[Path]:
+    """The administrator's kubeconfig."""
+    with shown_run(name) as run, start_api_server(run) as api:
+        for crd in crds():
+            api.call("POST", CRDS.path(), crd)
+        for namespace in (OURS, "lab"):
+            api.call("POST", NAMESPACES.path(), {"metadata": {"name": namespace}})
+        yield api.kubeconfig
+
+
+class CardRoom:
+    def __init__(self, kubeconfig: Path, nodes: Sequence[Node]) -> None:
+        self.kubeconfig = kubeconfig
+        self.client = Client(HttpTransport(access_to(kubeconfig, {})))
+        self.nodes = {node.name: node for node in nodes}
+        self._seconds = 0.0
+        self._later = Carrel(self.client, House(clock=lambda: self._seconds))
+        """A replica whose clock the test moves: what is freed only after a while is freed now."""
+
+    async def announce(self, *names: str) -> None:
+        nodes = [self.nodes[name] for name in names or self.nodes]
+        await Kubelets(self.client, nodes, Mirror(self.client).watch(PODS), lambda: datetime.now(UTC)).announce()
+
+    async def lose(self, node: str) -> None:
+        """Its agent's report is gone, as after the node itself was taken away."""
+        await self.client.delete(GPU_NODE_STATUSES, node)
+
+    async def pod(self, name: str, limits: Mapping[str, str] = NOTHING, notes: Mapping[str, str] = NOTHING) -> Json:
+        container = {"name": "main", "image": "work", "resources": {"limits": dict(limits)}}
+        spec = {"schedulerName": "nobody", "containers": [container]}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": dict(notes)}, "spec": spec}
+        return await self.client.create(PODS, body, "lab")
+
+    async def pods(self) -> dict[str, Json]:
+        """By name, as the API server has them now."""
+        names = [pod.metadata.name for pod in (await self.client.list(PODS, Selection("lab"))).items]
+        return {name: await self.client.get(PODS, name, "lab") for name in names}
+
+    async def bound(self) -> dict[str, str]:
+        """Name → node."""
+        pods = (await self.client.list(PODS, Selection("lab"))).items
+        return {pod.metadata.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
+
+    async def held(self) -> dict[str, dict[str, int | None]]:
+        """Card (`n1-0`) → uid → MiB, None for the whole card, from nothing but the Leases."""
+        leases = (await self.client.list(LEASES, Selection(OURS))).items
+        shares = {each.metadata.name: each.metadata.annotations.get("carrel.dev/shares", "{}") for each in leases}
+        return {
+            name.removeprefix("gpu-"): {uid: share.get("mib") for uid, share in json.loads(text).items()}
+            for name, text in shares.items()
+            if name.startswith("gpu-")
+        }
+
+    async def check(self) -> None:
+        """No card oversubscribed, and every pod has just the cards that it was told, nobody else any."""
+        held, pods = await self.held(), await self.pods()
+        memory = {f"{node.name}-{gpu.index}": gpu.memory for node in self.nodes.values() for gpu in node.gpus}
+        for card, shares in held.items():
+            assert sum(memory[card] if mib is None else mib for mib in shares.values()) <= memory[card], (card, shares)
+        told = {
+            pod["metadata"]["uid"]: pod["metadata"].get("annotations", {}).get("carrel.dev/devices", "")
+            for pod in pods.values()
+        }
+        has: dict[str, set[str]] = {}
+        for card, shares in held.items():
+            for uid in shares:
+                has.setdefault(uid, set()).add(f"GPU-{card}")
+        assert {uid: set(cards.split(",")) for uid, cards in told.items() if cards} == has
+
+    async def after_a_while(self) -> None:
+        """The collector frees what nobody uses."""
+        await self._later.mirror.read_once()
+        for _ in range(2):
+            await self._later.collector.collect()
+            self._seconds += 120.0
+
+    async def empty(self) -> None:
+        for name in await self.pods():
+            await self.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+        await self.after_a_while()
+
+
+@asynccontextmanager
+async def card_room(kubeconfig: Path, nodes: Sequence[Node]) -> AsyncIterator[CardRoom]:
+    room = CardRoom(kubeconfig, nodes)
+    try:
+        await room.announce()
+        yield room
+        await room.empty()
+        for name in room.nodes:
+            await room.lose(name)
+    finally:
+        await room.client.aclose()

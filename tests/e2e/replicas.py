@@ -1,0 +1,154 @@
+"""Extenders as real processes on a real API server, which die by SIGKILL when they are told to, at one of their writes.
+
+Each is forked from a process that has all modules loaded, so that dozens of them start in seconds.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from carrel.adapters.extender import extender_app
+from carrel.adapters.kube import Client, HttpTransport, access_to
+from carrel.adapters.web import Address, serving
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.wiring import Carrel, desk_of
+
+Json = dict[str, Any]
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True)
+class Order:
+    """To die at the n-th write from now on: before it is sent, or when it is answered but not yet heard of.
+
+    What is before the next write is also right after this one was heard of.
+    """
+
+    write: int
+    is_sent: bool
+
+
+class Mortal:
+    """A transport that counts writes, and takes the process with it when it is told to."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.order: Order | None = None
+        self.writes = 0
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.method == "GET":
+            return await self._inner.send(request)
+        self.writes += 1
+        number = self.writes
+        self._die_at(Order(number, is_sent=False))
+        answer = await self._inner.send(request)
+        self._die_at(Order(number, is_sent=True))
+        return answer
+
+    def _die_at(self, moment: Order) -> None:
+        if self.order == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _live(kubeconfig: Path, told: Connection) -> None:
+    async def serve() -> None:
+        transport = Mortal(HttpTransport(access_to(kubeconfig, {})))
+        carrel = Carrel(Client(transport))
+        gone = asyncio.Event()
+
+        def listen() -> None:
+            try:
+                order = told.recv()
+            except EOFError:  # the test has ended
+                gone.set()
+                asyncio.get_running_loop().remove_reader(told.fileno())
+                return
+            if order == "count":
+                told.send(transport.writes)
+            transport.order, transport.writes = order if isinstance(order, Order) else None, 0
+
+        async with serving(extender_app(desk_of(carrel)), Address()) as url:
+            mirroring = asyncio.ensure_future(carrel.mirror.run())
+            await carrel.mirror.wait_synced()
+            asyncio.get_running_loop().add_reader(told.fileno(), listen)
+            told.send(url)
+            await gone.wait()
+            mirroring.cancel()
+
+    asyncio.run(serve())
+
+
+class Replica:
+    """The handle of such a process."""
+
+    def __init__(self, url: str, process: Any, told: Connection, session: aiohttp.ClientSession) -> None:
+        self._url = url
+        self._process = process
+        self._told = told
+        self._session = session
+
+    def will_die(self, order: Order) -> None:
+        self._told.send(order)
+
+    async def writes(self) -> int:
+        """How many there were since the last order or count."""
+        self._told.send("count")
+        return int(await asyncio.to_thread(self._told.recv))
+
+    async def wait_dead(self) -> None:
+        await asyncio.to_thread(self._process.join, 60)
+        assert self._process.exitcode == -signal.SIGKILL, self._process.exitcode
+
+    async def ask(self, verb: str, body: Json) -> Json:
+        """Raises `aiohttp.ClientError` if it dies over it."""
+        async with self._session.post(f"{self._url}/carrel/{verb}", json=body) as answer:
+            told: Json = await answer.json()
+            return told
+
+    async def knows(self, node: str) -> bool:
+        async with self._session.get(f"{self._url}/gpushare-scheduler/inspect/{node}") as answer:
+            return answer.status == 200
+
+    async def fitting(self, pod: Json, nodes: list[str]) -> list[str]:
+        found = await self.ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
+        return found["NodeNames"] or []
+
+    async def bind(self, pod: Json, node: str) -> str:
+        """Why not; empty: bound."""
+        meta = pod["metadata"]
+        names = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
+        return str((await self.ask("bind", {**names, "Node": node}))["Error"])
+
+
+@asynccontextmanager
+async def a_replica(kubeconfig: Path) -> AsyncIterator[Replica]:
+    """Its ledger is rebuilt from the cluster. When the block ends it is told to go, if it is still there."""
+    ours, theirs = _forks.Pipe()
+    process = _forks.Process(target=_live, args=(kubeconfig, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        assert await asyncio.to_thread(ours.poll, 60), "the extender did not start"
+        limits = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=limits, timeout=aiohttp.ClientTimeout(120)) as session:
+            yield Replica(ours.recv(), process, ours, session)
+    finally:
+        ours.close()
+        await asyncio.to_thread(process.join, 20)
+        if process.is_alive():
+            process.kill()
