@@ -36,6 +36,7 @@ class OidcProvider:
         """Claims that are written over the true ones; None takes a claim away."""
         self.sign: Callable[[dict[str, Any]], str] = self.signed
         self.key_reads = 0
+        self.codes_work_once = True
         self._codes: dict[str, dict[str, str]] = {}
         self.key, self.key_id = _first_key(), "first"
         self.app = Starlette(
@@ -68,7 +69,9 @@ class OidcProvider:
     async def _token(self, request: Request) -> Response:
         form = await request.form()
         basic = base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode()
-        asked = self._codes.pop(str(form["code"]), None)
+        asked = self._codes.get(str(form["code"]))
+        if self.codes_work_once:
+            self._codes.pop(str(form["code"]), None)
         proof = base64.urlsafe_b64encode(hashlib.sha256(str(form["code_verifier"]).encode()).digest()).rstrip(b"=")
         if unquote_plus(basic) != f"{CLIENT}:{SECRET}" or asked is None or asked["code_challenge"] != proof.decode():
             return JSONResponse({"error": "invalid_grant"}, 400)

@@ -10,6 +10,7 @@ from carrel.ports.people import Errand, Grant, Known, Role, Session, Token
 class PeopleInMemory:
     def __init__(self) -> None:
         self._errands: dict[str, Errand] = {}
+        self._used: dict[str, datetime] = {}
         self._sessions: dict[str, Session] = {}
         self._tokens: dict[str, Token] = {}
         self._known: dict[str, Known] = {}
@@ -17,12 +18,14 @@ class PeopleInMemory:
     async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
         self._errands[secret_hash] = errand
 
-    async def take_errand(self, secret_hash: str, kind: str, now: datetime) -> Errand | None:
-        errand = self._errands.get(secret_hash)
-        if errand is None or errand.kind != kind:
-            return None
-        del self._errands[secret_hash]
-        return errand if now < errand.expires else None
+    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+        errand = self._errands.pop(secret_hash, None)
+        return errand if errand and now < errand.expires else None
+
+    async def use_once(self, secret_hash: str, until: datetime) -> bool:
+        is_new = secret_hash not in self._used
+        self._used.setdefault(secret_hash, until)
+        return is_new
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
         self._sessions[secret_hash] = session
@@ -36,11 +39,14 @@ class PeopleInMemory:
     async def end_session(self, secret_hash: str) -> None:
         self._sessions.pop(secret_hash, None)
 
-    async def end_sessions_of(self, email: str) -> int:
+    async def sign_out_everywhere(self, email: str, now: datetime) -> int:
         theirs = [key for key, session in self._sessions.items() if session.email == email]
         for key in theirs:
             del self._sessions[key]
-        return len(theirs)
+        valid = [token for token in await self.tokens_of(email) if token.is_valid(now)]
+        for token in valid:
+            await self.revoke_token(email, token.id, now)
+        return len(theirs) + len(valid)
 
     async def add_token(self, secret_hash: str, token: Token) -> None:
         self._tokens[secret_hash] = token
@@ -75,7 +81,8 @@ class PeopleInMemory:
         return sorted(self._known.values(), key=lambda known: known.email)
 
     async def forget_expired(self, now: datetime) -> int:
-        before = len(self._errands) + len(self._sessions)
+        before = len(self._errands) + len(self._sessions) + len(self._used)
+        self._used = {key: until for key, until in self._used.items() if now < until}
         self._errands = {key: each for key, each in self._errands.items() if now < each.expires}
         self._sessions = {key: each for key, each in self._sessions.items() if now < each.expires}
-        return before - len(self._errands) - len(self._sessions)
+        return before - len(self._errands) - len(self._sessions) - len(self._used)

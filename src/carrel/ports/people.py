@@ -46,6 +46,7 @@ class How(Enum):
 
 
 USES_ARE_KNOWN_TO = timedelta(hours=1)
+LONGEST_ADDRESS = 254
 ALL_SCOPES = frozenset(Scope)
 _RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
 
@@ -103,9 +104,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """Something that is under way through a browser, and is used once: a sign-in, or a command line's login."""
+    """What a browser brings from its person to a command line. It is used once."""
 
-    kind: str
     facts: Mapping[str, str]
     expires: datetime
 
@@ -121,7 +121,9 @@ class Token:
     created: datetime
     expires: datetime
     roles: frozenset[Role] = frozenset()
-    """What the maker's identity provider gave them then; a token must not outlive a demotion by much, so it expires."""
+    """What the maker's identity provider gave them then. Who loses them there is signed out everywhere here."""
+    how: How = How.SESSION
+    """How its maker was recognised: what was said for trying it is worth nothing once that is over."""
     last_used: datetime | None = None
     """To the hour: to know it better, every call would have to write."""
     revoked: datetime | None = None
@@ -160,8 +162,12 @@ class People(Protocol):
 
     async def begin_errand(self, secret_hash: str, errand: Errand) -> None: ...
 
-    async def take_errand(self, secret_hash: str, kind: str, now: datetime) -> Errand | None:
+    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
         """Removes it: of two who bring the same secret, at most one gets it. An expired one is not given."""
+        ...
+
+    async def use_once(self, secret_hash: str, until: datetime) -> bool:
+        """True for the first who brings it; it is remembered until then."""
         ...
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
@@ -172,8 +178,8 @@ class People(Protocol):
 
     async def end_session(self, secret_hash: str) -> None: ...
 
-    async def end_sessions_of(self, email: str) -> int:
-        """Signs a person out everywhere, and says of how many browsers."""
+    async def sign_out_everywhere(self, email: str, now: datetime) -> int:
+        """Ends a person's sessions and revokes their tokens; says how many of both."""
         ...
 
     async def add_token(self, secret_hash: str, token: Token) -> None: ...
@@ -201,6 +207,13 @@ class People(Protocol):
     async def forget_expired(self, now: datetime) -> int:
         """Sessions and errands whose time is over; says how many."""
         ...
+
+
+def is_address(email: str) -> bool:
+    """Whether it can be a person's: what is longer, or invisible, only looks like one."""
+    name, at, host = email.partition("@")
+    is_plain = email.isprintable() and not any(letter.isspace() for letter in email)
+    return bool(name and at and host) and "@" not in host and is_plain and len(email) <= LONGEST_ADDRESS
 
 
 def normal(email: str) -> str:

@@ -61,26 +61,37 @@ async def test_a_person_is_signed_out_everywhere(people: People) -> None:
         await people.begin_session(name, a_session())
     await people.begin_session("hers", a_session(email="ben@lab.example"))
 
-    assert await people.end_sessions_of(ADA) == 2
+    await people.add_token("hash", a_token())
+    await people.add_token("old", a_token(id="t2", expires=NOON))
+
+    assert await people.sign_out_everywhere(ADA, NOON) == 3
     assert await people.session("one", NOON) is None
+    assert await people.token("hash", NOON) is None
     assert await people.session("hers", NOON) is not None
 
 
 async def test_an_errand_is_given_to_one_of_many_who_bring_its_secret(people: People) -> None:
-    errand = Errand("sign-in", {"nonce": "n", "back_to": "/"}, LATER)
+    errand = Errand({"port": "51000", "email": ADA}, LATER)
     await people.begin_errand("secret", errand)
 
-    taken = await asyncio.gather(*(people.take_errand("secret", "sign-in", NOON) for _ in range(5)))
+    taken = await asyncio.gather(*(people.take_errand("secret", NOON) for _ in range(5)))
 
     assert taken.count(errand) == 1
     assert taken.count(None) == 4
 
 
-async def test_an_errand_of_another_kind_or_time_is_not_given(people: People) -> None:
-    await people.begin_errand("secret", Errand("sign-in", {}, LATER))
+async def test_an_errand_that_took_too_long_is_not_given(people: People) -> None:
+    await people.begin_errand("secret", Errand({}, LATER))
 
-    assert await people.take_errand("secret", "command-line", NOON) is None
-    assert await people.take_errand("secret", "sign-in", LATER) is None
+    assert await people.take_errand("another", NOON) is None
+    assert await people.take_errand("secret", LATER) is None
+
+
+async def test_what_is_used_once_is_the_firsts(people: People) -> None:
+    used = await asyncio.gather(*(people.use_once("secret", LATER) for _ in range(5)))
+
+    assert sorted(used) == [False, False, False, False, True]
+    assert await people.use_once("another", LATER)
 
 
 async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -> None:
@@ -127,9 +138,10 @@ async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(peo
 async def test_what_expired_is_forgotten(people: People) -> None:
     await people.begin_session("over", a_session(expires=NOON))
     await people.begin_session("on", a_session())
-    await people.begin_errand("over", Errand("sign-in", {}, NOON))
+    await people.begin_errand("over", Errand({}, NOON))
+    await people.use_once("over", NOON)
 
-    assert await people.forget_expired(NOON) == 2
+    assert await people.forget_expired(NOON) == 3
     assert await people.session("on", NOON) is not None
 
 

@@ -121,6 +121,14 @@ async def test_with_https_the_cookie_is_secure_and_nobody_else_on_the_domain_can
     assert "domain" not in cookie
 
 
+async def test_what_was_said_for_trying_it_is_worth_nothing_for_real(service: Service) -> None:
+    async with a_service(Plan()) as for_real:
+        for name, kept in vars(service.people).items():
+            setattr(for_real.people, name, kept)  # the same database
+
+        assert (await for_real.get("/api/v1/me", cookies={"carrel": service.cookie}))[0] == 401
+
+
 async def test_the_store_never_sees_the_secret(service: Service) -> None:
     assert service.cookie
     assert service.cookie not in repr(vars(service.people))

@@ -6,6 +6,7 @@ from typing import Any
 
 import jwt
 import pytest
+from yarl import URL
 
 from carrel.adapters.identity import RoleBook
 from tests.integration.identity.opened import NOON, Plan, Service, a_service
@@ -131,19 +132,35 @@ async def _callback(service: Service) -> str:
         return back.headers["location"].removeprefix(service.url)
 
 
-async def test_a_state_works_once(service: Service) -> None:
+async def test_a_sign_in_works_once(service: Service, provider: OidcProvider) -> None:
     callback = await _callback(service)
-    async with service.visitor.get(f"{service.url}/sign-in", allow_redirects=False):
-        pass  # another sign-in is begun, and must not be hurt either
+    cookies = {
+        name: cookie.value for name, cookie in service.visitor.cookie_jar.filter_cookies(URL(service.url)).items()
+    }
+    provider.codes_work_once = False
+    assert (await service.get(callback, allow_redirects=False))[0] == 303
 
-    replayed = await _callback(service)
-    assert (await service.get(callback))[0] == 403, "its cookie was replaced by that of the later sign-in"
-    async with service.visitor.get(service.url + replayed, allow_redirects=False) as first:
-        assert first.status == 303
-        cookies = {"carrel-sign-in": replayed.split("state=")[1]}
-    status, page = await service.get(replayed, cookies=cookies)
+    status, page = await service.get(callback, cookies=cookies)
+
     assert status == 403
     assert "used before" in page
+
+
+async def test_a_later_sign_in_of_the_same_browser_replaces_the_earlier(service: Service) -> None:
+    earlier, later = await _callback(service), await _callback(service)
+
+    assert (await service.get(earlier))[0] == 403
+    assert (await service.get(later, allow_redirects=False))[0] == 303
+
+
+@pytest.mark.parametrize(
+    "cookie", ["", "x", "begun=&secret=&back_to=", "begun=9999-99-99&secret=s", "begun=0001-01-01&secret=s"]
+)
+async def test_a_forged_attempt_signs_nobody_in(service: Service, cookie: str) -> None:
+    callback = await _callback(service)
+    service.visitor.cookie_jar.clear()
+
+    assert (await service.get(callback, headers={"cookie": f"carrel-sign-in={cookie}"}))[0] == 403
 
 
 async def test_a_state_of_another_browser_signs_nobody_in(service: Service) -> None:
@@ -154,6 +171,14 @@ async def test_a_state_of_another_browser_signs_nobody_in(service: Service) -> N
 
     assert status == 403
     assert "not begun in this browser" in page
+
+
+async def test_strangers_make_us_write_nothing(service: Service) -> None:
+    before = repr(vars(service.people))
+    for _ in range(3):
+        await _callback(service)
+
+    assert repr(vars(service.people)) == before
 
 
 async def test_who_dawdles_at_the_provider_begins_again(service: Service) -> None:

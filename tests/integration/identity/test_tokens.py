@@ -69,11 +69,29 @@ async def test_a_token_ends_when_it_expires_or_is_revoked(service: Service) -> N
     assert (await service.get("/api/v1/me", **_with(short["token"])))[0] == 401
 
 
+async def test_a_token_made_for_trying_it_is_worth_nothing_for_real(service: Service) -> None:
+    made = await _token(service)
+    async with a_service(Plan()) as for_real:
+        for name, kept in vars(service.people).items():
+            setattr(for_real.people, name, kept)  # the same database
+
+        assert (await for_real.get("/api/v1/me", **_with(made["token"])))[0] == 401
+
+
 async def test_no_token_lasts_longer_than_the_service_allows(service: Service) -> None:
     made = await _token(service, days=3650)
     service.clock.now += timedelta(days=90)
 
     assert (await service.get("/api/v1/me", **_with(made["token"])))[0] == 401
+
+
+@pytest.mark.parametrize(
+    "wanted", [{"label": "a\x00b"}, {"label": ""}, {"days": 0}, {"scopes": []}, {"scopes": ["all"]}]
+)
+async def test_a_token_that_cannot_be_is_the_callers_mistake(service: Service, wanted: dict[str, Any]) -> None:
+    headers = {"x-csrf-token": await service.csrf()}
+    status, _ = await service.call("POST", "/api/v1/tokens", json={"label": "x", **wanted}, headers=headers)
+    assert status == 422
 
 
 async def test_nobody_revokes_anothers_token(service: Service) -> None:

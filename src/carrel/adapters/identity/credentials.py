@@ -20,16 +20,17 @@ from carrel.adapters.identity.oidc import challenge_of
 from carrel.adapters.identity.recognition import CurrentPerson, Identity, forbidden
 from carrel.adapters.identity.secrets import hashed, is_same, new_secret, new_token
 from carrel.adapters.problems import Problem
-from carrel.ports.people import Errand, Grant, How, Person, Role, Scope, Token, normal
+from carrel.ports.people import Errand, Grant, How, Person, Role, Scope, Token, is_address, normal
 
-COMMAND_LINE = "command-line"
 ON_THE_WAY = timedelta(minutes=2)
 IN_PERSON = (How.SESSION, How.DEV)
 DEFAULT_DAYS = 30
+PLAIN = r"^[^\x00-\x1f\x7f]*$"
+"""Without control characters, which not every database can keep."""
 
 
 class NewToken(BaseModel):
-    label: str = Field(min_length=1, max_length=100, examples=["my notebook"])
+    label: str = Field(min_length=1, max_length=100, pattern=PLAIN, examples=["my notebook"])
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.BOOK], min_length=1, max_length=len(Scope))
     days: int = Field(default=DEFAULT_DAYS, ge=1, le=3650, description="Shortened to what the service allows.")
 
@@ -41,7 +42,7 @@ class Exchange(BaseModel):
 
 class GivenRole(BaseModel):
     role: Role | None = Field(description="None takes it away.")
-    reason: str = Field(min_length=1, max_length=500)
+    reason: str = Field(min_length=1, max_length=500, pattern=PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,16 @@ class CredentialsDesk:
         """Your tokens; never their secrets."""
         return {"tokens": [_shown(token) for token in await self.identity.people.tokens_of(person.email)]}
 
-    async def make_token(self, wanted: NewToken, person: CurrentPerson) -> dict[str, Any]:
+    async def make_token(self, wanted: NewToken, person: CurrentPerson, response: Response) -> dict[str, Any]:
         """A new token. Its secret is in this answer and nowhere else."""
         _check_in_person(person)
-        return await self._made(person.email, person.roles, wanted)
+        response.headers["cache-control"] = "no-store"
+        return await self._made(person, wanted)
 
     async def revoke(self, token_id: str, person: CurrentPerson) -> Response:
         """The token is worth nothing from now on. A token may revoke itself and its siblings."""
-        if not await self.identity.people.revoke_token(person.email, token_id[:64], self.identity.now()):
+        is_id = token_id.isascii() and token_id.isprintable()
+        if not is_id or not await self.identity.people.revoke_token(person.email, token_id, self.identity.now()):
             why = "You have no token of that id."
             raise Problem(404, "not-found", "No such token", why, "list them at /api/v1/tokens")
         return Response(status_code=204)
@@ -92,28 +95,37 @@ class CredentialsDesk:
         number = int(port) if len(port) <= 5 and port.isascii() and port.isdigit() else 0
         asked = _asked(number, state, challenge, label, scopes)
         code = new_secret()
-        facts = {**asked, "email": person.email, "roles": ",".join(role.value for role in person.roles)}
-        errand = Errand(COMMAND_LINE, facts, self.identity.now() + ON_THE_WAY)
-        await self.identity.people.begin_errand(hashed(code), errand)
+        roles = " ".join(role.value for role in person.roles)
+        facts = {**asked, "email": person.email, "roles": roles, "how": person.how.value}
+        await self.identity.people.begin_errand(hashed(code), Errand(facts, self.identity.now() + ON_THE_WAY))
         answer = urlencode({"code": code, "state": asked["state"]})
         return RedirectResponse(f"http://127.0.0.1:{asked['port']}/?{answer}", 303)
 
-    async def exchange(self, given: Exchange) -> dict[str, Any]:
+    async def exchange(self, given: Exchange, response: Response) -> dict[str, Any]:
         """The code that a browser brought, and the proof that whoever brings it asked for it: a token."""
-        now = self.identity.now()
-        errand = await self.identity.people.take_errand(hashed(given.code), COMMAND_LINE, now)
+        errand = await self.identity.people.take_errand(hashed(given.code), self.identity.now())
         if errand is None or not is_same(challenge_of(given.verifier), errand.facts["challenge"]):
             why = "The code is unknown, was used, has expired, or is another program's."
             raise Problem(403, "bad-code", "No token for this code", why, "carrel login")
         scopes = [Scope(each) for each in errand.facts["scopes"].split()]
-        roles = frozenset(Role(each) for each in errand.facts["roles"].split(",") if each)
-        wanted = NewToken(label=errand.facts["label"], scopes=scopes)
-        return await self._made(errand.facts["email"], roles, wanted)
+        roles = frozenset(Role(each) for each in errand.facts["roles"].split())
+        person = Person(errand.facts["email"], roles=roles, how=How(errand.facts["how"]))
+        response.headers["cache-control"] = "no-store"
+        return await self._made(person, NewToken(label=errand.facts["label"], scopes=scopes))
 
-    async def _made(self, email: str, roles: frozenset[Role], wanted: NewToken) -> dict[str, Any]:
+    async def _made(self, person: Person, wanted: NewToken) -> dict[str, Any]:
         secret, now = new_token(), self.identity.now()
         expires = now + min(timedelta(days=wanted.days), self.identity.premises.longest_token)
-        token = Token(new_secret()[:16], email, wanted.label, frozenset(wanted.scopes), now, expires, roles)
+        token = Token(
+            id=new_secret()[:16],
+            email=person.email,
+            label=wanted.label,
+            scopes=frozenset(wanted.scopes),
+            created=now,
+            expires=expires,
+            roles=person.roles,
+            how=person.how,
+        )
         await self.identity.people.add_token(hashed(secret), token)
         return {**_shown(token), "token": secret}
 
@@ -138,7 +150,7 @@ class CredentialsDesk:
         """Give a person a role, or take it away, beside what the settings and the provider's groups give."""
         if not person.is_platform_admin:
             raise forbidden("You may not give roles", "This needs the role platform-admin.")
-        if given.role is Role.SERVICE or "@" not in email or len(email) > 254:
+        if given.role is Role.SERVICE or not is_address(normal(email)):
             why = "A role is given to an address; services are named in the settings."
             raise Problem(422, "bad-role", "Nobody can be given that", why, "give member, lab-admin or platform-admin")
         grant = Grant(normal(email), given.role, person.email, given.reason, self.identity.now())
@@ -146,17 +158,20 @@ class CredentialsDesk:
         return Response(status_code=204)
 
     async def sign_out_everywhere(self, email: str, person: CurrentPerson) -> dict[str, Any]:
-        """End all sessions of a person; of another's, as a platform admin."""
+        """End all sessions of a person and revoke their tokens; another's, as a platform admin."""
         if normal(email) != person.email and not person.is_platform_admin:
             raise forbidden("You may not sign others out", "This needs the role platform-admin.")
-        return {"ended": await self.identity.people.end_sessions_of(normal(email))}
+        if not is_address(normal(email)):
+            return {"ended": 0}
+        return {"ended": await self.identity.people.sign_out_everywhere(normal(email), self.identity.now())}
 
 
 def _asked(port: int, state: str, challenge: str, label: str, scopes: str) -> dict[str, str]:
     """What a command line asked for, checked; the form carries it from the question to the answer."""
     words = {scope.value for scope in Scope}
+    is_plain = all(each.isprintable() for each in (state, challenge, label, scopes)) and 1 <= len(label) <= 100
     is_good = 1024 <= port <= 65535 and 16 <= len(state) <= 200 and 43 <= len(challenge) <= 128
-    if not is_good or not 1 <= len(label) <= 100 or not scopes.split() or not set(scopes.split()) <= words:
+    if not is_plain or not is_good or not scopes.split() or not set(scopes.split()) <= words:
         why = "The address of this page is not one that `carrel login` makes."
         raise Problem(422, "bad-login", "This is no command line's question", why, "carrel login")
     return {"port": str(port), "state": state, "challenge": challenge, "label": label, "scopes": scopes}

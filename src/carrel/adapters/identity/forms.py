@@ -54,9 +54,10 @@ def allow_command_line(email: str, csrf: str, asked: dict[str, str], callback: s
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
         for name, value in {"csrf": csrf, **asked}.items()
     )
+    scopes = escape(asked["scopes"].replace(" ", ", "))
     body = (
         f"<p>The program <strong>{escape(asked['label'])}</strong> on this computer asks to act as "
-        f"<strong>{escape(email)}</strong> ({escape(asked['scopes'])}). Allow it only if you have just typed "
+        f"<strong>{escape(email)}</strong> ({scopes}). Allow it only if you have just typed "
         f"<code>carrel login</code>.</p>"
         f'<form method="post" action="/cli-login">{fields}<button type="submit">Allow</button></form>'
         '<p><a href="/">No, go to the start page</a></p>'

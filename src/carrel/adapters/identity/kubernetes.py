@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from carrel.adapters.identity.roles import SERVICE_ACCOUNT, RoleBook
+from carrel.adapters.identity.roles import RoleBook
 from carrel.adapters.identity.secrets import hashed
 from carrel.ports.cluster import Cluster
-from carrel.ports.people import How, Person, Role, normal
+from carrel.ports.people import How, Person, Role, is_address, normal
 from carrel.protocols.kubernetes.resources import TOKEN_REVIEWS
 
 REMEMBERED_S = 60.0
@@ -66,11 +66,7 @@ class Kubernetes:
     def _person(self, username: str, groups: list[str]) -> Person | None:
         if username in self.roles.services:
             return Person(username, roles=frozenset({Role.SERVICE}), how=How.SERVICE_ACCOUNT)
-        name = username.removeprefix(self.vouching.user_prefix)
-        if (
-            username.startswith(SERVICE_ACCOUNT)
-            or "@" not in name
-            or not username.startswith(self.vouching.user_prefix)
-        ):
+        name = normal(username.removeprefix(self.vouching.user_prefix))
+        if not username.startswith(self.vouching.user_prefix) or not is_address(name):
             return None
-        return Person(normal(name), roles=self.roles.by_groups(groups), how=How.SERVICE_ACCOUNT)
+        return Person(name, roles=self.roles.by_groups(groups), how=How.SERVICE_ACCOUNT)

@@ -18,7 +18,7 @@ import aiohttp
 import jwt
 
 from carrel.adapters.identity.secrets import is_same
-from carrel.ports.people import normal
+from carrel.ports.people import is_address, normal
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Asymmetric ones only: with HS256 the client secret, or a public key taken for one, could sign."""
@@ -26,6 +26,7 @@ LEEWAY = timedelta(seconds=60)
 KEYS_AT_MOST_EVERY = timedelta(minutes=1)
 DISCOVERY_AGE = timedelta(hours=1)
 LARGEST_ANSWER = 1 << 20
+LONGEST_NAME = 255
 TIMEOUT = aiohttp.ClientTimeout(total=15)
 
 
@@ -99,13 +100,14 @@ class SignIn:
 
     def _claimed(self, claims: Mapping[str, Any]) -> Claimed:
         email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
-        if not isinstance(email, str) or not email.strip():
-            raise SignInFailed(f"The identity provider did not say the claim {self._provider.email_claim!r}")
+        if not isinstance(email, str) or not is_address(normal(email)):
+            raise SignInFailed(f"The identity provider told no address in the claim {self._provider.email_claim!r}")
         if claims.get("email_verified") in (False, "false"):
             raise SignInFailed(f"The identity provider has not verified the address {email}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
         name = claims.get("name")
-        return Claimed(normal(email), name if isinstance(name, str) else "", tuple(str(each) for each in named))
+        shown = name[:LONGEST_NAME] if isinstance(name, str) and name.isprintable() else ""
+        return Claimed(normal(email), shown, tuple(str(each) for each in named))
 
     async def _exchange(self, code: str, verifier: str) -> Mapping[str, Any]:
         discovered = await self._discovery()

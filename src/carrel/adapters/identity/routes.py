@@ -1,7 +1,9 @@
 """Signing in and out with a browser: at the provider, or by saying so on one's own machine."""
 
+import logging
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
@@ -10,11 +12,13 @@ from starlette.responses import RedirectResponse, Response
 from carrel.adapters.identity import forms
 from carrel.adapters.identity.oidc import SignInFailed
 from carrel.adapters.identity.recognition import CurrentPerson, Identity, NotSignedIn
-from carrel.adapters.identity.secrets import hashed, is_same, new_secret
+from carrel.adapters.identity.secrets import derived, hashed, is_same, new_secret
 from carrel.adapters.problems import Problem, answer_problem
-from carrel.ports.people import Errand, How, Role, Session, normal
+from carrel.ports.people import How, Role, Session, is_address, normal
 
-SIGN_IN = "sign-in"
+log = logging.getLogger(__name__)
+
+LONGEST_PATH = 1000
 ON_THE_WAY = timedelta(minutes=10)
 """How long somebody may take at the provider's."""
 SEE_OTHER = 303
@@ -23,7 +27,51 @@ SEE_OTHER = 303
 def path_of_ours(wanted: str) -> str:
     """Where to go after signing in; never to another site, however it is spelled."""
     is_ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
-    return wanted if is_ours else "/"
+    return wanted if is_ours and len(wanted) <= LONGEST_PATH else "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A sign-in on its way to the provider and back. The browser carries it in a cookie, and we keep nothing: strangers
+    make us write nothing. What the provider is told follows from its secret, which the provider is not told."""
+
+    begun: datetime
+    secret: str
+    back_to: str
+
+    @property
+    def state(self) -> str:
+        return derived(self.secret, f"state {self.begun.isoformat()}")
+
+    @property
+    def nonce(self) -> str:
+        return derived(self.secret, f"nonce {self.begun.isoformat()}")
+
+    @property
+    def verifier(self) -> str:
+        return derived(self.secret, f"verifier {self.begun.isoformat()}")
+
+    def as_cookie(self) -> str:
+        return urlencode({"begun": self.begun.isoformat(), "secret": self.secret, "back_to": self.back_to})
+
+    @classmethod
+    def of_cookie(cls, cookie: str) -> "Attempt | None":
+        found = dict(parse_qsl(cookie))
+        try:
+            begun = datetime.fromisoformat(found["begun"]).astimezone(UTC)
+            return cls(begun, found["secret"], path_of_ours(found.get("back_to", "/")))
+        except (KeyError, ValueError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """Somebody who has just been recognised."""
+
+    email: str
+    name: str
+    roles: frozenset[Role]
+    how: How = How.SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,42 +84,38 @@ class SignInDesk:
             return forms.dev_form(back_to)
         if means.sign_in is None:
             return forms.no_way_in()
-        state, nonce, verifier = new_secret(), new_secret(), new_secret()
+        attempt = Attempt(self.identity.now(), new_secret(), back_to)
         try:
-            url = await means.sign_in.url(state, nonce, verifier)
+            url = await means.sign_in.url(attempt.state, attempt.nonce, attempt.verifier)
         except SignInFailed as failure:
-            return forms.failed(str(failure))
-        facts = {"nonce": nonce, "verifier": verifier, "back_to": back_to}
-        errand = Errand(SIGN_IN, facts, self.identity.now() + ON_THE_WAY)
-        await self.identity.people.begin_errand(hashed(state), errand)
+            return _failed(str(failure))
         response = RedirectResponse(url, SEE_OTHER)
-        self._set(response, self._errand_cookie, state, ON_THE_WAY)
+        self._set(response, self._attempt_cookie, attempt.as_cookie(), ON_THE_WAY)
         return response
 
     async def finish(self, request: Request) -> Response:
-        """The state must be the one that this browser was given, and works once: nobody is signed in as another."""
-        state, sign_in = request.query_params.get("state", ""), self.identity.means.sign_in
+        """The state must be that of this browser's attempt, which works once: nobody is signed in as another."""
+        given, sign_in = request.query_params, self.identity.means.sign_in
+        attempt = Attempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
         if sign_in is None:
             return forms.no_way_in()
-        if not state or not is_same(state, request.cookies.get(self._errand_cookie, "")):
-            return forms.failed("This sign-in was not begun in this browser")
-        errand = await self.identity.people.take_errand(hashed(state), SIGN_IN, self.identity.now())
-        if errand is None:
-            return forms.failed("This sign-in was used before, or took too long")
-        if "error" in request.query_params:
-            return forms.failed(f"The identity provider said: {request.query_params['error'][:200]}")
+        if attempt is None or not is_same(given.get("state", ""), attempt.state):
+            return _failed("This sign-in was not begun in this browser")
+        if not attempt.begun <= self.identity.now() < attempt.begun + ON_THE_WAY:
+            return _failed("This sign-in took too long")
+        if "error" in given:
+            return _failed(f"The identity provider said: {given['error'][:200]}")
         try:
-            code = request.query_params.get("code", "")
-            claimed = await sign_in.finish(code, errand.facts["verifier"], errand.facts["nonce"])
+            claimed = await sign_in.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
         except SignInFailed as failure:
-            return forms.failed(str(failure))
+            return _failed(str(failure))
+        if not await self.identity.people.use_once(hashed(attempt.secret), self.identity.now() + ON_THE_WAY):
+            return _failed("This sign-in was used before")
         roles = self.identity.roles.by_groups(claimed.groups)
         if not roles | self.identity.roles.by_name(claimed.email, await self.identity.people.granted(claimed.email)):
-            return forms.failed(f"{claimed.email} is in no group that may use this service")
-        response = await self._session(
-            request, claimed.email, claimed.name, roles, How.SESSION, errand.facts["back_to"]
-        )
-        response.delete_cookie(self._errand_cookie, path="/", secure=self.identity.premises.is_https, httponly=True)
+            return _failed(f"{claimed.email} is in no group that may use this service")
+        response = await self._signed_in(request, Guest(claimed.email, claimed.name, roles), attempt.back_to)
+        response.delete_cookie(self._attempt_cookie, path="/", secure=self.identity.premises.is_https, httponly=True)
         return response
 
     async def say_so(self, request: Request) -> Response:
@@ -80,10 +124,10 @@ class SignInDesk:
             raise Problem(404, "not-found", "There is no such page", "This sign-in is for trying it.", "open /sign-in")
         form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         email, role = normal(form.get("email", "")), form.get("role", Role.MEMBER.value)
-        if "@" not in email or len(email) > 254 or role not in ("member", "lab-admin", "platform-admin"):
-            return forms.failed("An address and a role are needed")
-        roles = frozenset({Role.MEMBER, Role(role)})
-        return await self._session(request, email, "", roles, How.DEV, path_of_ours(form.get("back", "/")))
+        if not is_address(email) or role not in ("member", "lab-admin", "platform-admin"):
+            return _failed("An address and a role are needed")
+        guest = Guest(email, "", frozenset({Role.MEMBER, Role(role)}), How.DEV)
+        return await self._signed_in(request, guest, path_of_ours(form.get("back", "/")))
 
     async def sign_out(self, request: Request, person: CurrentPerson) -> Response:
         """`person` proves that the call comes from a page of ours."""
@@ -93,23 +137,22 @@ class SignInDesk:
         response.delete_cookie(premises.cookie, path="/", secure=premises.is_https, httponly=True, samesite="lax")
         return response
 
-    async def _session(
-        self, request: Request, email: str, name: str, roles: frozenset[Role], how: How, back_to: str
-    ) -> Response:
+    async def _signed_in(self, request: Request, guest: Guest, back_to: str) -> Response:
         """A new secret each time, and the old session ends: a cookie that was planted before is worth nothing."""
         secret, now = new_secret(), self.identity.now()
         premises = self.identity.premises
-        session = Session(email, name, roles, how, now, now + premises.session)
+        session = Session(guest.email, guest.name, guest.roles, guest.how, now, now + premises.session)
         old = self.identity.session_secret(request)
         if old:
             await self.identity.people.end_session(hashed(old))
         await self.identity.people.begin_session(hashed(secret), session)
+        log.info("signed_in person=%s how=%s", guest.email, guest.how.value)
         response = RedirectResponse(back_to, SEE_OTHER)
         self._set(response, premises.cookie, secret, premises.session)
         return response
 
     @property
-    def _errand_cookie(self) -> str:
+    def _attempt_cookie(self) -> str:
         return f"{self.identity.premises.cookie}-sign-in"
 
     def _set(self, response: Response, name: str, secret: str, age: timedelta) -> None:
@@ -118,14 +161,17 @@ class SignInDesk:
         response.set_cookie(name, secret, seconds, path="/", secure=is_https, httponly=True, samesite="lax")
 
 
+def _failed(why: str) -> Response:
+    log.warning("sign_in_failed: %r", why)
+    return forms.failed(why)
+
+
 async def _answer_stranger(request: Request, problem: Exception) -> Response:
     """A browser that wants a page is shown where to sign in."""
     wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     if wants_page and not request.url.path.startswith("/api/"):
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(
-            str(request.url.replace(path="/sign-in", query="").include_query_params(back=here)), SEE_OTHER
-        )
+        return RedirectResponse(f"/sign-in?{urlencode({'back': here})}", SEE_OTHER)
     return await answer_problem(request, problem)
 
 

@@ -24,9 +24,14 @@ def hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def derived(secret: str, purpose: str) -> str:
+    """What follows from a secret, does not betray it, and is known to nobody who does not have it."""
+    return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+
 def csrf_of(session_secret: str) -> str:
-    """What our own pages know and no other site does: it follows from the session's secret, and does not betray it."""
-    return hmac.new(session_secret.encode(), b"csrf", hashlib.sha256).hexdigest()
+    """What our own pages know and no other site does."""
+    return derived(session_secret, "csrf")
 
 
 def is_same(one: str, other: str) -> bool:

@@ -17,7 +17,7 @@ from carrel.adapters.store.database import Database
 from carrel.ports.bookings import LogEntry
 from carrel.ports.people import Errand, Grant, How, Known, Role, Scope, Session, Token
 
-E, P, S, T = tables.errands.c, tables.people.c, tables.sessions.c, tables.tokens.c
+E, P, S, T, U = tables.errands.c, tables.people.c, tables.sessions.c, tables.tokens.c, tables.used.c
 
 
 class SqlPeople:
@@ -26,14 +26,22 @@ class SqlPeople:
 
     async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
         async with self._database.writing() as connection:
-            values = {"kind": errand.kind, "facts": dict(errand.facts), "expires_at": errand.expires}
+            values = {"facts": dict(errand.facts), "expires_at": errand.expires}
             await connection.execute(insert(tables.errands).values(secret_hash=secret_hash, **values))
 
-    async def take_errand(self, secret_hash: str, kind: str, now: datetime) -> Errand | None:
+    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
         async with self._database.writing() as connection:
-            taken = delete(tables.errands).where(E.secret_hash == secret_hash, E.kind == kind)
+            taken = delete(tables.errands).where(E.secret_hash == secret_hash)
             row = (await connection.execute(taken.returning(E.facts, E.expires_at))).one_or_none()
-        return Errand(kind, row.facts, row.expires_at) if row is not None and now < row.expires_at else None
+        return Errand(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
+
+    async def use_once(self, secret_hash: str, until: datetime) -> bool:
+        async with self._database.writing() as connection:
+            known = await connection.execute(select(U.secret_hash).where(U.secret_hash == secret_hash))
+            is_new = known.one_or_none() is None
+            if is_new:
+                await connection.execute(insert(tables.used).values(secret_hash=secret_hash, expires_at=until))
+            return is_new
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
         values = {
@@ -60,15 +68,19 @@ class SqlPeople:
         async with self._database.writing() as connection:
             await connection.execute(delete(tables.sessions).where(S.secret_hash == secret_hash))
 
-    async def end_sessions_of(self, email: str) -> int:
+    async def sign_out_everywhere(self, email: str, now: datetime) -> int:
         async with self._database.writing() as connection:
-            return (await connection.execute(delete(tables.sessions).where(S.person == email))).rowcount
+            ended = await connection.execute(delete(tables.sessions).where(S.person == email))
+            valid = (T.person == email, T.revoked_at.is_(None), T.expires_at > now)
+            revoked = await connection.execute(update(tables.tokens).where(*valid).values(revoked_at=now))
+            return ended.rowcount + revoked.rowcount
 
     async def add_token(self, secret_hash: str, token: Token) -> None:
         values = {
             "id": token.id,
             "person": token.email,
             "label": token.label,
+            "how": token.how.value,
             "scopes": _words(token.scopes),
             "roles": _words(token.roles),
             "created_at": token.created,
@@ -126,7 +138,8 @@ class SqlPeople:
         async with self._database.writing() as connection:
             sessions = await connection.execute(delete(tables.sessions).where(S.expires_at <= now))
             errands = await connection.execute(delete(tables.errands).where(E.expires_at <= now))
-            return sessions.rowcount + errands.rowcount
+            used = await connection.execute(delete(tables.used).where(U.expires_at <= now))
+            return sessions.rowcount + errands.rowcount + used.rowcount
 
 
 async def _set_person(connection: AsyncConnection, email: str, **values: Any) -> None:
@@ -153,6 +166,7 @@ def _token(row: Row[Any]) -> Token:
         created=row.created_at,
         expires=row.expires_at,
         roles=_roles(row.roles),
+        how=How(row.how),
         last_used=row.last_used_at,
         revoked=row.revoked_at,
     )

@@ -145,8 +145,15 @@ errands = Table(
     "errands",
     metadata,
     Column("secret_hash", String(64), primary_key=True),
-    Column("kind", String(32), nullable=False),
     Column("facts", JSON, nullable=False),
+    Column("expires_at", Instant, nullable=False),
+    Index(None, "expires_at"),
+)
+
+used = Table(
+    "used",
+    metadata,
+    Column("secret_hash", String(64), primary_key=True),
     Column("expires_at", Instant, nullable=False),
     Index(None, "expires_at"),
 )
@@ -158,6 +165,7 @@ tokens = Table(
     Column("id", String(64), nullable=False),
     Column("person", String(320), nullable=False),
     Column("label", String(255), nullable=False),
+    Column("how", String(32), nullable=False),
     Column("scopes", JSON, nullable=False),
     Column("roles", JSON, nullable=False),
     Column("created_at", Instant, nullable=False),

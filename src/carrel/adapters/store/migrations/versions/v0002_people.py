@@ -1,4 +1,4 @@
-"""People, their sessions, errands and tokens."""
+"""People, their sessions, errands and tokens, and what was used once."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -34,18 +34,25 @@ def upgrade() -> None:
     op.create_table(
         "errands",
         sa.Column("secret_hash", sa.String(64), nullable=False),
-        sa.Column("kind", sa.String(32), nullable=False),
         sa.Column("facts", sa.JSON, nullable=False),
         sa.Column("expires_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("secret_hash", name="pk_errands"),
     )
     op.create_index("ix_errands_expires_at", "errands", ["expires_at"])
     op.create_table(
+        "used",
+        sa.Column("secret_hash", sa.String(64), nullable=False),
+        sa.Column("expires_at", Instant, nullable=False),
+        sa.PrimaryKeyConstraint("secret_hash", name="pk_used"),
+    )
+    op.create_index("ix_used_expires_at", "used", ["expires_at"])
+    op.create_table(
         "tokens",
         sa.Column("secret_hash", sa.String(64), nullable=False),
         sa.Column("id", sa.String(64), nullable=False),
         sa.Column("person", sa.String(320), nullable=False),
         sa.Column("label", sa.String(255), nullable=False),
+        sa.Column("how", sa.String(32), nullable=False),
         sa.Column("scopes", sa.JSON, nullable=False),
         sa.Column("roles", sa.JSON, nullable=False),
         sa.Column("created_at", Instant, nullable=False),
