@@ -154,10 +154,11 @@ def _wish(field: Field, zone: tzinfo) -> Wish:
 def _booking_time(field: Field, zone: tzinfo) -> datetime:
     text = field.some_text()
     try:
-        moment = datetime.strptime(text, _BOOKING_TIME).replace(tzinfo=zone)
-        # strptime also takes `2025-6-1 8:0:0`; and a zone may lead out of the years that there are.
-        if moment.strftime(_BOOKING_TIME) == text:
-            return moment.astimezone(UTC)
+        moment = datetime.strptime(text, _BOOKING_TIME).replace(tzinfo=zone).astimezone(UTC)
+        # strptime also takes `2025-6-1 8:0:0`; a zone may lead out of the years that there are; and an hour that is
+        # skipped in spring is no time. Of an hour that comes twice in autumn, the first is meant.
+        if moment.astimezone(zone).strftime(_BOOKING_TIME) == text:
+            return moment
     except (ValueError, OverflowError):
         pass
     raise field.malformed("a time such as 2025-06-01 08:00:00")

@@ -1,11 +1,12 @@
 """The house rules, all at once, and when the next booking may start."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.core.bookings import Booking, Rules, check, earliest_start, words
+from carrel.core.bookings import TITLES, Booking, Rules, check, check_change, earliest_start, words
+from carrel.core.calendar import days
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -155,3 +156,62 @@ def test_a_time_without_a_zone_is_refused() -> None:
 )
 def test_lengths_are_said_exactly(length: timedelta, said: str) -> None:
     assert words(length) == said
+
+
+def changed(
+    old: Booking, start: datetime, end: datetime, *others: Booking, now: datetime = NOW, rules: Rules | None = None
+) -> list[str]:
+    new = a_booking(start, end, old.id)
+    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or Rules()).broken]
+
+
+def test_a_change_is_judged_without_its_own_booking_and_also_while_one_runs() -> None:
+    assert changed(PLANNED, NOW + 41 * DAY, NOW + 50 * DAY, ACTIVE) == []
+    assert changed(ACTIVE, ACTIVE.start, NOW + 9 * DAY) == []
+    assert changed(ACTIVE, ACTIVE.start, NOW + 27 * DAY, PLANNED) == ["max-duration", "cooldown"]
+
+
+def test_a_booking_that_only_shrinks_heeds_neither_a_new_longest_nor_a_new_cooldown() -> None:
+    strict = Rules(max_duration=2 * DAY, cooldown=60 * DAY)
+
+    assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, ACTIVE, rules=strict) == []
+    assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == ["max-duration", "cooldown"]
+
+
+def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
+    gone = a_booking(NOW + DAY, NOW + 5 * DAY, "gone", cancelled=NOW - DAY)
+
+    assert changed(gone, gone.start, gone.end + DAY) == ["over"]
+    assert changed(ENDED, ENDED.start, NOW + DAY) == ["over"]
+
+
+def test_a_share_is_of_one_card_and_only_where_cards_are_shared() -> None:
+    share = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
+    shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, cards=2, share=True)
+
+    assert broken(share) == ["shares"]
+    assert broken(share, rules=Rules(shares_per_card=4)) == []
+    assert broken(shares, rules=Rules(shares_per_card=4)) == ["shares"]
+
+
+def test_every_rule_that_can_be_broken_has_a_title() -> None:
+    wishes = [a_wish(lasting=DAY / 2), a_wish(lasting=20 * DAY), a_wish(-DAY), a_wish(lasting=-DAY)]
+    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, Rules()).broken]
+
+    assert all(rule.title for rule in told)
+    assert {rule.rule for rule in told} < set(TITLES)
+
+
+def test_days_of_the_calendar_have_23_24_or_25_hours() -> None:
+    lengths = {
+        found.date.isoformat(): (found.end - found.start) / timedelta(hours=1)
+        for first in (date(2026, 3, 28), date(2026, 10, 24))
+        for found in days(first, 3, STOCKHOLM)
+    }
+
+    assert lengths == {
+        "2026-03-28": 24, "2026-03-29": 23, "2026-03-30": 24,
+        "2026-10-24": 24, "2026-10-25": 25, "2026-10-26": 24,
+    }  # fmt: skip
+    found = days(date(2026, 3, 28), 3, STOCKHOLM)
+    assert [one.end for one in found[:-1]] == [other.start for other in found[1:]]

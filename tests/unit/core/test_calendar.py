@@ -122,3 +122,42 @@ def test_who_has_a_booking_that_runs_now_is_booked_until_the_last_of_them_ends()
 
 def test_a_booking_in_the_future_does_not_make_a_pod_booked() -> None:
     assert standing([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
+
+
+def shared(start: float, end: float) -> Booking:
+    return Booking("s", "ada", A6000, day(start), day(end), share=True)
+
+
+def test_shares_fill_cards_one_after_the_other() -> None:
+    bookings = [booked(0, 9), shared(0, 4), shared(1, 4), shared(2, 3)]
+    calendar = Calendar(A6000, 3, bookings, shares_per_card=2)
+
+    assert [(span.free, span.shares) for span in calendar.spans(day(0), day(5))] == [
+        (1, 3), (1, 2), (0, 1), (1, 2), (2, 4),
+    ]  # fmt: skip
+    assert calendar.next_free(1, DAY, day(2)) == day(3)
+    assert calendar.next_free(1, DAY, day(2), share=True) == day(2)
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        pytest.param(booked(0, 1, cards=1), None, id="there is room"),
+        pytest.param(
+            booked(0, 2, cards=2),
+            "1 of 2 cards of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
+            id="not for all of them",
+        ),
+        pytest.param(
+            booked(0, 2, cards=3), "There are 2 cards of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
+        ),
+        pytest.param(
+            booked(3, 4), "0 of 2 cards of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
+        ),
+        pytest.param(booked(2, 2), None, id="of no length: the rules tell it"),
+    ],
+)
+def test_what_the_calendar_says_of_a_wish(wish: Booking, said: str | None) -> None:
+    calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
+
+    assert [broken.message for broken in calendar.check(wish)] == ([said] if said else [])

@@ -67,6 +67,18 @@ def test_a_wish_is_meant_in_the_labs_zone() -> None:
     assert maia.write_enquiry(enquiry, stockholm) == {**ASKING, "booking": booking}
 
 
+def test_an_hour_that_clocks_skip_is_no_time_and_of_one_that_comes_twice_the_first_is_meant() -> None:
+    stockholm = ZoneInfo("Europe/Stockholm")
+    twice = {"gpu": "T4", "starting_time": "2026-10-25 02:30:00", "ending_time": "2026-10-26 02:30:00"}
+    skipped = {"gpu": "T4", "starting_time": "2026-03-29 02:30:00", "ending_time": "2026-03-30 02:30:00"}
+
+    wish = maia.read_enquiry({**ASKING, "booking": twice}, stockholm).wish
+    assert wish is not None
+    assert wish.start == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    with pytest.raises(Malformed, match="starting_time"):
+        maia.read_enquiry({**ASKING, "booking": skipped}, stockholm)
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

@@ -1,0 +1,51 @@
+"""What there is to book, and which model somebody means."""
+
+import pytest
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.reasons import Refusal
+from carrel.core.stock import Stock, model_named, stock_of
+
+MODELS = ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-RTX-A6000", "Tesla-T4", "Tesla-T40"]
+
+
+def a_card(index: int, model: str = "A6000", memory: int = 49140, unusable: str = "") -> Gpu:
+    return Gpu(f"GPU-{index}", "n1", index, model, MiB(memory), unusable=unusable)
+
+
+def test_healthy_cards_are_counted_by_model() -> None:
+    nodes = [
+        Node("n1", (a_card(0), a_card(1, memory=40000), a_card(2, unusable="XID 79"), a_card(3, "T4", 15360))),
+        Node("n2", (a_card(4), a_card(5, "H100", 81920)), unusable="the agent is silent"),
+    ]
+
+    assert stock_of(nodes) == {
+        "A6000": Stock("A6000", 2, MiB(40000)),
+        "H100": Stock("H100", 0, MiB(81920)),
+        "T4": Stock("T4", 1, MiB(15360)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        pytest.param("NVIDIA-RTX-A6000", "NVIDIA-RTX-A6000", id="its name"),
+        pytest.param("a6000", "NVIDIA-RTX-A6000", id="a part of its name"),
+        pytest.param("rtx a6000", "NVIDIA-RTX-A6000", id="with a space"),
+        pytest.param("tesla_t4", "Tesla-T4", id="the whole name, although another begins with it"),
+        pytest.param("a100", None, id="two models"),
+        pytest.param("h100", None, id="no model"),
+        pytest.param("-", None, id="nothing"),
+    ],
+)
+def test_a_part_of_a_name_will_do_if_it_means_one_model(word: str, meant: str | None) -> None:
+    found = model_named(word, MODELS)
+
+    assert found == meant if meant else isinstance(found, Refusal)
+
+
+def test_which_models_could_be_meant_is_told() -> None:
+    assert str(model_named("a100", MODELS)) == (
+        "“a100” may be NVIDIA-A100-PCIE-40GB or NVIDIA-A100-SXM4-80GB; say which."
+    )
+    assert str(model_named("h100", [])) == "There is no model “h100”. There are: none."
