@@ -131,9 +131,13 @@ class Duties:
             self._metrics.freed.inc()
             log.info("card_freed node=%s gpu=%d pod=%s why=%r", each.node, each.index, each.holder, each.why)
         if freed:
-            for uid in self._waiting:
-                self._pods_due.add(uid)
-            self._carrel.wake(self._who_fits_now({each.node for each in freed}))
+            self.tell_of_room({each.node for each in freed})
+
+    def tell_of_room(self, nodes: set[str]) -> None:
+        """There is room on these nodes that was not there before."""
+        for uid in self._waiting:
+            self._pods_due.add(uid)
+        self._carrel.wake(self._who_fits_now(nodes))
 
     def _who_fits_now(self, nodes: set[str]) -> list[Holder]:
         """Pods that the scheduler gave up on and that the freed cards would do for, the oldest first.

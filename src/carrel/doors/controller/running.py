@@ -15,6 +15,7 @@ from carrel.adapters.web import Address, serving
 from carrel.doors.controller.duties import Duties
 from carrel.doors.controller.metrics import Metrics, health_app
 from carrel.doors.controller.settings import ControllerSettings
+from carrel.doors.controller.slots import SlotDuties
 from carrel.doors.controller.tiers import TierDuties, terminator
 from carrel.settings import serve_door
 from carrel.usecases.terminate import Terminator
@@ -52,6 +53,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     metrics = Metrics(office.is_held)
     duties = Duties(carrel, settings.scheduler_names(), metrics)
     tiers = TierDuties(carrel, settings.rules(), metrics)
+    slots = SlotDuties(carrel, lambda node: duties.tell_of_room({node}))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(metrics, lambda: carrel.mirror.is_synced)
@@ -62,7 +64,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_look_for_silent_agents(carrel))]
-            leading = tasks.create_task(_lead(election, office, carrel, [duties, tiers]))
+            leading = tasks.create_task(_lead(election, office, carrel, [duties, tiers, slots]))
             await stop.wait()
             # First the leadership, so that another can take over while we tidy up.
             leading.cancel()
@@ -85,7 +87,9 @@ async def _serving_maia(maia: Terminator, settings: ControllerSettings) -> Async
         yield
 
 
-async def _lead(election: Election, office: Office, carrel: Carrel, duties: Sequence[Duties | TierDuties]) -> None:
+async def _lead(
+    election: Election, office: Office, carrel: Carrel, duties: Sequence[Duties | TierDuties | SlotDuties]
+) -> None:
     """Again and again, whenever this process is elected."""
     await carrel.mirror.wait_synced()
     log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel import __version__
 from carrel.protocols.gpuclaim import SCHEDULER
-from carrel.settings import DialectSettings, ServingSettings
+from carrel.settings import DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
     from carrel.doors.controller.tiers import Rules
+    from carrel.usecases.reservations import ReservationTerms
     from carrel.wiring import House
 
 
@@ -25,8 +27,13 @@ class AfterBooking(Enum):
     END = "end"
 
 
+class ReservationWords(Enum):
+    KAI = "kai"
+    RUNAI = "runai"
+
+
 @dataclass(frozen=True)
-class ControllerSettings(DialectSettings, ServingSettings):
+class ControllerSettings(DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
@@ -82,6 +89,27 @@ class ControllerSettings(DialectSettings, ServingSettings):
     ] = False
     """MAIA's webhook sends no token. Whoever reaches the port can then end pods that have no booking."""
 
+    reservation_image: Annotated[
+        str,
+        typer.Option(
+            help="Image of reservation pods, with Carrel in it; for nodes beside NVIDIA's plugin.",
+            envvar="CARREL_RESERVATION_IMAGE",
+        ),
+    ] = f"carrel:{__version__}"
+    """The image that Carrel itself runs from will do, under the name that the cluster's nodes know it by."""
+    reservation_spelling: Annotated[
+        ReservationWords,
+        typer.Option(help="Whose names reservation pods have.", envvar="CARREL_RESERVATION_SPELLING"),
+    ] = ReservationWords.KAI
+    """Tools that look for reservation pods know them by KAI's names, or by those that it had before version 0.17."""
+
+    def reservations(self) -> "ReservationTerms":
+        from carrel.protocols.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
+        from carrel.usecases.reservations import ReservationTerms
+
+        is_old = self.reservation_spelling is ReservationWords.RUNAI
+        return ReservationTerms(self.reservation_image, BEFORE_KAI_0_17 if is_old else KAI_0_17)
+
     def listens_for_maia(self) -> bool:
         return self.terminator_for_all or bool(self.terminator_token)
 
@@ -101,4 +129,4 @@ class ControllerSettings(DialectSettings, ServingSettings):
     def house(self) -> "House":
         from carrel.wiring import House
 
-        return House(self.carrel_namespace, self.terms())
+        return House(self.carrel_namespace, self.terms(), reservations=self.reservations(), seal=self.seal())

@@ -1,0 +1,69 @@
+"""What the leader does about reservation pods: it looks at a slot whenever something is heard of it, step by step.
+
+Every so often all slots that do not look well are looked at, so that a change of which nobody heard is caught up with.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from carrel.adapters.kube.pace import Backoff
+from carrel.adapters.kube.queue import Queue, serve
+from carrel.protocols.gpuclaim import read_lease_name
+from carrel.protocols.kubernetes.shapes import Lease, Pod
+from carrel.usecases.reservations import slot_of
+from carrel.wiring import Carrel
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 15.0
+RETRY = Backoff(first_s=0.2, limit_s=15.0)
+"""A bind waits for a card meanwhile; and a card that has lost its pod may be given to anybody."""
+WORKERS = 4
+"""Slots of different nodes need not wait for each other."""
+
+
+class SlotDuties:
+    def __init__(self, carrel: Carrel, has_room: Callable[[str], None]) -> None:
+        """`has_room` is told a node on which there is room that was not there before."""
+        self._carrel = carrel
+        self._has_room = has_room
+        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._due.close()  # until this process leads
+        carrel.leases.on_change(self._see_lease)
+        carrel.pods.on_change(self._see_pod)
+
+    async def run(self) -> None:
+        """While this process leads, until it is cancelled."""
+        self._due = Queue(backoff=RETRY)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(WORKERS):
+                    tasks.create_task(serve(self._due, self._look_after))
+                tasks.create_task(self._sweep())
+        finally:
+            self._due.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            for name in self._carrel.reservations.due():
+                self._due.add(name)
+            await asyncio.sleep(SWEEP_S)
+
+    def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
+        known = self._carrel.books.lease(new.metadata.name) if new else None
+        if known is not None and known.record.reservation is not None:
+            self._due.add(known.name)
+
+    def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is not None and (name := slot_of(pod)):
+            self._due.add(name)
+
+    async def _look_after(self, name: str) -> None:
+        looked = await self._carrel.reservations.look_at(name)
+        if looked.again_s is not None:
+            self._due.add_after(name, looked.again_s)
+        place = read_lease_name(name)
+        if looked.has_room and place:
+            self._has_room(place[0])
