@@ -6,12 +6,13 @@ container of a GPU pod is told that it has none, because an image may ask for al
 beats the image. Whatever a user wrote in these variables is replaced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from carrel.protocols import carrel, gpushare, kai, nvidia
+from carrel.core.requests import ContainerNeed
+from carrel.protocols import carrel, nvidia
 from carrel.protocols.asks import Dialect
-from carrel.protocols.kubernetes.pods import annotation_field, resource_asked
+from carrel.protocols.kubernetes.pods import annotation_field
 from carrel.protocols.kubernetes.shapes import Pod
 
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
@@ -19,18 +20,13 @@ VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
 Json = dict[str, Any]
 
 
-def sight_of(pod: Pod, dialect: Dialect) -> dict[str, str]:
-    """Container → the annotation with its cards, for each container that uses a card."""
-    if dialect is Dialect.NVIDIA:
-        names = [ask.container for ask in resource_asked(pod, nvidia.GPU).containers]
-        # Whole cards are dealt out; one container alone has all of them.
-        return {name: carrel.devices_key(name if len(names) > 1 else "") for name in names}
-    if dialect is Dialect.GPUSHARE:
-        return {ask.container: carrel.DEVICES for ask in resource_asked(pod, gpushare.GPU_MEM).containers}
-    everyone = [container.name for container in (*pod.spec.containers, *pod.spec.init_containers)]
-    if dialect is Dialect.KAI:
-        everyone = [pod.metadata.annotations.get(kai.CONTAINER_NAME) or everyone[0]]
-    return dict.fromkeys(everyone, carrel.DEVICES)
+def sight_of(pod: Pod, dialect: Dialect, needs: Sequence[ContainerNeed]) -> dict[str, str]:
+    """Container → the annotation with its cards, for each container that uses a card: all, if none asks by itself."""
+    names = [need.container for need in needs]
+    if dialect is Dialect.NVIDIA and len(names) > 1:  # whole cards are dealt out
+        return {name: carrel.devices_key(name) for name in names}
+    everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
+    return dict.fromkeys(names or everyone, carrel.DEVICES)
 
 
 def shown(container: Mapping[str, Any], annotation: str) -> Json:

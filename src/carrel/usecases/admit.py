@@ -20,12 +20,12 @@ from datetime import datetime
 from typing import Any
 
 from carrel.core.reasons import Refusal
-from carrel.core.requests import WHOLE
+from carrel.core.requests import WHOLE, ContainerNeed
 from carrel.core.tiers import Tier
 from carrel.ports.booking_desk import BookingDesk, Heard
 from carrel.protocols import carrel, handover, maia, nvidia, visibility
 from carrel.protocols.asks import Ask, Dialect, claim_name, dialects_of, model_of, request_of
-from carrel.protocols.gpuclaim import SCHEDULER
+from carrel.protocols.gpuclaim import CLAIM, SCHEDULER
 from carrel.protocols.handover import HandedOver, HandOver
 from carrel.protocols.kubernetes.admission import AdmissionRequest
 from carrel.protocols.kubernetes.pods import subject
@@ -181,7 +181,7 @@ class Admission:
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _show_cards(self, pod: Pod, wish: "_Wish", draft: "_Draft") -> None:
-        sight = visibility.sight_of(pod, wish.dialect)
+        sight = visibility.sight_of(pod, wish.dialect, wish.containers)
         by_plugin = self._policy.coexist and wish.dialect is Dialect.NVIDIA
 
         def dressed(container: Mapping[str, Any]) -> Json:
@@ -195,10 +195,10 @@ class Admission:
 
     def _debugged(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> Answer:
         """A container that joins a running pod sees what the container sees that it looks at; else all of the pod's."""
-        spoken = dialects_of(pod)
-        if not spoken or not new.get("spec"):
+        wish = _wish_of(pod)
+        if not isinstance(wish, _Wish) or not new.get("spec"):
             return UNTOUCHED
-        sight = visibility.sight_of(pod, spoken[0])
+        sight = visibility.sight_of(pod, wish.dialect, wish.containers)
         here = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
         joined = [
             each  # those that are here already must stay as they are
@@ -242,15 +242,18 @@ class _Wish:
     dialect: Dialect
     model: str
     is_for_whole_cards: bool
+    containers: tuple[ContainerNeed, ...] = ()
 
 
 def _wish_of(pod: Pod) -> _Wish | Refusal | None:
-    if dialects_of(pod) == (Dialect.GPUCLAIM,):  # the claim may be made after its pod
+    if CLAIM in pod.metadata.annotations and dialects_of(pod) == (Dialect.GPUCLAIM,):  # it may be made after its pod
         claim_name(pod)  # which raises, if it is no name
         model = model_of(pod)
         return model if isinstance(model, Refusal) else _Wish(Dialect.GPUCLAIM, model, is_for_whole_cards=False)
     ask = request_of(pod, _no_claim)
-    return _Wish(ask.dialect, ask.request.model, ask.request.amount == WHOLE) if isinstance(ask, Ask) else ask
+    if not isinstance(ask, Ask):
+        return ask
+    return _Wish(ask.dialect, ask.request.model, ask.request.amount == WHOLE, ask.request.containers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ class ReviewDesk:
             if verb == "validate":
                 answer = self._judge.guard(request)
             elif request.kind == POD:
-                answer = await self._judge.mutate(request, read_pod(request))
+                request, pod = read_pod(request)
+                answer = await self._judge.mutate(request, pod)
             else:
                 return "untouched", admission.allowed(request)
         except Malformed as malformed:

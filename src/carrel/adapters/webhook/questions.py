@@ -1,8 +1,8 @@
 """Reads an AdmissionReview: the request, and the pod in it as the rest of Carrel reads pods.
 
 The API server sends objects that it has checked the shape of. Anybody else who calls may send anything, so all that is
-looked at later is checked here once. Nulls count as absent; that they are left out makes no difference to a patch,
-because an `add` replaces what is there.
+looked at later is checked here once. Nulls count as absent; where they are left out, that makes no difference to a
+patch, because an `add` replaces what is there.
 """
 
 from dataclasses import replace
@@ -43,30 +43,38 @@ class _Spec(msgspec.Struct, rename="camel"):
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the question nobody can be answered."""
     try:
-        request = admission.read(msgspec.json.decode(body))
+        return admission.read(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from None
     except Malformed as malformed:
         raise NotAReview(str(malformed)) from None
-    if request.object is None:
-        return request
-    return replace(request, object=_without_nulls(request.object))
 
 
-def read_pod(request: AdmissionRequest) -> Pod:
-    """Raises `Malformed`. The pod of a review may not say its namespace, and of many the name is not made yet."""
+def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
+    """The pod, and the request without the nulls that stand in its way. Raises `Malformed`."""
     document = request.object or {}
+    try:
+        return request, _view(document, request)
+    except msgspec.ValidationError:
+        try:
+            tidy: dict[str, Any] = _without_nulls(document)
+            return replace(request, object=tidy), _view(tidy, request)
+        except (msgspec.ValidationError, RecursionError) as error:
+            expected, _, path = str(error).partition(" - at `$")
+            raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
+
+
+def _view(document: dict[str, Any], request: AdmissionRequest) -> Pod:
+    """A pod that is not made yet may not say its namespace, and of many the name is not made either."""
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
         raise Malformed("Pod", "metadata", metadata, "an object")
     name = metadata.get("name") or metadata.get("generateName") or request.name
-    told = {**document, "metadata": {**metadata, "name": name, "namespace": request.namespace}}
-    try:
-        pod = msgspec.convert(told, views.Pod)
-        spec = msgspec.convert(document.get("spec", {}), _Spec)
-    except (msgspec.ValidationError, RecursionError) as error:
-        expected, _, path = str(error).partition(" - at `$")
-        raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
+    told = {**metadata, "name": name, "namespace": request.namespace}
+    if told.get("creationTimestamp", "") is None:
+        del told["creationTimestamp"]  # as Go writes it in every pod that is not made yet
+    pod = msgspec.convert({**document, "metadata": told}, views.Pod)
+    spec = msgspec.convert(document.get("spec", {}), _Spec)
     count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
     if count > MOST_CONTAINERS:
         raise Malformed("Pod", "spec", f"{count} containers", f"{MOST_CONTAINERS} or fewer")

@@ -180,6 +180,8 @@ class _Step:
 
 def same(one: Any, other: Any) -> bool:
     """Equal as JSON: 1 is 1.0 (RFC 6902 §4.6), and `true` is not 1, as it is in Python."""
+    if one is other:
+        return True
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -197,10 +199,10 @@ def _diff(before: Any, after: Any, at: str) -> Iterator[dict[str, Any]]:
             if key not in after:
                 yield {"op": "remove", "path": at + pointer(key)}
         for key, value in after.items():
-            if key in before:
-                yield from _diff(before[key], value, at + pointer(key))
-            else:
+            if key not in before:
                 yield {"op": "add", "path": at + pointer(key), "value": value}
+            elif before[key] is not value:  # most of a document is shared with what it was made from
+                yield from _diff(before[key], value, at + pointer(key))
     elif isinstance(before, list) and isinstance(after, list):
         yield from _diff_lists(before, after, at)
     elif not same(before, after):

@@ -1,0 +1,127 @@
+"""The webhook over HTTP, beside a bare ASGI app that only decodes and echoes the same review.
+
+The reviews are of a notebook as JupyterHub spawns it, with volumes, variables and tolerations; its user has a booking.
+The booking service answers at once: how long it takes is its own matter, and most answers are remembered anyway.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from benchmarks.extender import Server, a_server, make_bare
+from benchmarks.measuring import Figure
+from carrel.adapters.kube import Client
+from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.web import AsgiApp
+from carrel.doors.webhook.assembly import Customs, Webhook
+from carrel.protocols.maia import Verdict
+from carrel.protocols.seal import Seal
+
+ROUNDS, CALLS, PEOPLE = 40, 50, 25
+PER_SECOND, SECONDS = 200, 10
+SPAWNER = "system:serviceaccount:jhub:hub"
+
+
+class Booked:
+    async def verdict(self, user: str, namespace: str) -> Verdict:
+        return Verdict(True, datetime.now(UTC) + timedelta(days=1), "NVIDIA-RTX-A6000")
+
+    async def free(self) -> Mapping[str, int]:
+        return {"NVIDIA-RTX-A6000": 3}
+
+
+def make_webhook() -> AsgiApp:
+    customs = Customs("carrel", spawners=frozenset({SPAWNER}), seal=Seal((b"key",)))
+    webhook = Webhook(Client(EmbeddedApi()), Booked(), customs)
+    webhook.mirror = _Synced()  # type: ignore[assignment] # nothing is watched, so nothing has to be read first
+    return webhook.app(lambda: 0.0)
+
+
+class _Synced:
+    is_synced = True
+
+
+def review(person: int, limits: Mapping[str, str]) -> bytes:
+    env = [{"name": f"JUPYTERHUB_VARIABLE_{number}", "value": f"value-{number}" * 3} for number in range(25)]
+    container = {
+        "name": "notebook",
+        "image": "registry.example/notebook:1",
+        "args": ["jupyterhub-singleuser"],
+        "env": env,
+        "ports": [{"name": "notebook-port", "containerPort": 8888, "protocol": "TCP"}],
+        "resources": {"limits": {"cpu": "4", "memory": "16Gi", **limits}, "requests": {"cpu": "1", "memory": "4Gi"}},
+        "volumeMounts": [{"name": f"volume-{number}", "mountPath": f"/data/{number}"} for number in range(6)],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    pod: dict[str, Any] = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": f"jupyter-person-{person}",
+            "namespace": "lab",
+            "creationTimestamp": None,
+            "labels": {"app": "jupyterhub", "hub.jupyter.org/username": f"person-{person:02x}-40lab-2eexample"},
+            "annotations": {"hub.jupyter.org/username": f"person{person}@lab.example"},
+        },
+        "spec": {
+            "containers": [container],
+            "initContainers": [{"name": "block-cloud-metadata", "image": "registry.example/block:1", "resources": {}}],
+            "volumes": [
+                {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": f"claim-{number}"}}
+                for number in range(6)
+            ],
+            "tolerations": [{"key": f"taint-{number}", "operator": "Exists"} for number in range(4)],
+            "schedulerName": "default-scheduler",
+            "priority": 0,
+        },
+    }
+    request = {
+        "uid": f"705ab4f5-6393-11e8-b7cc-{person:012}",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "namespace": "lab",
+        "operation": "CREATE",
+        "userInfo": {"username": SPAWNER, "groups": ["system:serviceaccounts", "system:authenticated"]},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": False,
+    }
+    question = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+    return json.dumps(question, separators=(",", ":")).encode()
+
+
+def measure() -> Iterator[Figure]:
+    booked = [review(person, {"nvidia.com/gpu": "1"}) for person in range(PEOPLE)]
+    plain = [review(person, {}) for person in range(PEOPLE)]
+    with a_server(make_bare) as bare, a_server(make_webhook) as webhook:
+        assert b'"allowed":true' in webhook.ask(booked[0], "/mutate")
+        for name, bodies in (("a booked pod", booked), ("a pod without a GPU", plain)):
+            turns = [(_cpu_per_call(webhook, bodies), _cpu_per_call(bare, bodies)) for _ in range(ROUNDS)]
+            ours, theirs = (min(turn[side] for turn in turns) for side in (0, 1))
+            yield Figure(f"server CPU per review: {name}", ours * 1e3, "ms")
+            yield Figure("  of the bare app", theirs * 1e3, "ms")
+            yield Figure("  ratio", ours / theirs, "×", 3.0)
+        for name, server, goal in (("the bare app", bare, None), ("booked pods", webhook, 20.0)):
+            times = sorted(_paced(server, booked))
+            yield Figure(f"p99 at {PER_SECOND} reviews/s: {name}", times[int(len(times) * 0.99)] * 1e3, "ms", goal)
+
+
+def _cpu_per_call(server: Server, bodies: list[bytes]) -> float:
+    start = server.cpu_s()
+    for number in range(CALLS):
+        server.ask(bodies[number % len(bodies)], "/mutate")
+    return (server.cpu_s() - start) / CALLS
+
+
+def _paced(server: Server, bodies: list[bytes]) -> Iterator[float]:
+    """Seconds from when a review was due to its answer: one that waits behind a slow one counts its waiting."""
+    begin = time.perf_counter()
+    for number in range(PER_SECOND * SECONDS):
+        due = begin + number / PER_SECOND
+        time.sleep(max(0.0, due - time.perf_counter()))
+        server.ask(bodies[number % len(bodies)], "/mutate")
+        yield time.perf_counter() - due
