@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -254,6 +254,16 @@ async def test_a_forged_annotation_gets_no_card_and_does_not_stand_in_anybodys_w
 
         reason = await bench.refused(MEM, bench.devices(0, 8138))
         assert reason == "8138 of aliyun.com/gpu-mem on n1: no Lease gives lab/elsewhere, lab/forged its cards"
+
+
+async def test_a_card_that_broke_after_it_was_promised_is_not_handed_over() -> None:
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        broken = tuple(replace(gpu, unusable="XID 79") for gpu in NODE.gpus)
+        bench.counter.see(Inventory(broken), ())
+        assert await bench.refused(MEM, bench.devices(0, 8138)) == (
+            "lab/a was promised GPU 0 of n1, which is unusable by now: XID 79"
+        )
 
 
 async def test_a_pod_that_is_going_or_has_run_is_not_meant() -> None:

@@ -96,6 +96,9 @@ class Allocation:
         if isinstance(found, Refusal):
             return found
         pod, waiting = found
+        broken = [gpu for gpu in self._inventory.gpus if gpu.uuid in waiting.cards and gpu.unusable]
+        if broken:
+            return Refusal(f"{waiting.holder} was promised {broken[0]}, which is unusable by now: {broken[0].unusable}")
         try:
             environment = self._environment(resource, pod, waiting)
         except Malformed as malformed:

@@ -17,7 +17,7 @@ from carrel.adapters.memory.http import serve
 from carrel.ports.cluster import NotFound
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
 from tests.kit.agent import TWO_CARDS, write_cards
-from tests.kit.eventually import LIMIT_S
+from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
 
@@ -25,9 +25,9 @@ CARREL = (sys.executable, "-m", "carrel", "agent")
 
 
 @contextlib.asynccontextmanager
-async def process(*options: str | Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+async def process(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """The process, and where it listens."""
-    started = await asyncio.create_subprocess_exec(*CARREL, *map(str, options), stderr=asyncio.subprocess.PIPE)
+    started = await asyncio.create_subprocess_exec(*CARREL, *options, stderr=asyncio.subprocess.PIPE)
     assert started.stderr is not None
     told = ""
     try:
@@ -45,9 +45,10 @@ async def process(*options: str | Path) -> AsyncIterator[tuple[asyncio.subproces
 async def test_it_is_probed_and_told_to_end() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
         write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
-        where = ["--plugin-folder", kubelet.folder, "--pod-resources", kubelet.pod_resources]
-        options = ["--server", server.url, "--node-name", "n1", "--simulate", kubelet.folder / "cards.yaml", *where]
-        async with process(*options, "--port", "0") as (agent, url), aiohttp.ClientSession() as session:
+        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where]
+        async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
             async with asyncio.timeout(LIMIT_S):
                 while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # only asking tells
                     await asyncio.sleep(0.05)
@@ -59,6 +60,37 @@ async def test_it_is_probed_and_told_to_end() -> None:
             agent.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(agent.wait(), LIMIT_S) == 0
         assert not list(kubelet.folder.glob("carrel-*.sock"))
+
+
+async def test_a_second_agent_waits_until_the_first_is_gone() -> None:
+    async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
+        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where]
+        async with process(*options) as (first, _):
+            await eventually(lambda: len(kubelet.registered) == 2)
+            async with process(*options) as (second, _):
+                assert second.stderr is not None
+                assert b"another agent serves this node" in await second.stderr.readline()
+                assert len(kubelet.registered) == 2
+
+                first.kill()
+                await eventually(lambda: len(kubelet.registered) == 4)
+
+
+async def test_a_folder_that_is_none_is_told_and_waited_for() -> None:
+    async with a_kubelet() as kubelet:
+        folder = kubelet.folder / "not-yet"
+        folder.write_text("a file")  # noqa: ASYNC240 # a moment
+        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
+        options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *cards]
+        async with process(*options, "--plugin-folder", str(folder)) as (agent, _):
+            assert agent.stderr is not None
+            assert b"waiting: [Errno 20] Not a directory" in await agent.stderr.readline()
+            agent.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(agent.wait(), LIMIT_S) == 0
 
 
 async def test_without_a_driver_it_says_so_and_reports_no_cards(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ the others from nothing: without the API server devices are still offered, witho
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,6 +33,8 @@ from carrel.usecases.report import Report, Reporter
 log = logging.getLogger(__name__)
 
 ROUND_S = 10.0
+FIRST_S = 10.0
+"""How long the pods of this node are waited for at first: running pods need us less than the kubelet does."""
 SETTLE_S = 0.3
 """Several changes in a row are looked at together."""
 SILENT = timedelta(seconds=90)
@@ -102,9 +105,12 @@ class Agent:
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
-        await self.make_round()  # so that the kubelet is offered something from its first question on
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.mirror.run())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_S):
+                    await self.mirror.wait_synced()
+            await self.make_round()  # so that the kubelet's first question finds us prepared
             tasks.create_task(self.memory.run())
             tasks.create_task(self.cards.run())
             tasks.create_task(self._watch_machine())

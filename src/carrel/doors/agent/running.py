@@ -6,6 +6,7 @@ import logging
 from carrel.adapters.kube import Client
 from carrel.adapters.kubelet import KubeletPodResources
 from carrel.adapters.web import Address, serving
+from carrel.doors.agent.alone import alone
 from carrel.doors.agent.metrics import health_app
 from carrel.doors.agent.rounds import Agent
 from carrel.doors.agent.settings import AgentSettings
@@ -39,13 +40,18 @@ def _machine(settings: AgentSettings) -> Machine:
         raise complain("No cards to simulate", str(error), "carrel agent --help", USAGE) from None
 
 
+async def _run_alone(agent: Agent, settings: AgentSettings) -> None:
+    async with alone(settings.plugin_folder):
+        await agent.run()
+
+
 async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
     agent = Agent(client, settings, machine, KubeletPodResources(settings.pod_resources), utc_now)
     app = health_app(agent.metrics, agent.trouble)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:
         log.info("listening url=%s node=%s mode=%s", url, settings.node_name, settings.mode.value)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(agent.run())
+            running = tasks.create_task(_run_alone(agent, settings))
             await stop.wait()
             running.cancel()
     log.info("left")
