@@ -122,7 +122,7 @@ async def shown(url: str, secret: str) -> float:
     """Seconds from asking to a page that is laid out and painted, best of three."""
     from tests.browser.opened import a_browser
 
-    took = []
+    took: list[float] = []
     async with a_browser() as browser:
         context = await browser.new_context()
         await context.add_cookies([{"name": Premises().cookie, "value": secret, "url": url}])

@@ -63,7 +63,7 @@ class TimelinePage:
         now = self._desk.now()
         records = await self._desk.looking.within(window.start, window.end)
         kept = await self._desk.looking.maintenance(window.start, window.end)
-        context = {
+        context: dict[str, Any] = {
             "records": [record for record in records if record.booking.ends > now],
             "maintenance": [each for each in kept if each.maintenance.end > now],
         }
