@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.settings import DialectSettings, ServingSettings
+from carrel.settings import DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
     from carrel.wiring import House
@@ -18,7 +18,7 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(DialectSettings, ServingSettings):
+class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -41,4 +41,5 @@ class ExtenderSettings(DialectSettings, ServingSettings):
             terms=self.terms(),
             spread=self.placement is PlacementStyle.SPREAD,
             patience=Patience(together_s=self.gang_timeout),
+            seal=self.seal(),
         )
