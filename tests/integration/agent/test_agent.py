@@ -12,7 +12,7 @@ from carrel.doors.agent.settings import Mode, WholeCards
 from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, Forbidden, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubernetes.resources import EVENTS, NODES, PODS
+from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from tests.kit.agent import an_agent
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.gpus import a_node
@@ -152,6 +152,19 @@ async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_go
 
         running.kubelet.handed_over = ()
         await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await becomes(reasons, [None, None])
+
+
+async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn() -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-n1"}}
+
+        async def reasons() -> object:
+            return [card.get("reason") for card in await running.devices()]
+
+        await lab.client.create(CONFIG_MAPS, {**config_map, "data": {"gpus": "1"}}, "kube-system")
+        await becomes(reasons, [None, "set aside by ConfigMap kube-system/unhealthy-gpu-n1"])
+        await lab.client.delete(CONFIG_MAPS, "unhealthy-gpu-n1", "kube-system")
         await becomes(reasons, [None, None])
 
 

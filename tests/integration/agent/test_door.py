@@ -82,7 +82,7 @@ async def test_a_second_agent_waits_until_the_first_is_gone() -> None:
 async def test_a_folder_that_is_none_is_told_and_waited_for() -> None:
     async with a_kubelet() as kubelet:
         folder = kubelet.folder / "not-yet"
-        folder.write_text("a file")  # noqa: ASYNC240 # a moment
+        folder.write_text("a file")
         write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *cards]

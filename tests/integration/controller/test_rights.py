@@ -56,7 +56,7 @@ class Recorder:
         if request.path != "/version":  # which everybody may read
             call = call_of(request, self._api.kinds, ADMIN)
             resource = "/".join(filter(None, (call.kind.plural, call.target.subresource)))
-            where = call.target.namespace if call.target.namespace == "carrel" else ""
+            where = call.target.namespace if call.target.namespace in ("carrel", "kube-system") else ""
             self.used.add((where, call.kind.group, resource, call.verb))
         return await self._api.send(request)
 

@@ -21,10 +21,11 @@ from carrel.doors.agent.metrics import Metrics
 from carrel.doors.agent.settings import AgentSettings, Mode, WholeCards
 from carrel.ports.cluster import Cluster, ClusterError, Selection
 from carrel.ports.node import HandedOver, Look, Machine, PodResources, Unreachable
-from carrel.protocols import gpushare, nvidia
+from carrel.protocols import Malformed, gpushare, nvidia
 from carrel.protocols.carrel import DEVICES
 from carrel.protocols.kubelet import NVIDIA_SOCKETS, SOCKETS, Inventory
-from carrel.protocols.kubernetes.resources import NODES, PODS
+from carrel.protocols.kubernetes.pods import subject
+from carrel.protocols.kubernetes.resources import CONFIG_MAPS, NODES, PODS
 from carrel.protocols.kubernetes.shapes import NodeObject, Pod
 from carrel.usecases.allocate import Allocation, Post
 from carrel.usecases.compare import Comparison, Findings
@@ -63,6 +64,11 @@ class Agent:
         self.mirror = Mirror(cluster, rhythm)
         self._pods = self.mirror.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
         self._nodes = self.mirror.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
+        by_admin = Selection(
+            gpushare.UNHEALTHY_NAMESPACE, fields=f"metadata.name={gpushare.UNHEALTHY_PREFIX}{settings.node_name}"
+        )
+        self._by_admin = self.mirror.watch(CONFIG_MAPS, by_admin)
+        self._by_admin.on_change(lambda old, new: self._due.set())
         self._pods.on_change(self._see_pod)
         self._nodes.on_change(self._see_node)
 
@@ -154,13 +160,30 @@ class Agent:
         findings = await self._comparison.compare(
             self._pods.store.snapshot(), self._handed_over, seen, kubelet_chooses=self._is_coexisting
         )
-        aside = findings.set_aside()
-        gpus = tuple(replace(gpu, unusable=gpu.unusable or aside.get(gpu.uuid, "")) for gpu in look.gpus)
+        aside, by_admin = findings.set_aside(), self._set_aside_by_admin()
+        gpus = tuple(
+            replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or aside.get(gpu.uuid, ""))
+            for gpu in look.gpus
+        )
         inventory = Inventory(gpus, self._settings.memory_unit)
         self._allocation.see(inventory, self._handed_over, kubelet_chooses=self._is_coexisting)
         await self._offer(inventory)
         await self._report(look, inventory, findings, seen_at)
         self.metrics.see(look, gpus, len(findings.mismatches), self._reporter.said_at)
+
+    def _set_aside_by_admin(self) -> dict[int, str]:
+        """Index → where an admin says so, as gpushare's users do."""
+        try:
+            aside = {
+                index: f"set aside by {subject(each.metadata, 'ConfigMap')}"
+                for each in self._by_admin.store.snapshot()
+                for index in gpushare.read_unhealthy(each)
+            }
+        except Malformed as malformed:
+            self._note("admin", str(malformed))
+            return {}
+        self._note("admin", "")
+        return aside
 
     async def _ask_kubelet(self) -> None:
         try:
