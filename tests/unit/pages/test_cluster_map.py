@@ -12,7 +12,7 @@ from carrel.adapters.pages import heat
 from carrel.adapters.pages.cluster_map import PodSeen, draw, see_node, totals
 from carrel.adapters.pages.desk import tier_of
 from carrel.adapters.pages.heat import Warmth
-from carrel.adapters.pages.map_page import Mark, event
+from carrel.adapters.pages.map_page import Mark, event, shown
 from carrel.adapters.pages.rule_changes import conflicts
 from carrel.adapters.pages.usage_page import as_csv, fragments, warmth
 from carrel.core.bookings import Booking, Rules
@@ -86,8 +86,8 @@ def test_more_held_than_there_is_stays_inside_the_card() -> None:
 
     assert card.free == 0
     assert all(float(rect.get("y", "0")) >= 0 for rect in picture.iter("rect"))
-    assert totals([see_node(ledger, "n1", nobody)]).held_percent == 50
-    assert totals([]).held_percent == 0
+    assert totals(ledger).held_percent == 50
+    assert totals(Ledger()).held_percent == 0
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,13 @@ def test_a_stream_goes_on_where_the_browser_was() -> None:
     assert now.since(str(Mark("other", 0, 7)), ledger) is None, "another process counted those changes"
     assert now.since(str(Mark("life", 0, 8)), ledger) is None, "other nodes are shown there"
     assert now.since("nonsense", ledger) is None
+
+
+def test_a_large_cluster_is_narrowed_by_name() -> None:
+    ledger = Ledger([a_node(f"n-{number:04}", cards=1) for number in range(300)])
+
+    assert shown(ledger, "")[-1] == "n-0199"
+    assert shown(ledger, "-029") == [f"n-{number:04}" for number in range(290, 300)]
 
 
 def test_an_event_is_one_event_whatever_lines_it_has() -> None:
@@ -155,12 +162,10 @@ def test_shades_rise_with_use(part: float, shade: int) -> None:
 def test_memory_that_is_free_but_too_small_is_counted_for_each_size() -> None:
     ledger = Ledger([a_node("n1", cards=3)], [held("a", "n1", 0, 10000), held("b", "n1", 1, None)])
 
-    found = {
-        each.size: (each.fitting, each.lost, each.lost_memory) for each in fragments([see_node(ledger, "n1", nobody)])
-    }
+    found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragments(ledger)}
 
     assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole card": (1, 1, 6276)}
-    assert fragments([]) == []
+    assert fragments(Ledger()) == []
 
 
 def test_a_spreadsheet_runs_nothing_that_a_person_is_called() -> None:

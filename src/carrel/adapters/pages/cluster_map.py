@@ -8,7 +8,7 @@
 Pure: what is seen of the ledger in, view models and markup out. The colours repeat what the patterns say.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -159,14 +159,15 @@ def _see_card(card: Card, pod_of: PodOf) -> CardSeen:
     )
 
 
-def totals(nodes: Iterable[NodeSeen]) -> Totals:
-    seen = list(nodes)
-    cards = [card for node in seen for card in node.cards]
+def totals(ledger: Ledger) -> Totals:
+    """Of the whole cluster. Counted from the cards alone, because it is counted at every change."""
+    nodes = [ledger.node(name) for name in ledger.nodes]
+    cards = [(node, card) for node in nodes if node for card in ledger.cards(node.name)]
     return Totals(
         cards=len(cards),
-        free=sum(node.free for node in seen),
-        held_memory=sum(min(card.held, card.memory) for card in cards),
-        memory=sum(card.memory for card in cards),
+        free=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.unusable) for node, card in cards),
+        held_memory=sum(card.gpu.memory - max(card.free, 0) for _, card in cards),
+        memory=sum(card.gpu.memory for _, card in cards),
     )
 
 

@@ -17,7 +17,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.adapters.identity.recognition import CurrentPerson
 from carrel.adapters.pages import cluster_map
-from carrel.adapters.pages.cluster_map import NodeSeen
 from carrel.adapters.pages.desk import ClusterSight
 from carrel.adapters.pages.shell import Shell
 from carrel.adapters.problems import Problem
@@ -27,6 +26,10 @@ LOOK_EVERY_S = 0.5
 """How soon a change is shown; more often, people could not follow."""
 PROOF_OF_LIFE = 40
 """After so many looks without a change something is sent, or proxies would close the connection: 20 s."""
+LOOKS = 1200
+"""After ten minutes a stream ends and the browser asks for another: who has signed out meanwhile gets none."""
+MOST_NODES = 200
+"""On one page. Of more, people narrow it by name: nobody reads a thousand pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +62,26 @@ class MapPage:
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/map", self.show, methods=["GET"], response_model=None)
         router.add_api_route("/map/stream", self.stream, methods=["GET"], response_model=None)
-        router.add_api_route("/map/cards/{uuid}", self.card, methods=["GET"], response_model=None)
+        router.add_api_route("/map/cards/{uuid:path}", self.card, methods=["GET"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         sight = self._desk.sight
-        nodes = seen(sight) if sight else []
-        uuid = request.query_params.get("card", "")
+        if sight is None:
+            return self._shell.page(request, person, "no_map.html")
+        wanted, uuid = _wanted(request), request.query_params.get("card", "")
+        names = shown(sight.ledger, wanted)
         return self._shell.page(
             request,
             person,
             "map.html",
-            has_cluster=sight is not None,
-            nodes=nodes,
-            totals=cluster_map.totals(nodes),
-            card=cluster_map.see_card(sight.ledger, uuid, sight.seen) if sight and uuid else None,
+            nodes=[cluster_map.see_node(sight.ledger, name, sight.seen) for name in names],
+            totals=cluster_map.totals(sight.ledger),
+            card=cluster_map.see_card(sight.ledger, uuid, sight.seen) if uuid else None,
             draw=cluster_map.draw,
-            mark=str(self._mark(sight)) if sight else "",
+            mark=str(self._mark(sight, names)),
+            wanted=wanted,
+            left_out=sum(wanted in name for name in sight.ledger.nodes) - len(names),
+            is_read=sight.is_synced(),
         )
 
     async def card(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
@@ -90,18 +97,19 @@ class MapPage:
             )
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        changes = self._changes(self._desk.sight, since)
+        changes = self._changes(self._desk.sight, since, _wanted(request))
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
-    def _mark(self, sight: ClusterSight) -> Mark:
-        return Mark(self._life, sight.ledger.moment, crc32("\n".join(sorted(sight.ledger.nodes)).encode()))
+    def _mark(self, sight: ClusterSight, names: Sequence[str]) -> Mark:
+        return Mark(self._life, sight.ledger.moment, crc32("\n".join(names).encode()))
 
-    async def _changes(self, sight: ClusterSight, known: str) -> AsyncIterator[str]:
+    async def _changes(self, sight: ClusterSight, known: str, wanted: str) -> AsyncIterator[str]:
         quiet = 0
-        while True:
-            mark = self._mark(sight)
+        for _ in range(LOOKS):
+            names = shown(sight.ledger, wanted)
+            mark = self._mark(sight, names)
             if known != str(mark):
-                yield "".join(self._events(sight, mark.since(known, sight.ledger))) + f"id: {mark}\n\n"
+                yield "".join(self._events(sight, names, mark.since(known, sight.ledger))) + f"id: {mark}\n\n"
                 known, quiet = str(mark), 0
             else:
                 quiet += 1
@@ -110,21 +118,27 @@ class MapPage:
             if await _leaves(self._desk.leaving):
                 return
 
-    def _events(self, sight: ClusterSight, changed: Sequence[str] | None) -> Iterator[str]:
-        nodes = seen(sight)
-        yield event("totals", self._shell.fragment("totals.html", totals=cluster_map.totals(nodes)))
+    def _events(self, sight: ClusterSight, names: Sequence[str], changed: Sequence[str] | None) -> Iterator[str]:
+        fragment, draw = self._shell.fragment, cluster_map.draw
+        yield event("totals", fragment("totals.html", totals=cluster_map.totals(sight.ledger)))
+        again = names if changed is None else [name for name in names if name in set(changed)]
+        nodes = [cluster_map.see_node(sight.ledger, name, sight.seen) for name in again]
         if changed is None:
-            yield event("nodes", self._shell.fragment("nodes.html", nodes=nodes, draw=cluster_map.draw))
-            yield event("rows", self._shell.fragment("rows.html", nodes=nodes))
+            yield event("nodes", fragment("nodes.html", nodes=nodes, draw=draw))
+            yield event("rows", fragment("rows.html", nodes=nodes))
             return
         for node in nodes:
-            if node.name in changed:
-                yield event(f"node-{node.name}", self._shell.fragment("node.html", node=node, draw=cluster_map.draw))
-                yield event(f"rows-{node.name}", self._shell.fragment("node_rows.html", node=node))
+            yield event(f"node-{node.name}", fragment("node.html", node=node, draw=draw))
+            yield event(f"rows-{node.name}", fragment("node_rows.html", node=node))
 
 
-def seen(sight: ClusterSight) -> list[NodeSeen]:
-    return [cluster_map.see_node(sight.ledger, name, sight.seen) for name in sorted(sight.ledger.nodes)]
+def _wanted(request: Request) -> str:
+    return request.query_params.get("node", "").strip().lower()[:100]
+
+
+def shown(ledger: Ledger, wanted: str) -> list[str]:
+    """The nodes whose name contains that, as many as a page may have."""
+    return sorted(name for name in ledger.nodes if wanted in name)[:MOST_NODES]
 
 
 def event(name: str, markup: str) -> str:

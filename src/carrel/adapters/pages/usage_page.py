@@ -12,10 +12,9 @@ from starlette.responses import Response
 
 from carrel.adapters.identity.recognition import CurrentPerson
 from carrel.adapters.pages import heat, phrases
-from carrel.adapters.pages.cluster_map import NodeSeen
 from carrel.adapters.pages.heat import Warmth
-from carrel.adapters.pages.map_page import seen
 from carrel.adapters.pages.shell import Shell
+from carrel.core.ledger import Ledger
 from carrel.core.stock import Stock
 from carrel.ports.bookings import BookingRecord, Use
 
@@ -71,7 +70,7 @@ class UsagePage:
             rows=rows,
             picture=heat.draw(rows, start, desk.zone),
             has_cluster=desk.sight is not None,
-            fragments=fragments(seen(desk.sight)) if desk.sight else [],
+            fragments=fragments(desk.sight.ledger) if desk.sight else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
@@ -107,18 +106,18 @@ def warmth(
     ]
 
 
-def fragments(nodes: Iterable[NodeSeen]) -> list[Fragment]:
+def fragments(ledger: Ledger) -> list[Fragment]:
     """For each usual size, and for whole cards: where it fits, and what is free but too small."""
-    cards = [card for node in nodes if not node.unusable for card in node.cards if not (card.unusable or card.kept_for)]
-    largest = max((card.memory for card in cards), default=0)
+    usable = [name for name in ledger.nodes if (node := ledger.node(name)) and not node.unusable]
+    cards = [card for name in usable for card in ledger.cards(name) if not (card.gpu.unusable or card.kept_for)]
+    largest = max((card.gpu.memory for card in cards), default=0)
     found = []
     for size in (size for size in SIZES if size <= largest):
-        fitting = [card for card in cards if card.free >= size]
-        lost = [card for card in cards if 0 < card.free < size]
-        found.append(Fragment(phrases.memory(size), len(fitting), len(lost), sum(card.free for card in lost)))
-    lost = [card for card in cards if card.holdings and card.free]
-    whole = sum(not card.holdings for card in cards)
-    return [*found, Fragment("a whole card", whole, len(lost), sum(card.free for card in lost))] if cards else []
+        lost = [card.free for card in cards if 0 < card.free < size]
+        found.append(Fragment(phrases.memory(size), sum(card.free >= size for card in cards), len(lost), sum(lost)))
+    lost = [card.free for card in cards if card.shares and card.free > 0]
+    whole = sum(not card.shares for card in cards)
+    return [*found, Fragment("a whole card", whole, len(lost), sum(lost))] if cards else []
 
 
 def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
