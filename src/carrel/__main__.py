@@ -11,6 +11,7 @@ from carrel.doors.cli import bookings
 from carrel.doors.controller import ControllerSettings, controller
 from carrel.doors.demo import demo
 from carrel.doors.extender import ExtenderSettings, extender
+from carrel.doors.reservation import ReservationSettings, reservation
 from carrel.doors.webhook import WebhookSettings, webhook
 from carrel.settings import command
 
@@ -27,6 +28,7 @@ app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
 app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
+app.command()(command(ReservationSettings, reservation))
 app.command()(command(bookings.LoginSettings, bookings.login))
 app.command()(command(bookings.FreeSettings, bookings.free))
 app.command()(command(bookings.BookSettings, bookings.book))

@@ -29,7 +29,7 @@ class AfterBooking(Enum):
 
 class ReservationWords(Enum):
     KAI = "kai"
-    RUNAI = "runai"
+    OLD_KAI = "old-kai"
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class ControllerSettings(DialectSettings, SealSettings, ServingSettings):
         from carrel.protocols.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
         from carrel.usecases.reservations import ReservationTerms
 
-        is_old = self.reservation_spelling is ReservationWords.RUNAI
+        is_old = self.reservation_spelling is ReservationWords.OLD_KAI
         return ReservationTerms(self.reservation_image, BEFORE_KAI_0_17 if is_old else KAI_0_17)
 
     def listens_for_maia(self) -> bool:

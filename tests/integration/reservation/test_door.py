@@ -1,0 +1,152 @@
+"""The program in a reservation pod: which card it finds, and how it says so."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from carrel.adapters.kube.client import Client
+from carrel.adapters.memory.faults import FaultPlan, Faulty
+from carrel.adapters.nvidia.visible import Sources, visible_card
+from carrel.core.reasons import Refusal
+from carrel.doors.reservation import running
+from carrel.doors.reservation.settings import ReservationSettings
+from tests.kit.eventually import eventually
+from tests.kit.lab import Lab, a_lab
+
+STUB = Path(__file__).parents[1] / "nvidia" / "nvml_stub.c"
+INFORMATION = """\
+Model: 		 NVIDIA A100-SXM4-80GB
+IRQ:   		 215
+GPU UUID: 	 {uuid}
+Video BIOS: 	 92.00.45.00.03
+"""
+
+
+def files(folder: Path, *uuids: str) -> Path:
+    for number, uuid in enumerate(uuids):
+        card = folder / f"0000:{number:02}:00.0"
+        card.mkdir(parents=True)
+        (card / "information").write_text(INFORMATION.format(uuid=uuid))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("uuids", "environment", "card"),
+    [
+        pytest.param(["GPU-a"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-a", id="the driver's files come first"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="without them what the plugin said"),
+        pytest.param(["GPU-????"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="a driver that does not know yet"),
+    ],
+)
+def test_the_one_visible_card_is_found(
+    tmp_path: Path, uuids: list[str], environment: Mapping[str, str], card: str
+) -> None:
+    assert visible_card(Sources(environment, files(tmp_path, *uuids))) == card
+
+
+@pytest.mark.parametrize(
+    ("uuids", "environment", "words"),
+    [
+        pytest.param(["GPU-a", "GPU-b"], {}, "2 cards are visible, GPU-a, GPU-b", id="two cards in the files"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "2 cards are visible", id="two in the environment"),
+        pytest.param([], {}, "has no card", id="nothing at all"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "all"}, "'all'", id="all"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "0"}, "'0'", id="an index"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,"}, "'GPU-a,'", id="half a list"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}, "'MIG-1'", id="a part of a card"),
+        pytest.param(["broken"], {}, "GPU UUID", id="a malformed file"),
+    ],
+)
+def test_what_is_not_one_card_is_told_and_never_guessed(
+    tmp_path: Path, uuids: list[str], environment: Mapping[str, str], words: str
+) -> None:
+    answer = visible_card(Sources(environment, files(tmp_path, *uuids)))
+
+    assert isinstance(answer, Refusal)
+    assert words in answer.reason
+
+
+def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
+    library, machine = tmp_path / "libnvidia-ml.so.1", tmp_path / "machine"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, STUB], check=True)
+    machine.write_text("card GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
+    look = f"""
+from pathlib import Path
+from carrel.adapters.nvidia.visible import Sources, visible_card
+print(visible_card(Sources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / "none")!r}))))
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(machine)}
+    answer = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
+
+    assert answer.stdout == "GPU-n\n"
+
+
+SETTINGS = ReservationSettings(pod_name="holds", pod_namespace="lab")
+
+
+async def wait_reported(lab: Lab) -> str:
+    """The card, once it is written on the pod."""
+    async with lab.replica() as carrel:
+
+        def card() -> str:
+            pod = carrel.pods.store.get("holds", "lab")
+            return pod.metadata.annotations.get("run.ai/reserve_for_gpu_index", "") if pod else ""
+
+        return await eventually(card)
+
+
+async def test_the_card_is_written_on_the_pod_and_held_until_the_signal(tmp_path: Path) -> None:
+    async with a_lab([]) as lab:
+        await lab.pod("holds")
+        stop = asyncio.Event()
+        holding = asyncio.create_task(
+            running.hold_card(lab.client, SETTINGS, Sources({}, files(tmp_path, "GPU-a")), stop)
+        )
+
+        assert await wait_reported(lab) == "GPU-a"
+        assert not holding.done()
+        stop.set()
+        await holding
+
+
+async def test_what_goes_wrong_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No card at first, then an API server that refuses half of the writes."""
+    monkeypatch.setattr(running, "AGAIN_S", 0.001)
+    async with a_lab([]) as lab:
+        await lab.pod("holds")
+        faulty = Client(Faulty(lab.api, FaultPlan(seed=1, refuse=0.5)))
+        stop = asyncio.Event()
+        holding = asyncio.create_task(running.hold_card(faulty, SETTINGS, Sources({}, tmp_path), stop))
+        await asyncio.sleep(0)
+        files(tmp_path, "GPU-a")
+        assert await wait_reported(lab) == "GPU-a"
+        stop.set()
+        await holding
+
+
+def test_a_pod_that_nobody_names_is_a_mistake_of_the_manifest() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "carrel", "reservation"], capture_output=True, text=True, check=False
+    )
+
+    assert answer.returncode == 2
+    assert "POD_NAME" in answer.stderr
+
+
+async def test_the_program_ends_on_sigterm_also_while_it_finds_nothing() -> None:
+    options = ["--server", "http://127.0.0.1:1", "--pod-name", "holds", "--pod-namespace", "lab"]
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "carrel", "reservation", *options, stderr=asyncio.subprocess.PIPE
+    )
+    assert program.stderr is not None
+    assert b"card_not_reported" in await program.stderr.readline()
+    program.send_signal(signal.SIGTERM)
+
+    async with asyncio.timeout(60):
+        assert await program.wait() == 0
