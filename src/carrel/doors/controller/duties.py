@@ -18,7 +18,7 @@ from carrel.core.shares import Holder
 from carrel.doors.controller.metrics import Metrics
 from carrel.ports.cluster import Conflict
 from carrel.protocols.asks import Ask
-from carrel.protocols.gpuclaim import CLAIM
+from carrel.protocols.gpuclaim import CLAIM, lease_name
 from carrel.protocols.kubernetes.shapes import GpuClaim, Lease, Pod
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.observe import FINISHED
@@ -101,7 +101,15 @@ class Duties:
         if new is None or new.status.phase in FINISHED:
             for lease in self._carrel.books.leases_of(pod.metadata.uid):
                 self._leases_due.add(lease.name)
+        if new is None or new.spec.node_name:
+            self._look_after_kept(pod.metadata.uid)
         self._pod_has_news(pod)
+
+    def _look_after_kept(self, uid: str) -> None:
+        """The pod is bound, or gone: what is kept for it is free for others."""
+        ledger = self._carrel.books.ledger
+        for card in filter(None, map(ledger.card, ledger.kept_for(uid))):
+            self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _see_claim(self, old: GpuClaim | None, new: GpuClaim | None) -> None:
         if new is not None:
