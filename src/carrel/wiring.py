@@ -9,22 +9,26 @@ from uuid import uuid4
 
 from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Reflector, Rhythm
+from carrel.core.placement import Waiting
 from carrel.core.reasons import Refusal
+from carrel.core.tiers import Tier
 from carrel.ports.cluster import Cluster, Selection
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
 from carrel.protocols.kai_reservation import SPELLINGS, is_reservation
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
 from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
 from carrel.protocols.seal import Seal
+from carrel.protocols.standing import tier_of
 from carrel.usecases.collect import Collector, Witnesses
+from carrel.usecases.destinations import Destinations
 from carrel.usecases.find import Finder
 from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
 from carrel.usecases.reservations import DEFAULT_RESERVATIONS, Reservations, ReservationTerms, Scene
 from carrel.usecases.reserve import RESERVE_S, Reserving
-from carrel.usecases.schedule import Scheduling, Surroundings
-from carrel.usecases.tell import nodes_for
+from carrel.usecases.schedule import Scheduling, Surroundings, holder_of
+from carrel.usecases.tell import is_waiting
 from carrel.usecases.wake import Waker
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ NORMAL_PATIENCE = Patience()
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
-NAMESPACE_OF, GANG_OF = "namespace", "gang"
+NAMESPACE_OF, GANG_OF, TIER_WAITING = "namespace", "gang", "tier of a pod that waits"
 
 
 def utc_now() -> datetime:
@@ -69,7 +73,7 @@ class Carrel:
         self.house = house
         self.mirror = Mirror(cluster, house.rhythm)
         self.pods: Reflector[Pod] = self.mirror.watch(
-            PODS, indexes={NAMESPACE_OF: lambda pod: [pod.metadata.namespace]}
+            PODS, indexes={NAMESPACE_OF: lambda pod: [pod.metadata.namespace], TIER_WAITING: _tier_if_it_waits}
         )
         self.claims: Reflector[GpuClaim] = self.mirror.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
@@ -79,6 +83,8 @@ class Carrel:
         self.books = Books(self.pods.store.by_uid, house.terms.memory_unit)
         self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
         self.nodes.on_change(self.books.see_node)
+        self.destinations = Destinations(self.nodes.store.snapshot)
+        self.nodes.on_change(self.destinations.see_node)
         self.leases.on_change(self.books.see_lease)
         self.pods.on_change(self.books.see_pod)
 
@@ -89,7 +95,7 @@ class Carrel:
         self._roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
         self.wake = Waker(cluster, house.now)
         self.musters = Musters(self.books, self.cards, Barracks(self._roster, self.wake, house.clock, house.patience))
-        around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread)
+        around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread, self._booked_waiting)
         self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
         witnesses = Witnesses(cluster, self.pods.store.by_uid, self._gang_runs, house.clock)
         self.collector = Collector(self.books, self.cards, witnesses)
@@ -121,10 +127,24 @@ class Carrel:
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""
-        return self.scheduling.why(pod, self.nodes_for(pod))
+        reach = self.destinations.of(pod)
+        has_cards = self.books.ledger.rooms.__contains__
+        return self.scheduling.why(pod, reach.nodes, reach.why_not_elsewhere(has_cards))
 
     def nodes_for(self, pod: Pod) -> Sequence[str]:
-        return nodes_for(pod, self.nodes.store.snapshot())
+        return self.destinations.of(pod).nodes
+
+    def _booked_waiting(self) -> Sequence[Waiting]:
+        pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
+        asks = (
+            (pod, self.scheduling.understand(pod))
+            for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        )
+        return [
+            Waiting(holder_of(pod), ask.request, self.destinations.of(pod).nodes)
+            for pod, ask in asks
+            if isinstance(ask, Ask)
+        ]
 
     def _gang_runs(self, pod: Pod) -> bool:
         ask = self.scheduling.understand(pod)
@@ -137,6 +157,11 @@ class Carrel:
     def _gang_size(self, namespace: str, gang: str) -> int:
         """Where nobody says how large a gang is, it has a pod for each claim that names it."""
         return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
+
+
+def _tier_if_it_waits(pod: Pod) -> Sequence[str]:
+    tier = tier_of(pod) if is_waiting(pod) else None
+    return [tier.value] if tier else []
 
 
 def desk_of(carrel: Carrel) -> "Desk":

@@ -9,7 +9,7 @@ from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unknown
 from carrel.protocols.kubernetes.events import Note
 from carrel.protocols.kubernetes.resources import EVENTS, NAMESPACES, NODES, PODS
-from carrel.usecases.tell import Allowance, Telling, assigned_note, nodes_for, waiting_note
+from carrel.usecases.tell import Allowance, Telling, assigned_note, waiting_note
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -188,8 +188,27 @@ async def test_a_pod_may_go_to_nodes_that_its_selector_names_and_that_take_pods(
         anywhere = object_pod(node_selector={})
         zone_a = object_pod(node_selector={"zone": "a"})
 
-        nodes = carrel.nodes.store.snapshot()
-        assert (nodes_for(anywhere, nodes), nodes_for(zone_a, nodes)) == (["n1", "n3"], ["n1"])
+        assert (carrel.nodes_for(anywhere), carrel.nodes_for(zone_a)) == (("n1", "n3"), ("n1",))
+
+
+async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes_have_them() -> None:
+    cards = [a_node("n1", cards=1, memory=4000), a_node("n2"), a_node("n3")]
+    async with a_lab(cards) as lab, lab.replica() as carrel:
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        assert carrel.why(pod) is None
+        taints = [{"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}]
+        for node in ("n2", "n3"):
+            await lab.client.patch(NODES, node, MergePatch({"spec": {"taints": taints}}))
+
+        why = await eventually(lambda: carrel.why(pod), "the taints are seen")
+
+        assert why is not None
+        assert why.reason == (
+            "GPU 0 of n1 has 4,000 MiB in all, 8,138 MiB asked;"
+            " 2 nodes have a taint that the pod does not tolerate: dedicated=team-a:NoSchedule"
+        )
+        await lab.client.patch(NODES, "n2", MergePatch({"spec": {"taints": []}}))
+        await eventually(lambda: carrel.why(pod) is None, "it may go to n2 again")
 
 
 async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:

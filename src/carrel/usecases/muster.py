@@ -13,6 +13,7 @@ A member that comes when others are bound already joins them by itself.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from carrel.core.gangs import GangPlan, plan_gang
@@ -27,6 +28,9 @@ from carrel.usecases.hold import Cards
 from carrel.usecases.observe import Books, is_going
 
 FORGOTTEN_AFTER_S = 600.0
+
+View = Callable[[], AbstractContextManager[None]]
+"""How a gang sees the ledger while it is planned: as it is, or as if others, who go first, had their cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,9 @@ class Musters:
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
-    def place(self, gang: Gang, holder: Holder, nodes: Sequence[str]) -> Placement | Refusal | None:
+    def place(
+        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: View = nullcontext
+    ) -> Placement | Refusal | None:
         """Where the plan puts this member. None: the gang runs already, the member may go wherever it fits."""
         self.expire()
         roll = self._roll_of(gang)
@@ -117,7 +123,7 @@ class Musters:
         self._hear(gang, roll, holder, nodes)
         muster = self._musters.get(gang.name)
         if muster is None or not self._is_still_right(muster, roll, holder):
-            made = self._call_together(gang, roll, nodes)
+            made = self._call_together(gang, roll, nodes, view)
             if isinstance(made, Refusal):
                 return made
             muster = made
@@ -131,10 +137,13 @@ class Musters:
             return refusal
         return placement
 
-    def why(self, gang: Gang, nodes: Sequence[str]) -> Refusal | None:
+    def why(self, gang: Gang, nodes: Sequence[str], view: View = nullcontext) -> Refusal | None:
         """Why the gang cannot come together now; None if it can, or runs already. Changes nothing."""
         roll = self._roll_of(gang)
-        plan = None if roll.bound or gang.name in self._musters else self._plan(gang, roll, nodes)
+        if roll.bound or gang.name in self._musters:
+            return None
+        with view():
+            plan = self._plan(gang, roll, nodes)
         return plan if isinstance(plan, Refusal) else None
 
     def expire(self) -> None:
@@ -158,12 +167,13 @@ class Musters:
         members = {member.uid for member, _ in roll.waiting}
         return muster.plan.placements.keys() <= members and holder.uid in muster.asked
 
-    def _call_together(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> _Muster | Refusal:
+    def _call_together(self, gang: Gang, roll: Roll, nodes: Sequence[str], view: View) -> _Muster | Refusal:
         left = self._aside.get(gang.name, 0.0) - self._clock()
         if left > 0:
             return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
         self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), aside=False)
-        plan = self._plan(gang, roll, nodes)
+        with view():
+            plan = self._plan(gang, roll, nodes)
         if isinstance(plan, Refusal):
             return plan
         self._called += 1

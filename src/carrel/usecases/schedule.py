@@ -8,14 +8,17 @@ waits until the collector has freed them, because another replica may be binding
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.core.placement import Placement, held_placement, place
+from carrel.core.placement import Placement, Waiting, held_placement, place
+from carrel.core.precedence import WAITED_FOR, Precedence
 from carrel.core.reasons import Refusal
 from carrel.core.scoring import Ranking
 from carrel.core.shares import Holder
 from carrel.core.sieve import Filtered, Sieve
+from carrel.core.tiers import Tier
 from carrel.ports.cluster import (
     BindTarget,
     Busy,
@@ -31,8 +34,9 @@ from carrel.protocols import Malformed, carrel, given
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.standing import tier_of
 from carrel.usecases.hold import Cards
-from carrel.usecases.muster import Musters
+from carrel.usecases.muster import Musters, View
 from carrel.usecases.observe import Books
 
 LATEST_BINDING_S = 20.0
@@ -54,6 +58,8 @@ class Surroundings:
     terms: Terms = DEFAULT_TERMS
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
+    booked: Callable[[], Sequence[Waiting]] = tuple
+    """The booked pods that wait, the oldest first: others do not take what they wait for."""
 
 
 class Scheduling:
@@ -64,6 +70,7 @@ class Scheduling:
         self._around = around
         self._ranking = Ranking(books.ledger)
         self._sieve = Sieve(books.ledger)
+        self._precedence = Precedence(books.ledger, around.booked)
         self._binding: set[str] = set()
 
     # --- filter ------------------------------------------------------------------------------------------------------
@@ -77,7 +84,7 @@ class Scheduling:
             return ask
         self._ranking.demand.saw(ask.request)
         if ask.request.gang is not None:
-            answer = self._musters.place(ask.request.gang, holder_of(pod), nodes)
+            answer = self._musters.place(ask.request.gang, holder_of(pod), nodes, self._view_of(pod))
             if isinstance(answer, Refusal):
                 return Filtered.by_reason(nodes, answer.reason)
             if answer is not None:
@@ -88,7 +95,12 @@ class Scheduling:
             return Filtered.by_reason(nodes, left.reason)
         if left is not None:
             return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
-        return self._sieve.filter(ask.request, nodes, holder.uid)
+        found = self._sieve.filter(ask.request, nodes, holder.uid)
+        return self._precedence.narrow(found, ask.request) if stands_back(pod) else found
+
+    def _view_of(self, pod: Pod) -> View:
+        """How the pod is to see the ledger."""
+        return self._precedence.served if stands_back(pod) else nullcontext
 
     def _left_by_another_bind(self, ask: Ask, holder: Holder) -> Placement | Refusal | None:
         """Cards that are on Leases for a pod that is not bound: all that it needs, or why they must be waited for."""
@@ -98,8 +110,11 @@ class Scheduling:
             f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
         )
 
-    def why(self, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
-        """Why the pod waits, in the words that people see everywhere; None if it need not."""
+    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Refusal | None:
+        """Why the pod waits, in the words that people see everywhere; None if it need not.
+
+        `nodes` are where it may go; `elsewhere` says why it may not go to others that have cards.
+        """
         ask = self.understand(pod)
         if ask is None or isinstance(ask, Refusal):
             return ask
@@ -107,10 +122,14 @@ class Scheduling:
         if left is not None:
             return left if isinstance(left, Refusal) else None
         if ask.request.gang is not None:
-            together = self._musters.why(ask.request.gang, nodes)
+            together = self._musters.why(ask.request.gang, nodes, self._view_of(pod))
             if together is not None:
                 return together
-        return self._sieve.why(ask.request, nodes, pod.metadata.uid)
+        refusal = self._sieve.why(ask.request, nodes, pod.metadata.uid)
+        if refusal is None and stands_back(pod):
+            left_over = self._precedence.narrow(self._sieve.filter(ask.request, nodes), ask.request)
+            refusal = None if left_over.fitting else Refusal(f"{ask.request}: there is {WAITED_FOR}")
+        return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
 
     def understand(self, pod: Pod) -> Ask | Refusal | None:
         try:
@@ -147,15 +166,15 @@ class Scheduling:
             return Refusal(f"a bind of {holder} is under way")
         self._binding.add(holder.uid)
         try:
-            return await self._bind(ask, holder, node)
+            return await self._bind(ask, holder, node, self._view_of(pod))
         finally:
             self._binding.discard(holder.uid)
 
-    async def _bind(self, ask: Ask | None, holder: Holder, node: str) -> Refusal | None:
+    async def _bind(self, ask: Ask | None, holder: Holder, node: str, view: View) -> Refusal | None:
         namespace, _, name = holder.name.partition("/")
         if ask is None:
             return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
-        placement = await self._take(ask, holder, node)
+        placement = await self._take(ask, holder, node, view)
         if isinstance(placement, Refusal):
             await self._cards.give_back(holder.uid)
             return placement
@@ -181,20 +200,28 @@ class Scheduling:
             await self._cards.give_back(holder.uid)
         return refusal
 
-    async def _take(self, ask: Ask, holder: Holder, node: str) -> Placement | Refusal:
+    async def _take(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
         """The cards on that node, with their Leases; for a member of a gang, when the others have theirs."""
-        gang, ledger = ask.request.gang, self._books.ledger
+        gang = ask.request.gang
         if gang is not None:
             together = await self._musters.wait_together(gang, holder, node)
             if together is not None:
                 return together
         left = self._left_by_another_bind(ask, holder)
-        placement = left or place(ledger, ask.request, node, holder.uid)
+        placement = left or self._place(ask, holder, node, view)
         if isinstance(placement, Refusal):
             return placement
         if placement.node != node:
             return Refusal(f"{holder} has its cards on {placement.node} already")
         return await self._cards.take(placement, holder) or placement
+
+    def _place(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
+        with view():
+            seen = place(self._books.ledger, ask.request, node, holder.uid)
+        if isinstance(seen, Placement):
+            return seen
+        really = place(self._books.ledger, ask.request, node, holder.uid)
+        return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
 
     def _notes(self, ask: Ask, placement: Placement) -> dict[str, str] | Refusal:
         """What the pod is told of its cards."""
@@ -235,6 +262,10 @@ class Scheduling:
         told = carrel.told_cards(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
         return is_there and told == carrel.told_cards(target.annotations)
+
+
+def stands_back(pod: Pod) -> bool:
+    return tier_of(pod) is Tier.OPPORTUNISTIC
 
 
 def holder_of(pod: Pod) -> Holder:

@@ -17,10 +17,9 @@ from carrel.core.reasons import Refusal
 from carrel.ports.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.protocols import Malformed
 from carrel.protocols.kubernetes import events
-from carrel.protocols.kubernetes.affinity import may_run_on
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
-from carrel.protocols.kubernetes.shapes import NodeObject, Pod
+from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant
 from carrel.usecases.observe import FINISHED, KnownLease
 
@@ -67,11 +66,6 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
 
 def is_waiting(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in FINISHED)
-
-
-def nodes_for(pod: Pod, nodes: Sequence[NodeObject]) -> Sequence[str]:
-    """Where a pod may go by what it says about nodes; the rest only kube-scheduler knows."""
-    return [node.metadata.name for node in nodes if may_run_on(pod, node)]
 
 
 def _part(lease: KnownLease, uid: str) -> str:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from carrel.adapters.kube import views
-from carrel.protocols.kubernetes.affinity import may_run_on
+from carrel.protocols.kubernetes.affinity import demands_of, intolerable, may_run_on
 
 
 def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> views.Node:
@@ -54,3 +54,59 @@ def test_a_pod_may_run_where_what_it_says_is_true(pod: views.Pod, expected: bool
 
 def test_a_node_that_takes_no_pods_takes_none() -> None:
     assert not may_run_on(a_pod(), a_node(unschedulable=True))
+
+
+DEDICATED = {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}
+
+
+def tolerating(*tolerations: dict[str, str]) -> views.Pod:
+    return msgspec.convert({"spec": {"tolerations": list(tolerations)}}, views.Pod)
+
+
+def tainted(*taints: dict[str, str]) -> views.Node:
+    return msgspec.convert({"metadata": {"name": "n1"}, "spec": {"taints": list(taints)}}, views.Node)
+
+
+@pytest.mark.parametrize(
+    ("pod", "taint", "expected"),
+    [
+        pytest.param(tolerating(), DEDICATED, "dedicated=team-a:NoSchedule", id="tolerates nothing"),
+        pytest.param(
+            tolerating(),
+            {"key": "k8s.io/not-ready", "effect": "NoExecute"},
+            "k8s.io/not-ready:NoExecute",
+            id="no value",
+        ),
+        pytest.param(tolerating(), {**DEDICATED, "effect": "PreferNoSchedule"}, "", id="only a preference"),
+        pytest.param(tolerating({"key": "dedicated", "value": "team-a"}), DEDICATED, "", id="equal"),
+        pytest.param(
+            tolerating({"key": "dedicated", "value": "team-b"}),
+            DEDICATED,
+            "dedicated=team-a:NoSchedule",
+            id="other value",
+        ),
+        pytest.param(tolerating({"key": "dedicated", "operator": "Exists"}), DEDICATED, "", id="any value"),
+        pytest.param(tolerating({"operator": "Exists"}), DEDICATED, "", id="any key"),
+        pytest.param(tolerating({"operator": "Exists", "effect": "NoSchedule"}), DEDICATED, "", id="that effect"),
+        pytest.param(
+            tolerating({"operator": "Exists", "effect": "NoExecute"}),
+            DEDICATED,
+            "dedicated=team-a:NoSchedule",
+            id="another effect",
+        ),
+    ],
+)
+def test_a_taint_keeps_away_who_does_not_tolerate_it(pod: views.Pod, taint: dict[str, str], expected: str) -> None:
+    assert intolerable(pod, tainted(taint)) == expected
+
+
+def test_pods_that_say_the_same_about_nodes_have_the_same_demands() -> None:
+    pods = [
+        a_pod(),
+        a_pod(zone="a"),
+        a_pod(expression("zone", "In", "a")),
+        a_pod(expression("zone", "In", "a"), expression("zone", "In", "b")),
+        tolerating({"key": "dedicated", "operator": "Exists"}),
+    ]
+    assert len({demands_of(pod) for pod in pods}) == len(pods)
+    assert demands_of(a_pod(zone="a")) == demands_of(a_pod(zone="a"))

@@ -104,6 +104,13 @@ _NO_AFFINITY = Affinity()
 """Shared by the many pods that have none."""
 
 
+class Toleration(View):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(View):
     node_name: str = ""
     scheduler_name: str = ""
@@ -111,6 +118,7 @@ class PodSpec(View):
     priority_class_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
+    tolerations: tuple[Toleration, ...] = ()
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -137,8 +145,15 @@ class Pod(Object):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class Taint(View):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class NodeSpec(View):
     unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
 
 
 class Address(View):

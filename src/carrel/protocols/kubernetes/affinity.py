@@ -1,11 +1,14 @@
-"""Where a pod may run by what it says about nodes: its node selector and its required node affinity.
+"""Where a pod may run by what it says about nodes: node selector, required node affinity, and the taints it tolerates.
 
-Taints, volumes, other pods and room for CPU and memory only kube-scheduler knows.
+Volumes, other pods and room for CPU and memory only kube-scheduler knows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
-from carrel.protocols.kubernetes.shapes import NodeObject, NodeRequirement, NodeTerm, Pod
+from carrel.protocols.kubernetes.shapes import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
+
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+"""A taint with the third effect, PreferNoSchedule, keeps nobody away."""
 
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
@@ -14,6 +17,37 @@ def may_run_on(pod: Pod, node: NodeObject) -> bool:
         return False
     terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
     return not terms or any(_meets(term, labels, node.metadata.name) for term in terms)
+
+
+def intolerable(pod: Pod, node: NodeObject) -> str:
+    """The first taint of the node that keeps the pod away, as kubectl writes it; empty if there is none."""
+    for taint in node.spec.taints:
+        if taint.effect in KEEPS_AWAY and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
+            return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return ""
+
+
+def demands_of(pod: Pod) -> Hashable:
+    """Pods of which this is equal may run on the same nodes."""
+    terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
+    return (
+        frozenset(pod.spec.node_selector.items()),
+        tuple(
+            tuple((each.key, each.operator, tuple(each.values)) for each in requirements)
+            for term in terms
+            for requirements in (term.match_expressions, term.match_fields)
+        ),
+        tuple((each.key, each.operator, each.value, each.effect) for each in pod.spec.tolerations),
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """An empty effect or, where the key need only exist, an empty key stands for any."""
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return (toleration.key, toleration.value) == (taint.key, taint.value)
 
 
 def _meets(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
