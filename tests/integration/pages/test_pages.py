@@ -1,0 +1,268 @@
+"""The pages over HTTP: what they say, to whom, and what they do with nonsense."""
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from carrel.ports.people import Role
+from tests.integration.pages.visitor import Visitor, a_visitor, text_of
+from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Opened
+from tests.kit.gpus import A6000
+
+PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
+WISH = {"model": A6000, "cards": "1", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"}
+
+
+@pytest.fixture
+async def member(opened: Opened) -> Visitor:
+    return await a_visitor(opened, MEMBER)
+
+
+@pytest.fixture
+async def admin(opened: Opened) -> Visitor:
+    return await a_visitor(opened, ADMIN)
+
+
+def value_of(page: str, field: str) -> str:
+    found = re.search(rf'name="{field}"[^>]*value="([^"]*)"', page)
+    assert found is not None
+    return found[1]
+
+
+async def book(visitor: Visitor, **other: str) -> str:
+    """The address of the booking."""
+    answer = await visitor.send("/timeline", **{**WISH, **other})
+    assert answer.status == 303, text_of(answer)
+    return answer.headers["location"].partition("?")[0]
+
+
+# --- who sees what ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/admin", "/bookings/x"])
+async def test_a_stranger_is_sent_to_sign_in_and_back(opened: Opened, path: str) -> None:
+    answer = await opened.nobody.get(path, accept="text/html")
+
+    assert answer.status == 303
+    assert "/sign-in?back=" in answer.headers["location"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_member_sees_every_page_but_the_admins(member: Visitor, path: str) -> None:
+    answer = await member.get(path)
+
+    assert answer.status == 200
+    assert 'href="/admin"' not in text_of(answer)
+
+
+async def test_the_admins_page_is_for_admins(member: Visitor, admin: Visitor) -> None:
+    assert (await admin.get("/admin")).status == 200
+    refused = await member.get("/admin")
+    assert refused.status == 403
+    assert "This page is for lab admins" in text_of(refused)
+
+
+async def test_nothing_inline_needs_to_be_allowed(member: Visitor, admin: Visitor) -> None:
+    for answer in [await member.get(path) for path in PAGES] + [await admin.get("/admin")]:
+        assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", text_of(answer))
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+
+
+# --- booking ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_legal_start_is_filled_in_with_the_reason(opened: Opened, member: Visitor) -> None:
+    page = text_of(await member.get("/timeline"))
+    assert value_of(page, "start") == "2026-11-16T13:00"  # in Stockholm
+    assert "A card is free now" in page
+
+    where = await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
+    opened.clock.now += DAY
+    await member.send(f"{where}/cancel")
+    opened.clock.now += DAY
+
+    page = text_of(await member.get("/timeline"))
+    assert value_of(page, "start") == "2026-12-01T13:00"
+    assert "Your cooldown ends then." in page
+    assert 'class="cooldown"' in page
+
+
+async def test_where_all_cards_are_taken_the_first_that_becomes_free_is_offered(
+    opened: Opened, member: Visitor
+) -> None:
+    for who in (OTHER, "cleo@lab.org"):
+        await book(await a_visitor(opened, who), start="2026-11-16T13:00", end="2026-11-18T13:00")
+
+    page = text_of(await member.get("/timeline"))
+
+    assert value_of(page, "start") == "2026-11-18T13:00"
+    assert "A card becomes free then for so long." in page
+    assert "0 of 2 free now, next free" in page
+
+
+async def test_who_books_at_once_gets_the_whole_length_though_the_minute_has_begun(
+    opened: Opened, member: Visitor
+) -> None:
+    opened.clock.now = NOW + timedelta(seconds=40)
+    where = await book(member, start="2026-11-16T13:00", end="2026-11-17T13:00", offered="2026-11-16T13:00")
+
+    assert "<dd>1 d</dd>" in text_of(await member.get(where))
+
+
+async def test_a_form_sent_twice_books_once(member: Visitor) -> None:
+    assert await book(member, key="k1") == await book(member, key="k1")
+
+
+async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visitor) -> None:
+    answer = await member.send("/timeline", csrf="forged", **WISH)
+
+    assert answer.status == 403
+    assert (await (await opened.caller(MEMBER)).get("/api/v1/bookings")).json["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        pytest.param({"start": "2027-03-28T02:30", "end": "2027-03-30T09:00"}, "The clock never shows 02:30", id="DST"),
+        pytest.param({"cards": "3"}, "There are 2 cards", id="more cards than there are"),
+        pytest.param({"cards": "🦆"}, "is not a number of cards", id="no number"),
+        pytest.param({"end": "2026-11-20T08:00"}, "The end must be after the start", id="end before start"),
+        pytest.param({"start": "1900-01-01T00:00"}, "has passed", id="the year 1900"),
+        pytest.param({"start": "9999-12-30T00:00", "end": "9999-12-31T23:59"}, "", id="the end of the calendar"),
+        pytest.param({"model": "<b>h100</b>"}, "There is no model", id="an unknown model"),
+        pytest.param({"model": ""}, "Which model?", id="no model"),
+        pytest.param({"user": OTHER}, "Only a lab admin may act for others", id="for another"),
+    ],
+)
+async def test_a_form_that_cannot_be_booked_comes_back_with_the_reason(
+    member: Visitor, other: dict[str, str], said: str
+) -> None:
+    answer = await member.send("/timeline", **{**WISH, **other})
+
+    assert 400 <= answer.status < 500 or (not said and answer.status == 303)
+    assert said in text_of(answer)
+    assert "<b>h100" not in text_of(answer)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/timeline?from=9999-12-31",
+        "/timeline?from=0001-01-01",
+        "/timeline?from=%F0%9F%A6%86&day=x&model=%3Cscript%3E",
+        "/timeline?day=9999-12-31&model=x",
+        "/timeline?day=2027-03-28",
+        "/timeline?start=x&end=y",
+        "/timeline/verdict",
+        "/timeline/verdict?model=a6000&start=2026-11-20T09:00&end=2026-11-25T09:00&cards=-1",
+        "/timeline/table?from=nonsense",
+        "/usage?days=-1",
+        "/usage.csv?days=1e9",
+        "/map?card=%00&node=%27",
+        "/bookings/none",
+        "/bookings/none/verdict?end=x",
+        "/no-such-page",
+    ],
+)
+async def test_nonsense_in_an_address_is_answered_calmly(member: Visitor, path: str) -> None:
+    answer = await member.get(path)
+
+    assert answer.status in (200, 404)
+    assert "<script>" not in text_of(answer)
+
+
+# --- one booking -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_was_changed_meanwhile_is_not_overwritten(member: Visitor) -> None:
+    where = await book(member)
+    assert (await member.send(f"{where}/change", end="2026-11-24T09:00", version="1")).status == 303
+
+    late = await member.send(f"{where}/change", end="2026-11-26T09:00", version="1")
+
+    assert late.status == 409
+    assert "changed meanwhile" in text_of(late)
+
+
+async def test_another_may_look_but_not_touch_and_an_admin_says_why(
+    opened: Opened, member: Visitor, admin: Visitor
+) -> None:
+    where = await book(member)
+    other = await a_visitor(opened, OTHER)
+
+    assert "Cancel this booking" not in text_of(await other.get(where))
+    assert (await other.send(f"{where}/cancel", reason="mine now")).status == 403
+    assert (await admin.send(f"{where}/cancel")).status == 403
+    assert (await admin.send(f"{where}/cancel", reason="broken fan")).status == 303
+    assert "Reason: broken fan" in text_of(await member.get(where))
+
+
+async def test_a_day_before_the_end_a_banner_says_so(opened: Opened, member: Visitor) -> None:
+    await book(member)
+    opened.clock.now = NOW + timedelta(days=7)
+    assert "Your booking ends in" not in text_of(await member.get("/"))
+
+    opened.clock.now = NOW + timedelta(days=8)
+    page = text_of(await member.get("/"))
+
+    assert "Your booking ends in" in page
+    assert re.search(r"data-until=\"2026-11-25T08:00:00\+00:00\">20 h<", page)
+
+
+async def test_a_calendar_feed_is_shown_once_and_works(opened: Opened, member: Visitor) -> None:
+    await book(member)
+    page = text_of(await member.send("/feed"))
+    address = re.search(r"<code>(/[^<]+)</code>", page)
+    assert address is not None
+
+    feed = await opened.nobody.get(address[1])
+
+    assert feed.status == 200
+    assert b"BEGIN:VEVENT" in feed.body
+    assert address[1] not in text_of(await member.get("/"))
+
+
+# --- usage and admin -------------------------------------------------------------------------------------------------
+
+
+async def test_usage_can_be_taken_along_as_a_table(opened: Opened, member: Visitor) -> None:
+    await book(member)
+    opened.clock.now = NOW + timedelta(days=10)
+
+    answer = await member.get("/usage.csv?days=14")
+
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert answer.body.decode().splitlines()[1].endswith(f"{MEMBER},{A6000},1,120.00")
+    assert "120.0" in text_of(await member.get("/usage"))
+
+
+async def test_rules_are_tried_before_they_are_set(member: Visitor, admin: Visitor) -> None:
+    await book(member)
+
+    assert "1 booking would break them." in text_of(await admin.get("/admin?max=3"))
+    assert "No booking would break these rules." in text_of(await admin.get("/admin?max=5"))
+    assert "is not a number from 0 to" in text_of(await admin.get("/admin?max=-1"))
+
+
+async def test_maintenance_takes_cards_out_and_gives_them_back(member: Visitor, admin: Visitor) -> None:
+    closed = {"model": A6000, "cards": "2", "start": "2026-11-21T00:00", "end": "2026-11-22T00:00", "why": "new fan"}
+    assert (await admin.send("/admin/maintenance", **closed)).status == 303
+    assert (await member.send("/timeline", **WISH)).status == 422
+    where = re.search(r'action="(/admin/maintenance/[^"]+)"', text_of(await admin.get("/admin")))
+    assert where is not None
+
+    assert (await member.send(where[1])).status == 403
+    assert (await admin.send(where[1])).status == 303
+
+    await book(member)
+
+
+async def test_only_a_platform_admin_gives_roles_and_says_why(opened: Opened, admin: Visitor) -> None:
+    platform = await a_visitor(opened, "root@lab.org", Role.PLATFORM_ADMIN)
+    wanted = {"email": OTHER, "role": "lab-admin"}
+
+    assert (await admin.send("/admin/roles", why="help", **wanted)).status == 403
+    assert (await platform.send("/admin/roles", **wanted)).status == 422
+    assert (await platform.send("/admin/roles", why="help", **wanted)).status == 303
+    assert await opened.people.granted(OTHER) is Role.LAB_ADMIN
