@@ -121,3 +121,15 @@ def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_
         "its agent counts memory in 4MiB, the scheduler in MiB; give all doors the same --memory-unit",
         "",
     ]
+
+
+def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
+    books = books_with(a_node("n1"))
+    books.wrote(a_lease(0, "GPU-n1-0", "a", 8000, 5))
+    before = books.ledger.moment
+
+    books.see_node_status(status(a_node("n1")), status(a_node("n1"), NOW + timedelta(seconds=30)))
+    assert books.ledger.moment == before
+
+    books.see_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
+    assert [card.free for card in books.ledger.cards("n1")] == [16276 - 8000]

@@ -34,16 +34,14 @@ def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[Waiting], tries: int
 
 def _line_up(members: Sequence[Waiting]) -> Sequence[Waiting]:
     """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
-    members = sorted(members, key=lambda member: member.holder.uid)
     kinds: dict[tuple[object, ...], int] = {}
-    for member in members:
-        kinds.setdefault((member.request, member.nodes), len(kinds))
-
-    def demand(member: Waiting) -> tuple[int, int, int, int]:
-        request = member.request
-        return (len(member.nodes), -request.cards, -request.amount.on(_LARGE_CARD), kinds[request, member.nodes])
-
-    return sorted(members, key=demand)
+    demands: dict[str, tuple[int, ...]] = {}
+    for member in sorted(members, key=lambda member: member.holder.uid):
+        request, nodes = member.request, member.nodes
+        # Looked up once for each: it takes a while for thousands of nodes.
+        kind = kinds.setdefault((request, nodes), len(kinds))
+        demands[member.holder.uid] = (len(nodes), -request.cards, -request.amount.on(_LARGE_CARD), kind)
+    return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
 
 
 def _search(ledger: Ledger, gang: Gang, line: Sequence[Waiting], tries: int) -> GangPlan | Refusal:

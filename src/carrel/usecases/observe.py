@@ -109,7 +109,9 @@ class Books:
             node = as_slots(node, self._slots_in_use(node))
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._doubt(gpu)) for gpu in node.gpus)
         unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status)
-        self.ledger.set_node(replace(node, gpus=gpus, unusable=unusable))
+        node = replace(node, gpus=gpus, unusable=unusable)
+        if node != self.ledger.node(name):  # most reports are but a heartbeat
+            self.ledger.set_node(node)
 
     def _other_unit(self, status: GpuNodeStatus) -> str:
         """A pod's number would mean one amount here, and another there."""
