@@ -13,6 +13,7 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
     programs        the node's programs, Debian 12's
     namespace       a machine within the machine, of which nothing is left
     images          container images written as files
+    carrel_image    one with Carrel in it, for pods that run a door
     node            one real node: containerd, kubelet, kube-proxy
     session         the test bed that `python -m testbed up` keeps running
 """

@@ -6,7 +6,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 BUSYBOX = "testbed/busybox:1"
@@ -21,13 +21,15 @@ class Image:
     layer: bytes
     """An uncompressed tar archive."""
     command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, file: Path) -> None:
         digest = hashlib.sha256(self.layer).hexdigest()
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", **self.environment}
         configuration = {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Cmd": list(self.command)},
+            "config": {"Env": [f"{name}={value}" for name, value in environment.items()], "Cmd": list(self.command)},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
         }
         manifest = [{"Config": "config.json", "RepoTags": [self.name], "Layers": ["layer.tar"]}]
