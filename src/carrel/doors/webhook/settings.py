@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from carrel.protocols.gpuclaim import SCHEDULER
-from carrel.settings import SealSettings, ServingSettings
+from carrel.settings import BOOKING, DeskSettings, SealSettings, ServingSettings
 
-BOOKING = "http://carrel-booking:8080"
 SERVICE = "carrel-webhook"
 CONFIGURATION = "carrel"
 """As in `manifests/webhooks.yaml`."""
@@ -32,18 +31,11 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(SealSettings, ServingSettings):
+class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
     """Its Service maps 443 to it: no privilege is needed to listen here."""
-    api_url: Annotated[
-        str,
-        typer.Option(
-            help="Where the booking service is asked; empty: nobody books.", envvar=["CARREL_API_URL", "API_URL"]
-        ),
-    ] = f"{BOOKING}/maia-api/gpu-schedulability/"
-    """Any service that speaks MAIA's JSON; by default Carrel's own."""
     gpu_stats_url: Annotated[
         str,
         typer.Option(
@@ -51,13 +43,6 @@ class WebhookSettings(SealSettings, ServingSettings):
         ),
     ] = f"{BOOKING}/maia-api/gpu-stats/"
     """Without it an opportunistic pod waits when no card is free."""
-    api_token: Annotated[
-        str,
-        typer.Option(
-            help="Token for the booking service.", envvar=["CARREL_API_TOKEN", "API_TOKEN"], show_default=False
-        ),
-    ] = ""
-    """Better in the environment: options are seen by everybody on the machine."""
     spawners: Annotated[
         str,
         typer.Option(
