@@ -10,6 +10,7 @@ anything happens to the pod and deleted when its successor exists:
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
            for: lab/urgent                        the booked pod that needs the card
            owner: <uid>                           its controller, whose next pod is admitted without a GPU
+           user: ada@lab.org                      whose pod it is, who is told
            successor: {…}                         the manifest, of a bare pod
 
 A manifest may hold what only its user should read, as the pod itself does: nobody but admins may read in Carrel's
@@ -64,6 +65,8 @@ class HandOver:
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
     successor: Mapping[str, Any] | None = None
+    user: str = ""
+    """Whose pod it is, if anybody knows."""
 
     @property
     def name(self) -> str:
@@ -134,6 +137,7 @@ def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
         "phase": record.phase.value,
         "for": record.needed_by,
         "owner": record.owner,
+        "user": record.user,
         "successor": json.dumps(record.successor) if record.successor is not None else "",
     }
     return {
@@ -165,6 +169,7 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         needed_by=field["for"].text(),
         owner=field["owner"].text(),
         successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
+        user=field["user"].text(),
     )
 
 

@@ -34,7 +34,7 @@ from carrel.ports.cluster import (
     Unknown,
 )
 from carrel.protocols import Malformed, handover, maia
-from carrel.protocols.carrel import LEAVE_BY, TIER
+from carrel.protocols.carrel import LEAVE_BY, TIER, USER
 from carrel.protocols.handover import HandOver, Phase, Why
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
@@ -109,6 +109,7 @@ class HandOvers:
             needed_by=order.needed_by,
             owner=owner,
             successor=None if owner else handover.successor_of(found, order.why, now),
+            user=metadata.annotations.get(USER, ""),
         )
         body = handover.write_record(record, self._archive.namespace)
         # Where there is one, somebody was quicker, or our own answer was lost: what is written there counts.

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
@@ -23,6 +24,7 @@ from carrel.core.gpus import Node
 from carrel.doors.booking.app import booking_app
 from carrel.doors.booking.letters import Stationery, keep_telling, ways_of
 from carrel.doors.booking.people import Surroundings, identity_of
+from carrel.doors.booking.revocations import Revocations
 from carrel.doors.booking.service import Service
 from carrel.doors.booking.settings import BookingSettings
 from carrel.doors.booking.stocktaking import ClusterInventory, FileInventory
@@ -86,7 +88,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(carrel, people, notifier):
+            async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
                 await stop.wait()
                 service.leaving.set()
     log.info("left")
@@ -118,21 +120,30 @@ def _sight(carrel: Carrel) -> ClusterSight:
     )
 
 
+def _watching(carrel: Carrel | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
+    """What goes on where there is a cluster."""
+    if carrel is None:
+        return ()
+    revocations = Revocations(carrel, service.outbox)
+    return (carrel.mirror.run(), _keep_house(carrel, service.sight), revocations.run())
+
+
 @contextlib.asynccontextmanager
-async def _tasks(carrel: Carrel | None, people: SqlPeople, notifier: Notifier) -> AsyncIterator[None]:
+async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """What goes on beside the calls."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(_forget(people, notifier)), group.create_task(keep_telling(notifier))]
-        if carrel is not None:
-            running += [group.create_task(carrel.mirror.run()), group.create_task(_keep_house(carrel))]
+        running = [group.create_task(each) for each in beside]
         yield
         for task in running:
             task.cancel()
 
 
-async def _keep_house(carrel: Carrel) -> None:
+async def _keep_house(carrel: Carrel, sight: ClusterSight | None) -> None:
     while True:
-        carrel.books.look_for_silent_agents(carrel.house.now())
+        now = carrel.house.now()
+        carrel.books.look_for_silent_agents(now)
+        if sight is not None:
+            sight.look(now)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 
