@@ -68,6 +68,11 @@ def is_waiting(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in FINISHED)
 
 
+def was_put_aside(pod: Pod) -> bool:
+    """The scheduler has tried to place it, and says that it could not."""
+    return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
+
+
 def _part(lease: KnownLease, uid: str) -> str:
     memory = next(share.memory for share in lease.record.shares if share.holder.uid == uid)
     return "whole" if memory is None else f"{memory:,} MiB"

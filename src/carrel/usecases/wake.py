@@ -17,6 +17,31 @@ from carrel.protocols.kubernetes.resources import PODS
 log = logging.getLogger(__name__)
 
 
+SOON_S, RARELY_S = 15.0, 240.0
+
+
+class Knocks:
+    """How often a pod is woken that has room and is not placed: the scheduler may have missed that, or may have reasons
+    that Carrel does not know. So at once, then ever more rarely; what the waking itself changes wakes nobody again."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Seconds; only differences mean something."""
+        self._clock = clock
+        self._next: dict[str, tuple[float, float]] = {}  # uid → when at the earliest, and how long to wait then
+
+    def is_due(self, uid: str) -> bool:
+        """Whether to wake the pod now; who asks does so."""
+        at, wait_s = self._next.get(uid, (self._clock(), SOON_S))
+        if self._clock() < at:
+            return False
+        self._next[uid] = (self._clock() + wait_s, min(2 * wait_s, RARELY_S))
+        return True
+
+    def forget(self, uid: str) -> None:
+        """The pod is placed, or gone, or something has changed for it."""
+        self._next.pop(uid, None)
+
+
 class Waker:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster

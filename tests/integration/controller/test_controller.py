@@ -13,7 +13,7 @@ import aiohttp
 
 from carrel.adapters.memory.http import serve
 from carrel.core.gpus import Node
-from carrel.ports.cluster import Deletion, Json, Selection
+from carrel.ports.cluster import Deletion, Json, MergePatch, Selection
 from carrel.protocols.kubernetes.resources import EVENTS, GPU_CLAIMS, LEASES, PODS
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -194,3 +194,18 @@ async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -
         numbers = (await controller.ask("/metrics"))[1]
         for name in ("carrel_leader", "carrel_cards_freed_total", "carrel_claim_statuses_written_total"):
             assert f"\n{name} " in numbers
+
+
+async def test_a_pod_that_has_room_but_was_put_aside_is_woken() -> None:
+    """As after an outage of the extender: the scheduler could not ask, and nothing tells it to try again."""
+    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
+        pod = await stage.lab.pod("train", limits=WHOLE_CARD)
+        aside = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no answer"}
+        patch = MergePatch({"status": {"conditions": [aside]}})
+        await stage.lab.client.patch(PODS, "train", patch, "lab", subresource="status")
+
+        async def is_woken() -> bool:
+            return "carrel.dev/woken-at" in await stage.lab.annotations("train")
+
+        assert "carrel.dev/woken-at" not in pod["metadata"].get("annotations", {})
+        await becomes(is_woken, "it is woken")

@@ -23,7 +23,8 @@ from carrel.protocols.kubernetes.shapes import GpuClaim, Lease, Pod
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.observe import FINISHED
 from carrel.usecases.schedule import holder_of
-from carrel.usecases.tell import Telling, assigned_note, is_waiting, waiting_note
+from carrel.usecases.tell import Telling, assigned_note, is_waiting, waiting_note, was_put_aside
+from carrel.usecases.wake import Knocks
 from carrel.wiring import NAMESPACE_OF, Carrel
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Duties:
         known = Knowledge(carrel.books, self._pods_of, carrel.why, carrel.house.terms)
         self._claims = Claims(carrel.cluster, known)
         self._telling = Telling(carrel.cluster, carrel.house.now)
+        self._knocks = Knocks(carrel.house.clock)
         self._waiting: set[str] = set()
         self._open_queues()
         self._close_queues()
@@ -63,6 +65,7 @@ class Duties:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._telling = Telling(self._carrel.cluster, self._carrel.house.now)
+        self._knocks = Knocks(self._carrel.house.clock)
         self._waiting.clear()
         self._open_queues()
         try:
@@ -186,6 +189,7 @@ class Duties:
         pod = self._carrel.pods.store.by_uid(uid)
         if pod is None:
             self._telling.forget(uid)
+            self._knocks.forget(uid)
             self._waiting.discard(uid)
         elif self._is_ours(pod):
             await (self._look_after_waiting(pod) if is_waiting(pod) else self._look_after_placed(pod))
@@ -198,14 +202,19 @@ class Duties:
             note = waiting_note(refusal)
             if await self._telling.tell(pod, note):
                 self._metrics.told.labels(note.reason).inc()
-        elif uid in self._waiting:
-            # The scheduler gave up on it when there was no room, and nothing that it watches says that there is now.
+        elif uid in self._waiting or was_put_aside(pod):
+            # The scheduler gave up on it when there was no room, or when the extender was away, and nothing that it
+            # watches says that there is room now.
+            if uid in self._waiting:
+                self._knocks.forget(uid)
             self._waiting.discard(uid)
-            self._carrel.wake([holder_of(pod)])
+            if self._knocks.is_due(uid):
+                self._carrel.wake([holder_of(pod)])
         self._pods_due.add_after(uid, AGAIN_S)
 
     async def _look_after_placed(self, pod: Pod) -> None:
         self._waiting.discard(pod.metadata.uid)
+        self._knocks.forget(pod.metadata.uid)
         leases = self._carrel.books.leases_of(pod.metadata.uid)
         note = assigned_note(pod, leases, self._carrel.house.now())
         if note is not None and await self._telling.tell(pod, note):
