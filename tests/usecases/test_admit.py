@@ -459,3 +459,5 @@ async def test_an_old_review_is_answered_in_its_own_version_and_a_dry_run_like_a
 async def test_other_kinds_and_other_operations_are_let_through() -> None:
     assert (await World().make({"metadata": {}}, kind="Service")).patch == []
     assert (await World().make(a_pod(GPU), operation="UPDATE", old=a_pod(GPU))).patch == []
+    for path in ("/mutate", "/validate"):
+        assert (await World().ask(path, review(None, old=a_pod(GPU), operation="DELETE"))).allowed

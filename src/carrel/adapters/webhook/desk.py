@@ -83,7 +83,7 @@ class ReviewDesk:
         try:
             if verb == "validate":
                 answer = self._judge.guard(request)
-            elif request.kind == POD:
+            elif request.kind == POD and request.object is not None:  # None: it is deleted
                 request, pod = read_pod(request)
                 answer = await self._judge.mutate(request, pod)
             else:

@@ -5,6 +5,7 @@ looked at later is checked here once. Nulls count as absent; where they are left
 patch, because an `add` replaces what is there.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +65,7 @@ def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
             raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
 
 
-def _view(document: dict[str, Any], request: AdmissionRequest) -> Pod:
+def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
     """A pod that is not made yet may not say its namespace, and of many the name is not made either."""
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
