@@ -1,0 +1,32 @@
+"""`carrel booking` tells people by itself."""
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+
+from tests.kit.booking_service import BookingProcess, booking_process
+from tests.kit.eventually import eventually
+from tests.kit.sinks import MailSink
+
+
+async def test_who_books_gets_a_mail_from_the_running_service(tmp_path: Path) -> None:
+    async with MailSink().listening() as mail:
+        process = booking_process(tmp_path, "--smtp-url", mail.url, "--mail-from", "carrel@lab.example")
+        service = await asyncio.to_thread(process.__enter__)
+        try:
+            await asyncio.to_thread(_book, service)
+            await eventually(lambda: mail.messages, "a mail")
+        finally:
+            await asyncio.to_thread(process.__exit__, None, None, None)
+
+    assert [(message["To"], message["Message-ID"]) for message in mail.messages] == [
+        ("ada@lab.example", "<log-1@carrel>")
+    ]
+
+
+def _book(service: BookingProcess) -> None:
+    token = service.token("ada@lab.example")
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    body = json.dumps({"model": "a6000", "days": 2}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{service.url}/api/v1/bookings", body, headers), timeout=60)
