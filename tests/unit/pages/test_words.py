@@ -7,12 +7,16 @@ import pytest
 
 from carrel.adapters.pages import phrases
 from carrel.adapters.pages.fields import Unreadable, cards, day, local_instant
+from carrel.adapters.pages.timeline_page import free_first
 from carrel.adapters.pages.wishes import chips_for, once_of, read_wish, reason_for
 from carrel.core.bookings import Booking, Broken, Rules
-from carrel.ports.bookings import Preview
+from carrel.core.gpus import MiB
+from carrel.core.stock import Stock
+from carrel.ports.bookings import Availability, DayRoom, Preview
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
+DAY = timedelta(days=1)
 FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00", "cards": "2"}
 
 
@@ -129,6 +133,21 @@ def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None
     assert first == again
     assert first is not None and changed is not None and first.key != changed.key
     assert once_of(FORM) is None
+
+
+def availability(model: str, *free: int) -> Availability:
+    days = [DayRoom((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)]
+    return Availability(Stock(model, 4, MiB(1)), free[0], None, tuple(days))
+
+
+def test_the_model_is_offered_that_is_free_soonest_for_the_whole_length() -> None:
+    soon = availability("soon", 1, 1, 1, 1)
+    gone_tomorrow = availability("gone tomorrow", 3, 0, 3, 3)
+    never = availability("never", 0, 0, 0, 0)
+
+    assert free_first([gone_tomorrow, never, soon], NOW, 2 * DAY) == "soon"
+    assert free_first([gone_tomorrow, never, soon], NOW, DAY) == "gone tomorrow"
+    assert free_first([never], NOW, DAY) == "never"
 
 
 # --- rule chips ------------------------------------------------------------------------------------------------------

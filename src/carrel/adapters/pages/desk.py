@@ -7,6 +7,7 @@ from datetime import date, datetime, timedelta, tzinfo
 from typing import Protocol
 
 from carrel.adapters.pages.cluster_map import PodSeen
+from carrel.adapters.pages.tally import Tally
 from carrel.core.bookings import Rules
 from carrel.core.calendar import Maintenance
 from carrel.core.ledger import Ledger
@@ -57,7 +58,7 @@ class Booking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSight:
-    """A look at the cluster. It is only read."""
+    """A look at the cluster. It is only read, and what is held is counted."""
 
     ledger: Ledger
     pod: Callable[[str], Pod | None]
@@ -66,6 +67,11 @@ class ClusterSight:
     why_waits: Callable[[Pod], str]
     """Empty if it does not."""
     is_synced: Callable[[], bool]
+    tally: Tally = field(default_factory=Tally)
+
+    def look(self, now: datetime) -> None:
+        """To be called every few seconds, so that the usage page knows what was held."""
+        self.tally.look(self.ledger, lambda uid: self.seen(uid).user, now)
 
     def seen(self, uid: str) -> PodSeen:
         pod = self.pod(uid)

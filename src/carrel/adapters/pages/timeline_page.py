@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -100,7 +100,7 @@ class TimelinePage:
             return Judgement((), ())
         asked.setdefault("cards", "1")
         if asked.get("model") not in {each.stock.model for each in models}:
-            asked["model"] = min(models, key=_free_first).stock.model
+            asked["model"] = free_first(models, desk.now(), desk.usual_length)
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._judge(asked, person)
@@ -197,9 +197,16 @@ class TimelinePage:
         return self._desk.now().astimezone(self._desk.zone).date()
 
 
-def _free_first(model: Availability) -> tuple[datetime, int, str]:
-    """Of several that are free at the same time, the one that has most left."""
-    return model.next_free or datetime.max.replace(tzinfo=UTC), -model.free_now, model.stock.model
+def free_first(models: Sequence[Availability], now: datetime, length: timedelta) -> str:
+    """The model that is free soonest for so long, by whole days; of several, the one of which most is free now."""
+    needed = max(round(length / timedelta(days=1)), 1)
+
+    def wait(model: Availability) -> tuple[int, int, str]:
+        free = [day.free > 0 for day in model.days if day.end > now]
+        first = next((day for day in range(len(free)) if all(free[day : day + needed])), len(free))
+        return first, -model.free_now, model.stock.model
+
+    return min(models, key=wait).stock.model
 
 
 def round_up(instant: datetime, now: datetime) -> datetime:

@@ -12,15 +12,18 @@ from starlette.responses import Response
 
 from carrel.adapters.identity.recognition import CurrentPerson
 from carrel.adapters.pages import heat, phrases
+from carrel.adapters.pages.desk import ClusterSight
 from carrel.adapters.pages.heat import Warmth
 from carrel.adapters.pages.shell import Shell
+from carrel.adapters.pages.tally import HOUR
 from carrel.core.ledger import Ledger
 from carrel.core.stock import Stock
 from carrel.ports.bookings import BookingRecord, Use
 
 SPANS = (7, 14, 30, 90)
 USUAL = 14
-HOUR = timedelta(hours=1)
+MOST_CARDS = 64
+"""In one picture."""
 SIZES = (4096, 8192, 16384, 24576, 40960, 81920)
 """Memory that people ask for, in MiB."""
 
@@ -54,6 +57,7 @@ class UsagePage:
         stock = {each.stock.model: each.stock for each in models}
         rows = warmth(await desk.looking.within(start, end), stock, start, int((end - start) / HOUR))
         hours = sum(use.card_hours for use in uses)
+        held = held_by_card(desk.sight, start, end) if desk.sight else []
         possible = sum(each.cards for each in stock.values()) * ((end - start) / HOUR)
         return self._shell.page(
             request,
@@ -70,6 +74,10 @@ class UsagePage:
             rows=rows,
             picture=heat.draw(rows, start, desk.zone),
             has_cluster=desk.sight is not None,
+            held=held,
+            held_picture=heat.draw(held, start, desk.zone),
+            held_by=desk.sight.tally.by_user(start) if desk.sight else {},
+            held_since=desk.sight.tally.since if desk.sight else None,
             fragments=fragments(desk.sight.ledger) if desk.sight else [],
         )
 
@@ -85,6 +93,14 @@ class UsagePage:
         days = int(text) if text in map(str, SPANS) else USUAL
         end = self._desk.now().replace(minute=0, second=0, microsecond=0) + HOUR
         return days, end - timedelta(days=days), end
+
+
+def held_by_card(sight: ClusterSight, start: datetime, end: datetime) -> Sequence[Warmth]:
+    """Of many cards, those that were held most."""
+    cards = [card.gpu for name in sorted(sight.ledger.nodes) for card in sight.ledger.cards(name)]
+    named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in cards}
+    rows = sight.tally.by_card(named, start, int((end - start) / HOUR))
+    return sorted(rows, key=lambda row: -row.mean)[:MOST_CARDS] if len(rows) > MOST_CARDS else rows
 
 
 def warmth(
