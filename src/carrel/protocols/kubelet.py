@@ -65,10 +65,12 @@ class Inventory:
         return next(unit for unit in Unit if unit is Unit.GIB or Inventory(self.gpus, unit).fits)
 
     def memory_devices(self) -> list[Device]:
+        amounts = {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
+        numbers = [_in_base_36(number) for number in range(max(amounts.values(), default=0))]
         return [
-            Device(f"{self._names[gpu.uuid]}{_in_base_36(number)}", not gpu.unusable)
+            Device(self._names[gpu.uuid] + number, not gpu.unusable)
             for gpu in self.gpus
-            for number in range(self.unit.from_memory(gpu.memory))
+            for number in numbers[: amounts[gpu.uuid]]
         ]
 
     def card_devices(self) -> list[Device]:
@@ -82,6 +84,13 @@ class Inventory:
             return gpu if gpu and 0 <= number < self.unit.from_memory(gpu.memory) else None
         card = device.partition("::")[0]
         return next((gpu for gpu in self.gpus if card in (gpu.uuid, str(gpu.index))), None)
+
+    def parted(self, resource: str, devices: Sequence[str], uuids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Our devices that are of those cards, and the others. Quick: there may be a hundred thousand of them."""
+        names = {self._names.get(uuid, uuid) if resource == gpushare.GPU_MEM else uuid for uuid in uuids}
+        length = _CARD_DIGITS if resource == gpushare.GPU_MEM else None
+        own = [device for device in devices if device[:length] in names]
+        return own, [device for device in devices if device[:length] not in names]
 
     def cards_of(self, resource: str, devices: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         """The UUIDs of the cards that the devices are of, and those devices that nobody knows."""

@@ -76,14 +76,10 @@ class Allocation:
         if isinstance(found, Refusal):
             return ()  # `allocate` will say why
         _, waiting = found
-        wanted = set(waiting.cards)
-
-        def is_of_its_card(device: str) -> bool:
-            gpu = self._inventory.card_of(resource, device)
-            return gpu is not None and gpu.uuid in wanted
-
-        others = [device for device in available if device not in set(must)]
-        return [*must, *sorted(others, key=lambda device: (not is_of_its_card(device), device))][:size]
+        musts = frozenset(must)
+        free = [device for device in available if device not in musts]
+        own, others = self._inventory.parted(resource, free, waiting.cards)
+        return [*must, *own, *others][:size]
 
     async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
         cards, unknown = self._inventory.cards_of(resource, devices)

@@ -1,0 +1,80 @@
+"""A node with much memory: how long the kubelet waits for Carrel's plugin. It admits no other pod meanwhile."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from statistics import median
+
+from benchmarks.measuring import Figure, cpu_seconds
+from carrel.adapters.kube.client import Client
+from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
+from carrel.adapters.memory import EmbeddedApi
+from carrel.core.gpus import Gpu, MiB
+from carrel.core.reasons import Refusal
+from carrel.core.shares import Holder, Share
+from carrel.ports.cluster import BindTarget, Selection
+from carrel.protocols import carrel, gpushare
+from carrel.protocols.carrel import CardRecord
+from carrel.protocols.gpushare import GPU_MEM, Unit
+from carrel.protocols.kubelet import Inventory
+from carrel.protocols.kubernetes.resources import LEASES, NAMESPACES, NODES, PODS
+from carrel.usecases.allocate import Allocation, Post
+
+GPUS = tuple(Gpu(f"GPU-{index}", "n1", index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
+INVENTORY = Inventory(GPUS, Unit.MIB_4)
+WAITING = 100
+
+
+def _message() -> bytes:
+    devices = [wire.Device(ID=device.id, health="Healthy") for device in INVENTORY.memory_devices()]
+    return wire.ListAndWatchResponse(devices=devices).SerializeToString()
+
+
+async def _a_node_with_waiting_pods() -> Allocation:
+    client, now = Client(EmbeddedApi()), datetime.now(UTC)
+    await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "carrel"}})
+    holders: list[Holder] = []
+    for number in range(WAITING):
+        resources = {"limits": {GPU_MEM: str(200 + number % 2)}}
+        container = {"name": "main", "image": "work", "resources": resources}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}}
+        pod = await client.create(PODS, {**body, "spec": {"containers": [container]}}, "default")
+        holders.append(Holder(pod["metadata"]["uid"], f"default/pod-{number}"))
+        promised = gpushare.Assumption(0, 20480, 200 + number % 2, False, number + 1)
+        notes = carrel.write_devices([GPUS[0].uuid]) | gpushare.write_assumption(promised)
+        await client.bind(BindTarget("default", f"pod-{number}", holders[-1].uid, "n1", notes))
+    record = CardRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
+    await client.create(LEASES, carrel.write_lease(record, "carrel", now), "carrel")
+    pods = (await client.list(PODS, Selection(fields="spec.nodeName=n1"))).items
+    counter = Allocation(Post(client, "n1", "carrel", lambda: now, time.monotonic, lambda: pods, dict))
+    counter.see(INVENTORY, ())
+    return counter
+
+
+async def _measure() -> list[Figure]:
+    counter = await _a_node_with_waiting_pods()
+    devices = [device.id for device in INVENTORY.memory_devices()]
+    start = time.process_time()
+    preferred = await counter.prefer(GPU_MEM, devices, (), 200)
+    asked = time.process_time() - start
+    assert INVENTORY.cards_of(GPU_MEM, preferred) == (frozenset({GPUS[0].uuid}), ())
+    took = []
+    for number in range(WAITING):
+        start = time.process_time()
+        answer = await counter.allocate(GPU_MEM, devices[: 200 + number % 2])
+        took.append(time.process_time() - start)
+        assert not isinstance(answer, Refusal)
+    return [
+        Figure("which of 163,840 devices are preferred", asked * 1e3, "ms", 200.0),
+        Figure("Allocate, 100 pods waiting, a Lease read", median(took) * 1e3, "ms", 10.0),
+    ]
+
+
+def measure() -> Iterator[Figure]:
+    """The list is told when the kubelet starts and when a card's health changes; the rest for every pod, which takes a
+    second or more to start."""
+    yield Figure("tell the kubelet of 163,840 devices (8 × 80 GiB)", cpu_seconds(_message, 3) * 1e3, "ms", 1000.0)
+    yield Figure("size of that message", len(_message()) / 2**20, "MiB", 4.0)
+    yield from asyncio.run(_measure())
