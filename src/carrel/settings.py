@@ -131,6 +131,30 @@ class SealSettings:
         return Seal(keys) if keys else None
 
 
+BOOKING = "http://carrel-booking:39997"
+"""Where Carrel's own booking service is, within the cluster."""
+
+
+@dataclass(frozen=True)
+class DeskSettings:
+    """Whom a door asks about bookings."""
+
+    api_url: Annotated[
+        str,
+        typer.Option(
+            help="Where the booking service is asked; empty: nobody books.", envvar=["CARREL_API_URL", "API_URL"]
+        ),
+    ] = f"{BOOKING}/maia-api/gpu-schedulability/"
+    """Any service that speaks MAIA's JSON; by default Carrel's own."""
+    api_token: Annotated[
+        str,
+        typer.Option(
+            help="Token for the booking service.", envvar=["CARREL_API_TOKEN", "API_TOKEN"], show_default=False
+        ),
+    ] = ""
+    """Better in the environment: options are seen by everybody on the machine."""
+
+
 def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
     """The command of a door: its options are the fields of its settings, its help is what `run` says it does."""
 

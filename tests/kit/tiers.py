@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from carrel.core.reasons import Refusal
+from carrel.ports.booking_desk import BookingService
 from carrel.ports.cluster import Deletion, Json, MergePatch, NotFound, Selection
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
 from carrel.usecases.expire import Expiry, Manners
@@ -23,7 +24,14 @@ OPPORTUNISTIC = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01
 class Terminator:
     """What a controller does about tiers, on one replica, one round at a time."""
 
-    def __init__(self, carrel: Replica, grace_s: float = 0, by_lot: bool = False, go_on: bool = True) -> None:
+    def __init__(
+        self,
+        carrel: Replica,
+        grace_s: float = 0,
+        by_lot: bool = False,
+        go_on: bool = True,
+        bookings: BookingService | None = None,
+    ) -> None:
         self.carrel = carrel
         now, pods = carrel.house.now, carrel.pods.store
         archive = Archive(carrel.cluster, "carrel", now, lambda namespace: pods.find(NAMESPACE_OF, namespace))
@@ -39,7 +47,7 @@ class Terminator:
             lot=Random if by_lot else None,
         )
         self.revoking = Revoking(carrel.cluster, carrel.books, carrel.cards, self.hand_overs, court)
-        self.expiry = Expiry(carrel.cluster, pods.snapshot, self.hand_overs, Manners(now, go_on))
+        self.expiry = Expiry(carrel.cluster, pods.snapshot, self.hand_overs, Manners(now, go_on, bookings))
         self.ends: list[End] = []
 
     async def round(self) -> None:

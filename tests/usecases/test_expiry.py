@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from carrel.ports.booking_desk import NoAnswer
 from carrel.ports.cluster import MergePatch, Selection
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
-from tests.kit.gpus import a_node
+from carrel.protocols.maia import Verdict
+from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import NOON, Lab, a_lab
 from tests.kit.tiers import BOOKED, WHOLE, Terminator, an_opportunist, catch_up, pods_of, settle
 
@@ -107,6 +109,52 @@ async def test_a_booking_that_was_extended_a_moment_ago_goes_on() -> None:
 
         await settle(lab, terminator)
         assert not await is_over(lab, pod["metadata"]["uid"])
+
+
+class BookingClerk:
+    """Says of everybody the same, or nothing at all."""
+
+    def __init__(self, verdict: Verdict | None) -> None:
+        self._verdict = verdict
+        self.asked: list[tuple[str, str]] = []
+
+    async def verdict(self, user: str, namespace: str) -> Verdict:
+        self.asked.append((user, namespace))
+        if self._verdict is None:
+            raise NoAnswer("the booking service is down")
+        return self._verdict
+
+    async def free(self) -> dict[str, int]:
+        return {}
+
+
+LATER = NOON + timedelta(days=3)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "goes_on"),
+    [
+        pytest.param(Verdict(True, LATER), True, id="it was extended"),
+        pytest.param(Verdict(True, LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
+        pytest.param(Verdict(True, LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
+        pytest.param(Verdict(True, NOON), False, id="it ends as the pod was told"),
+        pytest.param(Verdict(False), False, id="no booking is active"),
+        pytest.param(None, False, id="the booking service is silent"),
+    ],
+)
+async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdict | None, goes_on: bool) -> None:
+    notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
+    clerk = BookingClerk(verdict)
+    async with a_lab(LAB) as lab, lab.replica() as carrel:
+        pod = await an_opportunist(lab, carrel, "train", annotations=notes)
+
+        await settle(lab, Terminator(carrel, bookings=clerk))
+
+        assert await is_over(lab, pod["metadata"]["uid"]) != goes_on
+        assert ("ada@lab.org", "lab") in clerk.asked
+        if goes_on:
+            assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
+            assert await warnings(lab) == []
 
 
 async def test_where_the_house_says_so_a_pod_is_only_ended() -> None:

@@ -1,8 +1,11 @@
 """Ends GPU pods when their booking does, and warns them before.
 
 A pod must go when its `terminate-at` has passed, with whatever offset it is written, and never before. MAIA's year-1900
-mark is no end: such a pod may be revoked at any time, which is not the business of the clock. What the annotation says
-is read again from the API server before a pod is ended: the booking may have been extended a moment ago.
+mark is no end: such a pod may be revoked at any time, which is not the business of the clock.
+
+A booking may be extended while its pod runs. So before a booked pod is warned or ended, the booking service is asked
+whether it ends later by now, and the pod is told; if the service is silent, what the pod was told counts. And what it
+was told is read again from the API server before it is ended.
 
 A warning is told once for each of the lead times. The pod itself remembers the last one, because Kubernetes forgets an
 Event after an hour; a pod that is started late is told only the one that is true then.
@@ -13,16 +16,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from carrel.core.tiers import Tier
+from carrel.ports.booking_desk import BookingService, NoAnswer
 from carrel.ports.cluster import Cluster, Conflict, Deletion, MergePatch, NotFound
 from carrel.protocols import Malformed
 from carrel.protocols.asks import dialects_of
-from carrel.protocols.carrel import WARNED
+from carrel.protocols.carrel import GPU_MODEL, USER, WARNED
 from carrel.protocols.handover import Why
 from carrel.protocols.kubernetes.events import WARNING, Note
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import seconds
-from carrel.protocols.maia import TERMINATE_AT, read_terminate_at
+from carrel.protocols.maia import TERMINATE_AT, read_terminate_at, write_terminate_at
+from carrel.protocols.standing import tier_of
 from carrel.usecases.announce import announce
 from carrel.usecases.hand_over import HandOvers, Order
 from carrel.usecases.observe import is_going
@@ -41,6 +47,8 @@ class Manners:
     now: Callable[[], datetime]
     go_on_without_gpu: bool = True
     """Whether the work of a pod whose booking is over goes on without a GPU, or ends."""
+    bookings: BookingService | None = None
+    """None: nobody can be asked, and no booking is ever extended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class Expiry:
         self._hand_overs = hand_overs
         self._now = manners.now
         self._go_on = manners.go_on_without_gpu
+        self._bookings = manners.bookings
 
     def over(self) -> list[Pod]:
         """The pods whose time is over, who was to go first first."""
@@ -68,7 +77,9 @@ class Expiry:
         return [pod for _, pod in sorted(ends, key=lambda each: (each[0], each[1].metadata.uid))]
 
     async def end(self, pod: Pod) -> str:
-        """Ends one whose time is over. The name of its hand-over; empty if it has none."""
+        """Ends one whose time is over. The name of its hand-over; empty if it has none, or if its time is not over."""
+        if await self._is_extended(pod):
+            return ""
         if self._go_on:
             return await self._hand_overs.intend(pod, Order(Why.EXPIRED, due=_end_of(pod) or self._now()))
         metadata = pod.metadata
@@ -99,10 +110,35 @@ class Expiry:
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.memory]
 
     async def warn(self, warning: Warn) -> None:
+        if await self._is_extended(warning.pod):
+            return
         metadata = warning.pod.metadata
         await announce(self._cluster, warning.pod, warning.note, self._now())
         memory = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.memory}}})
         await self._cluster.patch(PODS, metadata.name, memory, metadata.namespace)
+
+    async def _is_extended(self, pod: Pod) -> bool:
+        """Whether its booking ends later than the pod was told; then it is told so."""
+        metadata, end = pod.metadata, _end_of(pod)
+        user, model = metadata.annotations.get(USER, ""), metadata.annotations.get(GPU_MODEL, "")
+        if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
+            return False
+        try:
+            booking = await self._bookings.verdict(user, metadata.namespace)
+        except NoAnswer as silence:
+            log.warning("booking_not_asked pod=%s/%s: %s", metadata.namespace, metadata.name, silence)
+            return False
+        is_its_own = booking.schedulable and (not model or not booking.model or booking.model == model)
+        if not is_its_own or booking.until is None or booking.until <= end:
+            return False
+        as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.until)}})
+        try:
+            await self._cluster.patch(PODS, metadata.name, later, metadata.namespace)
+            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.until))
+        except (Conflict, NotFound):
+            pass  # it has changed: then it is looked at again
+        return True
 
     def _ends_note(self, end: datetime, lead: str) -> Note:
         then = "it is created again without a GPU" if self._go_on else "it is ended"

@@ -5,11 +5,12 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from uuid import uuid4
 
 from carrel.adapters.kube import Client
 from carrel.adapters.kube.leader import Candidate, Election, Leadership, LeadershipLost
+from carrel.adapters.maia_client import MaiaClient, Where
 from carrel.adapters.terminator import terminator_app
 from carrel.adapters.web import Address, serving
 from carrel.doors.controller.duties import Duties
@@ -52,7 +53,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     carrel = Carrel(client.fenced(office.require), settings.house())
     metrics = Metrics(office.is_held)
     duties = Duties(carrel, settings.scheduler_names(), metrics)
-    tiers = TierDuties(carrel, settings.rules(), metrics)
+    desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
+    tiers = TierDuties(carrel, settings.rules(), metrics, desk)
     slots = SlotDuties(carrel, lambda node: duties.tell_of_room({node}))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
@@ -60,6 +62,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     async with (
         serving(app, Address(settings.bind_address, settings.port)) as url,
         _serving_maia(terminator(carrel, client), settings),
+        aclosing(desk) if desk else nullcontext(),
     ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:

@@ -9,7 +9,7 @@ import typer
 
 from carrel import __version__
 from carrel.protocols.gpuclaim import SCHEDULER
-from carrel.settings import DialectSettings, SealSettings, ServingSettings
+from carrel.settings import DeskSettings, DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
     from carrel.doors.controller.tiers import Rules
@@ -33,7 +33,7 @@ class ReservationWords(Enum):
 
 
 @dataclass(frozen=True)
-class ControllerSettings(DialectSettings, SealSettings, ServingSettings):
+class ControllerSettings(DeskSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998

@@ -15,6 +15,7 @@ from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
 from carrel.core.tiers import Tier
 from carrel.doors.controller.metrics import Metrics
+from carrel.ports.booking_desk import BookingService
 from carrel.ports.cluster import Cluster
 from carrel.protocols.kubernetes.shapes import Lease, Pod
 from carrel.protocols.standing import tier_of
@@ -46,11 +47,12 @@ class Rules:
 
 
 class TierDuties:
-    def __init__(self, carrel: Carrel, rules: Rules, metrics: Metrics) -> None:
+    def __init__(self, carrel: Carrel, rules: Rules, metrics: Metrics, bookings: BookingService | None) -> None:
         self._metrics = metrics
         now, pods = carrel.house.now, carrel.pods.store
         self._hand_overs = _hand_overs(carrel, carrel.cluster)
-        self._expiry = Expiry(carrel.cluster, pods.snapshot, self._hand_overs, Manners(now, rules.go_on_without_gpu))
+        manners = Manners(now, rules.go_on_without_gpu, bookings)
+        self._expiry = Expiry(carrel.cluster, pods.snapshot, self._hand_overs, manners)
         court = Court(
             pods=pods.snapshot,
             pod_by_uid=pods.by_uid,
