@@ -44,7 +44,7 @@ def test_what_changes_within_the_hour_counts_for_as_long_as_it_was() -> None:
     for minute in range(31, 60):
         tally.look(ledger, ada, NOON + minute * MINUTE)
 
-    assert tally.by_card(CARDS, NOON, 1)[0].parts == [pytest.approx(0.5 * 30 / 59)]
+    assert list(tally.by_card(CARDS, NOON, 1)[0].parts) == [pytest.approx(0.5 * 30 / 59)]
 
 
 def test_time_in_which_nobody_looked_is_not_counted() -> None:
