@@ -202,6 +202,19 @@ async def test_after_a_restart_the_kubelets_books_say_who_was_served() -> None:
         ) == (frozenset({"GPU-n1-1"}), ())
 
 
+async def test_who_has_its_devices_lends_them_to_nobody() -> None:
+    """A pod that went round the scheduler asks for just as much, while the honest one still pulls its image."""
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        devices = tuple(bench.devices(0, 8138))
+        await bench.allocated(MEM, devices)
+        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", "example.com/nic", ("eth1",))])
+        await bench.allocated(MEM, devices)
+        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", MEM, devices)])
+
+        assert "no pod of this node waits for so many" in await bench.refused(MEM, bench.devices(1, 8138))
+
+
 async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
     async with a_bench() as bench:
         deaf = Allocation(Post(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict))

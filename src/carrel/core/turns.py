@@ -1,8 +1,9 @@
 """Whose turn it is when the kubelet hands devices over: it says how many, and never for whom.
 
 A call is for a container that asks for exactly so many and has not had them. Among several, the order is stated: first
-who has not been served yet, then whose own cards the devices are of, then the pod that was promised its cards first.
-A container that was served counts last, not never: the kubelet may have died before it wrote the answer down.
+who has not been answered yet, then whose own cards the devices are of, then the pod that was promised its cards first.
+A container that was answered counts last, not never: the kubelet may have died before it wrote the answer down. One
+that the kubelet has written down waits no more, and is none of these.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,7 +26,7 @@ class Waiting:
     """UUIDs of the cards that the container was promised."""
     since_ns: int
     """When they were promised."""
-    is_served: bool = False
+    is_answered: bool = False
 
 
 def in_turn(waiting: Iterable[Waiting], amount: int, cards: Collection[str] = ()) -> list[Waiting]:
@@ -33,6 +34,6 @@ def in_turn(waiting: Iterable[Waiting], amount: int, cards: Collection[str] = ()
 
     def turn(each: Waiting) -> tuple[bool, bool, int, str, int]:
         is_elsewhere = bool(cards) and set(each.cards) != set(cards)
-        return each.is_served, is_elsewhere, each.since_ns, each.holder.uid, each.position
+        return each.is_answered, is_elsewhere, each.since_ns, each.holder.uid, each.position
 
     return sorted((each for each in waiting if each.amount == amount), key=turn)

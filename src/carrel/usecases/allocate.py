@@ -26,6 +26,7 @@ from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant
 from carrel.usecases.observe import is_going
 
+OURS = (gpushare.GPU_MEM, nvidia.GPU)
 PATIENCE_S = 20.0
 """How long a call waits for an API server that is away: a pod that we refuse is lost, but nobody else is admitted
 meanwhile."""
@@ -52,22 +53,28 @@ class Post:
 class Allocation:
     """Implements `ports.node.Counter`."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: Post, when_answered: Callable[[], None] = lambda: None) -> None:
         self._post = post
+        self._when_answered = when_answered
         self._inventory = Inventory()
         self._any_lease_will_do = False
-        self._served: set[tuple[str, str]] = set()  # uid of the pod, container
+        # Both by the uid of the pod and the container: what we have told the kubelet, and what it has written down.
+        self._answered: set[tuple[str, str]] = set()
+        self._written_down: set[tuple[str, str]] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     def see(self, inventory: Inventory, handed_over: Sequence[HandedOver], *, kubelet_chooses: bool = False) -> None:
         """What the machine has, and what the kubelet says it has handed over; also after we were restarted."""
         self._inventory = inventory
         self._any_lease_will_do = kubelet_chooses
-        pods = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
-        alive = set(pods.values())
-        self._served = {served for served in self._served if served[0] in alive}
-        for each in handed_over:
-            if uid := pods.get((each.namespace, each.pod)):
-                self._served.add((uid, each.container))
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
+        alive = set(uids.values())
+        self._answered = {key for key in self._answered if key[0] in alive}
+        self._written_down = {
+            (uids[each.namespace, each.pod], each.container)
+            for each in handed_over
+            if each.resource in OURS and (each.namespace, each.pod) in uids
+        }
 
     # --- what the kubelet asks ---------------------------------------------------------------------------------------
 
@@ -88,10 +95,13 @@ class Allocation:
             return Refusal(f"{len(devices)} devices of {resource} are to be handed over, {what}: this node has no such")
         if len(set(devices)) != len(devices):
             return Refusal(f"some of the {len(devices)} devices of {resource} are named twice")
-        found = await self._find(resource, len(devices), cards)
-        if isinstance(found, Refusal):
-            return found
-        pod, waiting = found
+        async with self._one_at_a_time:
+            found = await self._find(resource, len(devices), cards)
+            answer = found if isinstance(found, Refusal) else self._answer(resource, *found)
+        self._when_answered()
+        return answer
+
+    def _answer(self, resource: str, pod: Pod, waiting: Waiting) -> Mapping[str, str] | Refusal:
         broken = [gpu for gpu in self._inventory.gpus if gpu.uuid in waiting.cards and gpu.unusable]
         if broken:
             return Refusal(f"{waiting.holder} was promised {broken[0]}, which is unusable by now: {broken[0].unusable}")
@@ -99,7 +109,7 @@ class Allocation:
             environment = self._environment(resource, pod, waiting)
         except Malformed as malformed:
             return Refusal(str(malformed))
-        self._served.add((waiting.holder.uid, waiting.container))
+        self._answered.add((waiting.holder.uid, waiting.container))
         return environment
 
     async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, Waiting] | Refusal:
@@ -146,10 +156,13 @@ class Allocation:
     def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
         holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
         for position, ask in enumerate(resource_asked(pod, resource).containers):
-            cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
-            if cards:
-                is_served = (holder.uid, ask.container) in self._served
-                yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_served)
+            cards, key = (
+                carrel.read_devices(pod, ask.container) or carrel.read_devices(pod),
+                (holder.uid, ask.container),
+            )
+            if cards and key not in self._written_down:
+                is_answered = key in self._answered
+                yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
 
     async def _is_promised(self, waiting: Waiting) -> bool:
         """Whether the Leases say so too: an annotation alone may be forged."""
@@ -207,7 +220,7 @@ class Allocation:
             asked = resource_asked(pod, gpushare.GPU_MEM).containers
         except Malformed:
             return False
-        return all((pod.metadata.uid, ask.container) in self._served for ask in asked)
+        return {(pod.metadata.uid, ask.container) for ask in asked} <= self._answered | self._written_down
 
 
 def _since_ns(pod: Pod) -> int:

@@ -8,7 +8,7 @@ from carrel.core.turns import Waiting, in_turn
 
 
 def waiting(pod: str, amount: int = 8138, card: str = "GPU-0", since: int = 1, **more: object) -> Waiting:
-    fields: dict[str, object] = {"container": "main", "position": 0, "is_served": False, **more}
+    fields: dict[str, object] = {"container": "main", "position": 0, "is_answered": False, **more}
     return Waiting(holder=Holder(pod, pod), amount=amount, cards=(card,), since_ns=since, **fields)  # type: ignore[arg-type] # passed through
 
 
@@ -29,8 +29,8 @@ def test_whose_own_card_it_is_comes_before_who_is_older() -> None:
     assert names(in_turn(pods, 8138, {"GPU-1"})) == ["young", "old"]
 
 
-def test_who_was_served_comes_last_but_may_come_again() -> None:
-    pods = [waiting("served", since=1, is_served=True), waiting("not-yet", since=2)]
+def test_who_was_answered_comes_last_but_may_come_again() -> None:
+    pods = [waiting("served", since=1, is_answered=True), waiting("not-yet", since=2)]
     assert names(in_turn(pods, 8138)) == ["not-yet", "served"]
     assert names(in_turn(pods[:1], 8138)) == ["served"]
 
@@ -48,14 +48,14 @@ WAITING = st.builds(
     amount=st.integers(1, 3),
     cards=st.sampled_from(["GPU-0", "GPU-1"]).map(lambda card: (card,)),
     since_ns=st.integers(0, 3),
-    is_served=st.booleans(),
+    is_answered=st.booleans(),
 )
 
 
 @given(st.permutations(range(6)), st.lists(WAITING, min_size=6, max_size=6), st.integers(1, 3))
 def test_the_order_does_not_depend_on_how_pods_are_listed(order: list[int], pods: list[Waiting], amount: int) -> None:
     def seen(turns: list[Waiting]) -> list[tuple[object, ...]]:
-        return [(each.is_served, each.since_ns, each.holder.uid, each.position) for each in turns]
+        return [(each.is_answered, each.since_ns, each.holder.uid, each.position) for each in turns]
 
     assert seen(in_turn(pods, amount)) == seen(in_turn([pods[i] for i in order], amount))
 
@@ -67,8 +67,8 @@ def test_nobody_who_fits_is_forgotten_and_nobody_else_is_meant(
     turns = in_turn(pods, amount, cards)
     assert len(turns) == sum(each.amount == amount for each in pods)
     assert all(each.amount == amount for each in turns)
-    if any(not each.is_served for each in turns):
-        assert not turns[0].is_served
+    if any(not each.is_answered for each in turns):
+        assert not turns[0].is_answered
 
 
 @given(st.lists(WAITING, min_size=1))
@@ -81,7 +81,7 @@ def test_serving_whoever_is_first_serves_everybody_once(pods: list[Waiting]) -> 
     served: list[tuple[str, str, int]] = []
     while len(served) < len(unserved):
         now = [
-            Waiting(e.holder, e.container, e.position, 1, e.cards, e.since_ns, is_served=key in served)
+            Waiting(e.holder, e.container, e.position, 1, e.cards, e.since_ns, is_answered=key in served)
             for key, e in unserved.items()
         ]
         first = in_turn(now, 1)[0]

@@ -83,7 +83,7 @@ class Agent:
             pods=self._pods.store.snapshot,
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
         )
-        self._allocation = Allocation(post)
+        self._allocation = Allocation(post, self._due.set)
         self._inventory: Inventory | None = None
         self.memory = self._plugin(gpushare.GPU_MEM, lambda: True)
         self.cards = self._plugin(nvidia.GPU, self._offers_whole_cards)
