@@ -15,8 +15,8 @@ from carrel.core.tiers import Tier
 from carrel.ports.cluster import Cluster, Selection
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms, request_of
 from carrel.protocols.kai_reservation import SPELLINGS, is_reservation
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, PODS
-from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod
+from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, POD_GROUPS, PODS
+from carrel.protocols.kubernetes.shapes import GpuClaim, NodeObject, Pod, PodGroup
 from carrel.protocols.seal import Seal
 from carrel.protocols.standing import tier_of
 from carrel.usecases.collect import Collector, Witnesses
@@ -78,6 +78,7 @@ class Carrel:
         self.claims: Reflector[GpuClaim] = self.mirror.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
         )
+        self.pod_groups: Reflector[PodGroup] = self.mirror.watch(POD_GROUPS, if_there=True)
         self.nodes: Reflector[NodeObject] = self.mirror.watch(NODES)
         self.leases = self.mirror.watch(LEASES, Selection(house.namespace))
         self.books = Books(self.pods.store.by_uid, house.terms.memory_unit)
@@ -155,7 +156,10 @@ class Carrel:
         return self.claims.store.get(name, namespace)
 
     def _gang_size(self, namespace: str, gang: str) -> int:
-        """Where nobody says how large a gang is, it has a pod for each claim that names it."""
+        """Where neither pod nor claim says how large a gang is: as its PodGroup does, else a pod for each claim."""
+        group = self.pod_groups.store.get(gang, namespace)
+        if group is not None and group.spec.min_member > 0:
+            return group.spec.min_member
         return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
 
 

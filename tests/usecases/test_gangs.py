@@ -11,10 +11,11 @@ from carrel.adapters.kube import views
 from carrel.adapters.memory.faults import FaultPlan, Faulty
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, PODS
+from carrel.protocols.kubernetes.resources import CRDS, GPU_CLAIMS, POD_GROUPS, PODS
 from carrel.usecases.muster import Patience
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
+from tests.kit.kai import POD_GROUP_KIND, a_pod_group
 from tests.kit.lab import Lab, Replica, a_lab
 
 HASTY = Patience(together_s=0.3, aside_s=0.0)
@@ -262,3 +263,25 @@ async def test_the_cards_of_a_member_whose_gang_runs_are_not_collected() -> None
                 lab.clock.now += timedelta(minutes=2)
 
             assert len(await lab.held()) == 2
+
+
+async def test_a_pod_group_of_kais_says_how_large_the_gang_is_where_its_kind_is_installed() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab:
+        await lab.client.create(CRDS, POD_GROUP_KIND)
+        await lab.client.create(POD_GROUPS, a_pod_group("pg-job", 3), "lab")
+        async with lab.replica() as carrel:
+            half = {"gpu-fraction": "0.5", "pod-group-name": "pg-job"}
+            pods = [await lab.pod(f"member-{number}", annotations=half) for number in range(2)]
+            for pod in pods:
+                await carrel.sees(pod)
+
+            answer = await schedule(carrel, pods[0], ["n1"])
+
+            assert answer == Refusal("gang lab/pg-job waits for 1 more member: 2 of 3 are here")
+
+
+async def test_a_pod_that_names_a_pod_group_goes_by_itself_where_nobody_says_how_large_it_is() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await lab.pod("train", annotations={"gpu-fraction": "0.5", "pod-group-name": "pg-job"})
+
+        assert await schedule(carrel, pod, ["n1"]) is None

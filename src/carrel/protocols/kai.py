@@ -4,7 +4,7 @@ pod annotations      gpu-fraction: "0.5"               a part of a card, 0 < x <
                      gpu-memory: "4096"                or MiB of a card
                      gpu-fraction-num-devices: "2"     of each of so many cards
                      gpu-fraction-container-name       who uses it; else the first container
-                     pod-group-name                    its gang
+                     pod-group-name                    its gang; of a PodGroup of that name, minMember is its size
                      kai.scheduler/batch-min-member    how many pods the gang has
 written on the pod   received-resource-type: Fraction | Regular
                      runai/shared-gpu-configmap        prefix of its ConfigMaps

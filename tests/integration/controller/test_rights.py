@@ -23,6 +23,7 @@ from carrel.ports.cluster import BindTarget, Deletion, JsonPatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes.resources import (
+    CRDS,
     GPU_CLAIMS,
     GPU_NODE_STATUSES,
     MUTATING_WEBHOOKS,
@@ -37,6 +38,7 @@ from carrel.usecases.tell import Telling, waiting_note
 from tests.kit.agent import an_agent
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
+from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import Terminator, a_booked_one_in_vain, an_opportunist, an_owner, catch_up, end_deleted
 
@@ -161,6 +163,7 @@ async def test_a_door_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:
+        await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         await opened(lab, recorder)
 

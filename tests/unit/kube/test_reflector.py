@@ -14,7 +14,7 @@ from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.reflector import Reflector, Rhythm
 from carrel.adapters.kube.store import Store
 from carrel.adapters.memory import EmbeddedApi
-from carrel.ports.cluster import Busy, Event, Expired, Forbidden, Page, Selection, Unavailable
+from carrel.ports.cluster import Busy, Event, Expired, Forbidden, NotFound, Page, Selection, Unavailable
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
 from tests.unit.kube.fake_time import FakeTime
 from tests.unit.kube.scripted_cluster import (
@@ -36,10 +36,12 @@ RHYTHM = Rhythm(silence_s=180, resync_s=1800, backoff=Backoff(first_s=1, limit_s
 class Reflected:
     """A reflector that runs, and the story that its handler heard."""
 
-    def __init__(self, cluster: Any, time: FakeTime) -> None:
+    def __init__(self, cluster: Any, time: FakeTime, if_there: bool = False) -> None:
         self.cluster = cluster
         self.time = time
-        self.reflector: Reflector[Any] = Reflector(cluster, PODS, Store(), rhythm=RHYTHM, pace=time.pace())
+        self.reflector: Reflector[Any] = Reflector(
+            cluster, PODS, Store(), if_there=if_there, rhythm=RHYTHM, pace=time.pace()
+        )
         self.heard: list[str] = []
         self.reflector.on_change(self._hear)
 
@@ -56,9 +58,9 @@ class Reflected:
 
 @contextlib.asynccontextmanager
 async def reflecting(
-    lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = ()
+    lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = (), if_there: bool = False
 ) -> AsyncIterator[Reflected]:
-    reflected = Reflected(ScriptedCluster(lists, watches), FakeTime())
+    reflected = Reflected(ScriptedCluster(lists, watches), FakeTime(), if_there)
     running = asyncio.create_task(reflected.reflector.run())
     await reflected.time.settle()
     try:
@@ -310,3 +312,36 @@ async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_rested()
         await time.settle()
     assert names() == {"c", "d"}
     await api.aclose()
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [
+        pytest.param(NotFound(404, "NotFound", "no such kind"), id="there is no such kind"),
+        pytest.param(Forbidden(403, "Forbidden", "not for you"), id="it is not for us"),
+    ],
+)
+async def test_a_kind_of_others_need_not_be_there_and_is_found_when_it_comes(absent: Exception) -> None:
+    async with reflecting([absent, page(10, pod("a", 1))], if_there=True) as seen:
+        assert seen.reflector.is_synced, "nobody waits for it"
+        assert (seen.names, seen.reflector.failures) == ({}, 0)
+
+        await seen.time.advance(RHYTHM.absent_s)
+
+        assert seen.names == {"a": "1"}
+        assert seen.cluster.watched_from == ["10"]
+
+
+async def test_a_kind_of_others_that_is_taken_away_leaves_nothing_behind() -> None:
+    missing = NotFound(404, "NotFound", "no such kind")
+    async with reflecting([page(10, pod("a", 1)), missing], [[missing]], if_there=True) as seen:
+        await seen.time.until(lambda: not seen.names)
+
+        assert seen.heard == ["- → a@1", "a@1 → -"]
+
+
+async def test_a_kind_of_our_own_that_is_missing_is_waited_for() -> None:
+    async with reflecting([NotFound(404, "NotFound", "no such kind"), page(10, pod("a", 1))]) as seen:
+        assert not seen.reflector.is_synced
+        await seen.time.advance(1)
+        assert seen.names == {"a": "1"}

@@ -26,6 +26,7 @@ from carrel.protocols.kubernetes.resources import Resource
         (resources.CRDS, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x"),
         (resources.TOKEN_REVIEWS, "/apis/authentication.k8s.io/v1/tokenreviews/x"),
         (resources.SUBJECT_ACCESS_REVIEWS, "/apis/authorization.k8s.io/v1/subjectaccessreviews/x"),
+        (resources.POD_GROUPS, "/apis/scheduling.run.ai/v2alpha2/namespaces/lab/podgroups/x"),
         (resources.GPU_CLAIMS, "/apis/gpu.scheduling/v1/namespaces/lab/gpuclaims/x"),
         (resources.GPU_NODE_STATUSES, "/apis/gpu.scheduling/v1/gpunodestatuses/x"),
     ],

@@ -26,9 +26,19 @@ class Mirror:
         resource: Resource[V],
         selection: Selection = EVERYTHING,
         indexes: Mapping[str, IndexFunction[V]] | None = None,
+        *,
+        if_there: bool = False,
     ) -> Reflector[V]:
-        """To be asked for before `run`."""
-        reflector = Reflector(self._cluster, resource, Store(indexes), selection, rhythm=self._rhythm, pace=self._pace)
+        """To be asked for before `run`. `if_there`: the kind belongs to somebody else and may be missing."""
+        reflector = Reflector(
+            self._cluster,
+            resource,
+            Store(indexes),
+            selection,
+            if_there=if_there,
+            rhythm=self._rhythm,
+            pace=self._pace,
+        )
         self._reflectors.append(reflector)
         return reflector
 

@@ -11,6 +11,9 @@ Promises
   server never sent is caught up with.
 
 A handler that raises ends `run`: a ledger that missed a change must not answer another question.
+
+A kind that belongs to somebody else may not be there, or not be ours to read (`if_there`): then there are no objects of
+it, nobody waits for them, and now and then it is looked for again.
 """
 
 import asyncio
@@ -22,7 +25,17 @@ from typing import Generic, TypeVar
 
 from carrel.adapters.kube.pace import REAL_PACE, Backoff, Pace
 from carrel.adapters.kube.store import Key, Store, key_of
-from carrel.ports.cluster import EVERYTHING, Change, Cluster, ClusterError, Event, Expired, Selection
+from carrel.ports.cluster import (
+    EVERYTHING,
+    Change,
+    Cluster,
+    ClusterError,
+    Event,
+    Expired,
+    Forbidden,
+    NotFound,
+    Selection,
+)
 from carrel.protocols.kubernetes import shapes
 from carrel.protocols.kubernetes.resources import Resource
 
@@ -43,6 +56,8 @@ class Rhythm:
     """A watch without a word for so long may hang on a dead connection: it is opened again where it was."""
     resync_s: float = 1800.0
     """How often everything is listed anew, should an event have been lost on the way."""
+    absent_s: float = 60.0
+    """How often a kind that need not be there is looked for."""
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -61,10 +76,12 @@ class Reflector(Generic[V]):
         store: Store[V],
         selection: Selection = EVERYTHING,
         *,
+        if_there: bool = False,
         rhythm: Rhythm = NORMAL_RHYTHM,
         pace: Pace = REAL_PACE,
     ) -> None:
         self._cluster = cluster
+        self._if_there = if_there
         self.resource = resource
         self._selection = selection
         self._rhythm = rhythm
@@ -109,13 +126,16 @@ class Reflector(Generic[V]):
         while True:
             try:
                 if not is_listed or self._pace.now() - self._listed_at >= self._rhythm.resync_s:
-                    await self._list()
-                    is_listed = True
-                await self._watch()
+                    is_listed = await self._list()
+                if is_listed:
+                    await self._watch()
+                else:
+                    await self._pace.sleep(self._rhythm.absent_s)
             except Expired as expired:
                 is_listed = False
                 await self._wait_after(expired)
             except (ClusterError, _Unusable) as error:
+                is_listed = is_listed and not isinstance(error, NotFound)  # the kind itself is gone
                 await self._wait_after(error)
 
     async def read_once(self) -> None:
@@ -132,7 +152,21 @@ class Reflector(Generic[V]):
 
     # Listing
 
-    async def _list(self) -> None:
+    async def _list(self) -> bool:
+        """Whether the kind is there."""
+        try:
+            await self._list_all()
+        except (NotFound, Forbidden):
+            if not self._if_there:
+                raise
+            for known in self.store:
+                self._remove(key_of(known), self._version)
+            self._heard_at = self._pace.now()
+            self._synced.set()
+            return False
+        return True
+
+    async def _list_all(self) -> None:
         items: dict[Key, V] = {}
         token = ""
         while True:

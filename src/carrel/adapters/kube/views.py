@@ -24,6 +24,7 @@ from carrel.protocols.kubernetes.resources import (
     LEASES,
     NAMESPACES,
     NODES,
+    POD_GROUPS,
     PODS,
     PRIORITY_CLASSES,
     Resource,
@@ -218,6 +219,14 @@ class Event(Object):
     last_timestamp: str = ""
 
 
+class PodGroupSpec(View):
+    min_member: int = 0
+
+
+class PodGroup(Object):
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+
 class ClaimSelector(View):
     match_labels: dict[str, str] = {}
 
@@ -307,6 +316,7 @@ _VIEWS: Mapping[Resource[Any], type[Object]] = {
     CONFIG_MAPS: ConfigMap,
     EVENTS: Event,
     PRIORITY_CLASSES: PriorityClass,
+    POD_GROUPS: PodGroup,
     GPU_CLAIMS: GpuClaim,
     GPU_NODE_STATUSES: GpuNodeStatus,
 }
@@ -367,6 +377,7 @@ if TYPE_CHECKING:
     _config_map: shapes.ConfigMap = ConfigMap()
     _event: shapes.EventObject = Event()
     _priority_class: shapes.PriorityClass = PriorityClass()
+    _pod_group: shapes.PodGroup = PodGroup()
     _claim: shapes.GpuClaim = GpuClaim()
     _node_status: shapes.GpuNodeStatus = GpuNodeStatus()
     _object: shapes.Object = Object()

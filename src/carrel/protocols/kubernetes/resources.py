@@ -70,6 +70,9 @@ SUBJECT_ACCESS_REVIEWS = Resource[shapes.Object](
     "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )
 
+# A kind of KAI's, which Carrel reads where it is installed.
+POD_GROUPS = Resource[shapes.PodGroup]("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
+
 # The kinds of the GpuClaim scheduler; Carrel serves them unchanged.
 GPU_CLAIMS = Resource[shapes.GpuClaim]("gpu.scheduling", "v1", "gpuclaims", "GpuClaim")
 GPU_NODE_STATUSES = Resource[shapes.GpuNodeStatus](

@@ -297,6 +297,20 @@ class EventObject(Protocol):
     def last_timestamp(self) -> str: ...
 
 
+class PodGroupSpec(Protocol):
+    @property
+    def min_member(self) -> int: ...
+
+
+class PodGroup(Protocol):
+    """KAI's word for a gang. It is named in the annotation of its pods."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def spec(self) -> PodGroupSpec: ...
+
+
 class ClaimSelector(Protocol):
     @property
     def match_labels(self) -> Mapping[str, str]: ...
