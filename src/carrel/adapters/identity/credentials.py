@@ -7,10 +7,10 @@ neither the browser's history nor another program on the machine has it.
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Form, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -33,6 +33,16 @@ class NewToken(BaseModel):
     label: str = Field(min_length=1, max_length=100, pattern=PLAIN, examples=["my notebook"])
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.BOOK], min_length=1, max_length=len(Scope))
     days: int = Field(default=DEFAULT_DAYS, ge=1, le=3650, description="Shortened to what the service allows.")
+
+
+class Question(BaseModel):
+    """What a command line asks for through its person's browser; only `carrel login` makes such."""
+
+    port: int = Field(ge=1024, le=65535, description="Of this machine, where the command line listens.")
+    state: str = Field(min_length=16, max_length=200, pattern=PLAIN)
+    challenge: str = Field(min_length=43, max_length=128, pattern=PLAIN)
+    label: str = Field(min_length=1, max_length=100, pattern=PLAIN)
+    scopes: str = Field(pattern="^(read|book|admin)( (read|book|admin)){0,2}$")
 
 
 class Exchange(BaseModel):
@@ -78,28 +88,28 @@ class CredentialsDesk:
         return Response(status_code=204)
 
     async def ask_to_allow(
-        self, request: Request, person: CurrentPerson, port: int, state: str, challenge: str, label: str, scopes: str
+        self, request: Request, person: CurrentPerson, question: Annotated[Question, Query()]
     ) -> Response:
         """A command line on this person's machine asks for a token; the person is asked."""
-        asked = _asked(port, state, challenge, label, scopes)
+        asked = {name: str(value) for name, value in question.model_dump().items()}
         csrf = self.identity.csrf_token(request)
-        return forms.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{port}")
+        return forms.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{question.port}")
 
-    async def allow(self, request: Request, person: CurrentPerson) -> Response:
+    async def allow(self, person: CurrentPerson, question: Annotated[Question, Form()]) -> Response:
         """The person said yes: the command line, which listens on loopback, gets a code that it can exchange."""
         _check_in_person(person)
-        form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-        port, state, challenge, label, scopes = (
-            form.get(each, "") for each in ("port", "state", "challenge", "label", "scopes")
-        )
-        number = int(port) if len(port) <= 5 and port.isascii() and port.isdigit() else 0
-        asked = _asked(number, state, challenge, label, scopes)
         code = new_secret()
-        roles = " ".join(role.value for role in person.roles)
-        facts = {**asked, "email": person.email, "roles": roles, "how": person.how.value}
+        facts = {
+            "challenge": question.challenge,
+            "label": question.label,
+            "scopes": question.scopes,
+            "email": person.email,
+            "roles": " ".join(role.value for role in person.roles),
+            "how": person.how.value,
+        }
         await self.identity.people.begin_errand(hashed(code), Errand(facts, self.identity.now() + ON_THE_WAY))
-        answer = urlencode({"code": code, "state": asked["state"]})
-        return RedirectResponse(f"http://127.0.0.1:{asked['port']}/?{answer}", 303)
+        answer = urlencode({"code": code, "state": question.state})
+        return RedirectResponse(f"http://127.0.0.1:{question.port}/?{answer}", 303)
 
     async def exchange(self, given: Exchange, response: Response) -> dict[str, Any]:
         """The code that a browser brought, and the proof that whoever brings it asked for it: a token."""
@@ -164,17 +174,6 @@ class CredentialsDesk:
         if not is_address(normal(email)):
             return {"ended": 0}
         return {"ended": await self.identity.people.sign_out_everywhere(normal(email), self.identity.now())}
-
-
-def _asked(port: int, state: str, challenge: str, label: str, scopes: str) -> dict[str, str]:
-    """What a command line asked for, checked; the form carries it from the question to the answer."""
-    words = {scope.value for scope in Scope}
-    is_plain = all(each.isprintable() for each in (state, challenge, label, scopes)) and 1 <= len(label) <= 100
-    is_good = 1024 <= port <= 65535 and 16 <= len(state) <= 200 and 43 <= len(challenge) <= 128
-    if not is_plain or not is_good or not scopes.split() or not set(scopes.split()) <= words:
-        why = "The address of this page is not one that `carrel login` makes."
-        raise Problem(422, "bad-login", "This is no command line's question", why, "carrel login")
-    return {"port": str(port), "state": state, "challenge": challenge, "label": label, "scopes": scopes}
 
 
 def _check_in_person(person: Person) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.adapters.identity import forms
-from carrel.adapters.identity.oidc import SignInFailed
+from carrel.adapters.identity.oidc import LEEWAY, SignInFailed
 from carrel.adapters.identity.recognition import CurrentPerson, Identity, NotSignedIn
 from carrel.adapters.identity.secrets import derived, hashed, is_same, new_secret
 from carrel.adapters.problems import Problem, answer_problem
@@ -32,8 +32,11 @@ def path_of_ours(wanted: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A sign-in on its way to the provider and back. The browser carries it in a cookie, and we keep nothing: strangers
-    make us write nothing. What the provider is told follows from its secret, which the provider is not told."""
+    """A sign-in on its way to the provider and back.
+
+    The browser carries it in a cookie and we keep nothing, so that strangers make us write nothing. What the provider
+    is told follows from its secret, which the provider is not told.
+    """
 
     begun: datetime
     secret: str
@@ -41,15 +44,18 @@ class Attempt:
 
     @property
     def state(self) -> str:
-        return derived(self.secret, f"state {self.begun.isoformat()}")
+        return self._derived("state")
 
     @property
     def nonce(self) -> str:
-        return derived(self.secret, f"nonce {self.begun.isoformat()}")
+        return self._derived("nonce")
 
     @property
     def verifier(self) -> str:
-        return derived(self.secret, f"verifier {self.begun.isoformat()}")
+        return self._derived("verifier")
+
+    def _derived(self, purpose: str) -> str:
+        return derived(self.secret, f"{purpose} {self.begun.isoformat()}")
 
     def as_cookie(self) -> str:
         return urlencode({"begun": self.begun.isoformat(), "secret": self.secret, "back_to": self.back_to})
@@ -101,7 +107,7 @@ class SignInDesk:
             return forms.no_way_in()
         if attempt is None or not is_same(given.get("state", ""), attempt.state):
             return _failed("This sign-in was not begun in this browser")
-        if not attempt.begun <= self.identity.now() < attempt.begun + ON_THE_WAY:
+        if not -LEEWAY <= self.identity.now() - attempt.begun < ON_THE_WAY:
             return _failed("This sign-in took too long")
         if "error" in given:
             return _failed(f"The identity provider said: {given['error'][:200]}")
