@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of
+from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of, merged, wish_place
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 MONDAY = date(2026, 11, 16)
@@ -116,6 +116,23 @@ def test_a_day_of_a_clock_change_is_as_wide_as_it_is_long() -> None:
     assert spring.place(spring.start) == 0
     assert spring.place(spring.end) == 100
     assert spring.place(spring.end + HOUR) == 100
+
+
+def test_a_wish_outside_the_window_is_not_drawn_at_its_edge() -> None:
+    later = Wish("m", NOW + 900 * HOUR, NOW + 950 * HOUR)
+    partly = Wish("m", NOW - 900 * HOUR, NOW)
+
+    assert wish_place(later, a_window()) == ("0", "0")
+    assert wish_place(partly, a_window())[0] == "0.000%"
+
+
+def test_cooldowns_that_touch_are_shaded_once() -> None:
+    first, second, third = NOW, NOW + 5 * HOUR, NOW + 20 * HOUR
+
+    assert merged([(third, third + HOUR), (second, second + 9 * HOUR), (first, first + 6 * HOUR)]) == [
+        (first, second + 9 * HOUR),
+        (third, third + HOUR),
+    ]
 
 
 def test_what_is_outside_the_window_is_not_drawn() -> None:

@@ -123,6 +123,17 @@ Slot = tuple[int, int]
 """A lane, and which of its shares; 0 is also where a whole card begins."""
 
 
+def merged(stretches: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Stretches that touch become one: shaded twice, they would look twice as forbidden."""
+    found: list[tuple[datetime, datetime]] = []
+    for start, end in sorted(stretches):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
 def lanes_of(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[Slot]]]:
     """Where each bar lies: always in the first lanes that are free, so the same bookings give the same picture."""
     lanes: list[_Lane] = []
@@ -216,7 +227,9 @@ def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str
 
 
 def wish_place(wish: Wish, window: Window) -> tuple[str, str]:
-    """Where it begins, and how wide it is."""
+    """Where it begins, and how wide it is; nowhere if it is not within these days."""
+    if wish.end <= window.start or wish.start >= window.end:
+        return "0", "0"
     left = window.place(wish.start)
     return f"{left:.3f}%", f"{max(window.place(wish.end) - left, 0.2):.3f}%"
 

@@ -144,10 +144,11 @@ class TimelinePage:
         records = await desk.looking.within(window.start, window.end)
         kept = await desk.looking.maintenance(window.start, window.end)
         since = window.start - desk.rules.cooldown
-        own = (await desk.looking.find(Query(user=person.email, start=since, end=window.end, limit=1000))).records
+        query = Query(user=person.email, start=since, end=window.end, limit=1000)
+        own = [record.booking for record in (await desk.looking.find(query)).records]
         reader = Reader(
             now=desk.now(),
-            cooldown=[(r.booking.ends, r.booking.ends + desk.rules.cooldown) for r in own if r.booking.counts],
+            cooldown=timeline.merged((b.ends, b.ends + desk.rules.cooldown) for b in own if b.counts),
             wish=self._drawn(judgement),
         )
         rows = rows_of(models, records, kept, person)
