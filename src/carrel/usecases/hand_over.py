@@ -273,6 +273,15 @@ def lost(why: Why, at: datetime) -> str:
     return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
 
 
+def how_lost(pod: Pod) -> str:
+    """How a pod lost its card; empty if it did not, or if what it says of itself cannot be read."""
+    try:
+        mark = handover.read_handed_over(pod)
+    except Malformed:
+        return ""
+    return lost(mark.why, mark.at) if mark else ""
+
+
 def _is_as_it_was(found: Json, pod: Pod) -> bool:
     """Whether it is the pod on which was decided: the same one, not going, and with the same rights."""
     notes = found["metadata"].get("annotations", {})

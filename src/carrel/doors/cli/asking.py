@@ -8,12 +8,10 @@ from carrel.core.placement import Placement
 from carrel.core.reasons import Refusal
 from carrel.doors.cli.reading import read_cluster, show
 from carrel.doors.cli.settings import ExplainSettings, Format, WhySettings
-from carrel.protocols import Malformed
-from carrel.protocols.handover import read_handed_over
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.settings import NOT_FOUND, USAGE, complain, usable_access
 from carrel.usecases.explain import explain as explained
-from carrel.usecases.hand_over import lost
+from carrel.usecases.hand_over import how_lost
 from carrel.wiring import Carrel
 
 
@@ -85,7 +83,7 @@ def _as_data(node: str, answer: Placement | Refusal) -> dict[str, Any]:
 def _why(carrel: Carrel, pod: Pod) -> str:
     title = _title(pod)
     asks_for_cards = carrel.scheduling.understand(pod) is not None
-    if not asks_for_cards and (how := _lost(pod)):
+    if not asks_for_cards and (how := how_lost(pod)):
         return f"{title} has no card any more: {how}; handed over to CPU"
     if pod.spec.node_name:
         return f"{title} does not wait: it is on {pod.spec.node_name}{_cards(carrel, pod)}"
@@ -95,15 +93,6 @@ def _why(carrel: Carrel, pod: Pod) -> str:
     return (
         refusal.reason if refusal else f"there is room for {title}: {pod.spec.scheduler_name} may place it any moment"
     )
-
-
-def _lost(pod: Pod) -> str:
-    """How it lost its card; empty if it did not, or if somebody else wrote that it did."""
-    try:
-        mark = read_handed_over(pod)
-    except Malformed:
-        return ""
-    return lost(mark.why, mark.at) if mark else ""
 
 
 def _cards(carrel: Carrel, pod: Pod) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -23,7 +23,7 @@ from carrel.doors.demo.staff import Badges, make_bookings, staff
 from carrel.doors.demo.stand_in import StandIn
 from carrel.doors.demo.workload import Workload
 from carrel.manifests import crds, priority_classes, webhooks
-from carrel.ports.cluster import ClusterError, NotFound
+from carrel.ports.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.protocols.kubernetes.resources import (
     CRDS,
     MUTATING_WEBHOOKS,
@@ -33,6 +33,9 @@ from carrel.protocols.kubernetes.resources import (
     VALIDATING_WEBHOOKS,
 )
 from carrel.protocols.kubernetes.shapes import Pod
+from carrel.usecases.hand_over import how_lost
+from carrel.usecases.revoke import UNSCHEDULABLE
+from carrel.usecases.tell import SCHEDULED
 from carrel.wiring import NAMESPACE, Carrel, desk_of, utc_now
 
 ROUND_S = 0.25
@@ -63,6 +66,7 @@ class Play:
         self._waiting: dict[str, str] = {}
         self._story: deque[str] = deque(maxlen=STORY)
         self._placed = 0
+        self.carrel.pods.on_change(self._see_pod)
 
     def view(self) -> View:
         pages = f"book at {self.pages} · " if self.pages else ""
@@ -102,6 +106,7 @@ class Play:
                 waiting[title] = why
                 if self._waiting.get(title) != why:
                     self.tell(f"{title} waits: {why}")
+                    await self._say_unschedulable(pod, why)
         self._waiting = waiting
 
     async def _attempt(self, scheduler: StandIn, pod: Pod, nodes: list[str]) -> str:
@@ -115,6 +120,19 @@ class Play:
             return ""
         why = self.carrel.scheduling.why(pod, nodes)
         return why.reason if why else attempt.why
+
+    def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if old is None and new is not None and (how := how_lost(new)):
+            self.tell(f"{new.metadata.namespace}/{new.metadata.name} goes on without a GPU: {how}")
+
+    async def _say_unschedulable(self, pod: Pod, why: str) -> None:
+        """As kube-scheduler does: only then the controller takes cards back for it."""
+        condition = {"type": SCHEDULED, "status": "False", "reason": UNSCHEDULABLE, "message": why}
+        patch = MergePatch({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}})
+        with suppress(NotFound, Conflict):  # it has just gone
+            await self.carrel.cluster.patch(
+                PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
+            )
 
     def _tell_bound(self, pod: Pod, node: str, error: str) -> None:
         title = f"{pod.metadata.namespace}/{pod.metadata.name}"
