@@ -67,7 +67,7 @@ class Kubelets:
                 log.warning("heartbeat_failed: %s", error)
 
     async def _announce(self, node: Node) -> None:
-        metadata = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **node.labels}}
+        metadata = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **_product(node), **node.labels}}
         with contextlib.suppress(AlreadyExists):
             await self._cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
         status = MergePatch({"status": self._node_status(node)})
@@ -119,3 +119,9 @@ class Kubelets:
             }
             patch = MergePatch(document)
             await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
+
+
+def _product(node: Node) -> dict[str, str]:
+    """As NVIDIA's feature discovery labels a node whose cards are alike."""
+    models = {gpu.model for gpu in node.gpus}
+    return {nvidia.PRODUCT: models.pop()} if len(models) == 1 else {}
