@@ -125,6 +125,28 @@ def test_a_pod_that_must_wait_is_told_why_and_is_placed_when_the_card_is_free(cl
         check_the_books(cluster, ours)
 
 
+def test_a_pod_without_a_booking_leaves_the_cards_that_a_booked_pod_waits_for(cluster_of_carrel: CarrelCluster) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        # There is a card for it, but nowhere so many processors: so it waits, and nothing must be taken from under it.
+        needs = {"nvidia.com/gpu": "1", "cpu": "100000"}
+        create(cluster.api, ours, a_pod("urgent", "n2", {"carrel.dev/tier": "booked"}, needs))
+        eventually(lambda: "Insufficient cpu" in json.dumps(cluster.pods(ours)["urgent"]["status"]))
+        greedy = a_pod("greedy", "n2", {"carrel.dev/tier": "opportunistic"}, {"nvidia.com/gpu": "2"})
+        create(cluster.api, ours, greedy)
+        modest = a_pod("modest", "n2", {"carrel.dev/tier": "opportunistic"}, {"nvidia.com/gpu": "1"})
+
+        why = "room, but a booked pod waits for it"
+        eventually(lambda: why in json.dumps(cluster.pods(ours)["greedy"]["status"]))
+        run(cluster, ours, modest)
+        for name in ("urgent", "modest"):
+            cluster.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{name}")
+
+        # kube-scheduler learns of neither: the controller wakes the pod.
+        eventually(lambda: cluster.pods(ours)["greedy"]["status"]["phase"] == "Running", limit_s=120)
+        check_the_books(cluster, ours)
+
+
 def test_a_gang_of_eight_over_four_nodes_is_placed_as_one(cluster_of_carrel: CarrelCluster) -> None:
     cluster = cluster_of_carrel
     with namespace(cluster.api) as ours:
