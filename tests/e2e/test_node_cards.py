@@ -27,6 +27,9 @@ def test_a_node_with_two_cards_of_16276_mib_shows_32552(carrel: CarrelNode) -> N
         (0, 16276, "Healthy"),
         (1, 16276, "Healthy"),
     ]
+    header, line = carrel.api.kubectl("get", "gns").splitlines()
+    assert header.split() == ["NAME", "CARDS", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
+    assert line.split()[:3] == [carrel.node.name, "2", "native"]
 
 
 def test_two_pods_of_8138_and_one_of_12207_land_on_the_right_cards_and_are_told_so(carrel: CarrelNode) -> None:
@@ -130,6 +133,23 @@ def test_a_pod_that_nobody_promised_a_card_is_refused_by_the_kubelet(carrel: Car
         eventually(lambda: carrel.pods(ours)["forged"]["status"]["phase"] == "Failed")
         message = carrel.pods(ours)["forged"]["status"]["message"]
         assert f"no Lease gives {ours}/forged its cards" in message
+
+
+def test_a_container_that_was_given_another_card_than_promised_is_told_of_and_both_are_set_aside(
+    carrel: CarrelNode,
+) -> None:
+    with namespace(carrel.api) as ours:
+        carrel.run(ours, a_pod("a", {MEM: "8138"}))
+        first, second = uuids(carrel)
+        path = f"/api/v1/namespaces/{ours}/pods/a"
+        carrel.api.call("PATCH", path, {"metadata": {"annotations": {"carrel.dev/devices": second}}})
+
+        words = f"the kubelet gave {first} to container main of {ours}/a, which was promised {second}"
+        eventually(lambda: [device.get("reason") for device in carrel.devices()] == [words, words])
+        events = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")["items"]
+        assert f"{words}; delete the pod" in [event["message"] for event in events]
+        carrel.api.call("DELETE", path)
+        eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
 
 
 def test_a_card_that_turns_unhealthy_is_withdrawn_and_returns(carrel: CarrelNode) -> None:

@@ -156,10 +156,8 @@ class Allocation:
     def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
         holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
         for position, ask in enumerate(resource_asked(pod, resource).containers):
-            cards, key = (
-                carrel.read_devices(pod, ask.container) or carrel.read_devices(pod),
-                (holder.uid, ask.container),
-            )
+            key = (holder.uid, ask.container)
+            cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
             if cards and key not in self._written_down:
                 is_answered = key in self._answered
                 yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
