@@ -5,6 +5,7 @@ Plain ASGI, because a stream (the live map) must pass through unbuffered.
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import math
 import re
@@ -42,6 +43,7 @@ HEADERS = {
 _LENGTH = re.compile("[0-9]{1,18}")
 PER_ADDRESS = Rate(per_second=500, burst=2000)
 """Against floods only: a whole lab may sit behind one address, and the webhook takes no answer for no booking."""
+MOST_DRAINED = 32 * 1024 * 1024
 PER_PERSON = Rate(per_second=20, burst=100)
 
 
@@ -123,7 +125,17 @@ class _Visit:
     async def refuse(self, problem: Problem) -> None:
         if not self._has_answered:
             self._problem = problem
+            await self._drain()
             await problem.response()(self._scope, self._receive, self._send_with_headers)
+
+    async def _drain(self) -> None:
+        """Reads the rest of the body and drops it: a connection closed before would take the answer with it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._until):
+                while not self._is_whole and self._size <= MOST_DRAINED:
+                    message = await self._receive()
+                    self._size += len(message.get("body", b""))
+                    self._is_whole = not message.get("more_body", False)
 
     async def _send_with_headers(self, message: Message) -> None:
         if message["type"] == "http.response.start":
