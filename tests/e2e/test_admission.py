@@ -14,13 +14,14 @@ from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
 from tests.e2e.webhook import BookingService, Somebody, Webhook, a_booking_service, sealed_with
 from tests.kit.any_pod import any_pod
-from tests.usecases.test_admit import PROTECTED, PROTECTED_LABELS
+from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 
 GPU = {"nvidia.com/gpu": "1"}
 ALICE, EVE = "alice@lab.example", "eve@lab.example"
 MODEL = "NVIDIA-RTX-A6000"
 GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
 ROTATIONS, PER_ROTATION, PER_SECOND = 11, 10, 20
+HANDOVER = "carrel.dev/handover"
 NAMES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 Json = dict[str, Any]
 
@@ -164,6 +165,38 @@ def test_certificates_are_renewed_ten_times_while_pods_are_made_and_no_call_fail
             assert bed.webhook.greet() == 200
             time.sleep(max(0.0, begin + call / PER_SECOND - time.monotonic()))
     assert len(shown) >= ROTATIONS - 1
+
+
+def test_a_job_whose_card_was_taken_for_a_booked_pod_goes_on_without_a_gpu(bed: Bed) -> None:
+    """Its controller makes the next pod, the webhook takes the GPU off it, and nobody else's pod is touched."""
+    eventually(lambda: not any(bed.cluster.held().values()))
+    with namespace(bed.api) as ours:
+        bed.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
+        template = pod("job", limits=GPU)
+        job = {"metadata": {"name": "job"}, "spec": {"template": {"metadata": {}, "spec": template["spec"]}}}
+        bed.api.call("POST", f"/apis/batch/v1/namespaces/{ours}/jobs", {"apiVersion": "batch/v1", "kind": "Job", **job})
+        first = eventually(lambda: _bound(bed.cluster, ours))[0]
+        assert first["metadata"]["annotations"]["carrel.dev/user"] == EVE
+        assert first["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
+
+        made(bed.alice, ours, pod("booked", limits=GPU))
+        eventually(lambda: bed.cluster.pods(ours)["booked"]["spec"].get("nodeName") == "n1", limit_s=180)
+        successor = eventually(lambda: _others(bed.cluster, ours, first["metadata"]["name"], "booked"))[0]
+
+        assert "nvidia.com/gpu" not in str(successor["spec"]["containers"][0]["resources"])
+        assert successor["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
+        assert successor["spec"]["schedulerName"] == "default-scheduler"
+        assert first["metadata"]["uid"] in successor["metadata"]["annotations"]["carrel.dev/handed-over"]
+        records = f"/api/v1/namespaces/carrel/configmaps?labelSelector={HANDOVER}"
+        eventually(lambda: not bed.api.call("GET", records)["items"], limit_s=180)
+
+
+def _bound(cluster: CarrelCluster, namespace: str) -> list[Json]:
+    return [each for each in cluster.pods(namespace).values() if each["spec"].get("nodeName")]
+
+
+def _others(cluster: CarrelCluster, namespace: str, *known: str) -> list[Json]:
+    return [each for name, each in cluster.pods(namespace).items() if name not in known]
 
 
 def test_a_webhook_that_is_killed_stops_no_other_pod_and_lets_no_gpu_pod_have_a_card(bed: Bed) -> None:

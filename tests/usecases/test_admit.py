@@ -9,32 +9,13 @@ import pytest
 from carrel.protocols.handover import HandOver, Phase, Why
 from carrel.protocols.seal import Seal
 from carrel.usecases.admit import Policy
+from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.reviews import GPU, MODEL, NOON, SPAWNER, BookedPeople, Json, World, a_pod, review
 
 ALICE = "alice@lab.example"
 EVENING = NOON + timedelta(hours=8)
 DEVICES = {"NVIDIA_VISIBLE_DEVICES": "<carrel.dev/devices>", "CUDA_VISIBLE_DEVICES": "<carrel.dev/devices>"}
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
-PROTECTED = {
-    "carrel.dev/tier": "booked",
-    "carrel.dev/devices": "GPU-0",
-    "carrel.dev/user": "root",
-    "carrel.dev/admitted": "2026-11-16T12:00:00Z abc",
-    "carrel.dev/handed-over": "{}",
-    "devices.carrel.dev/main": "GPU-0",
-    "terminate-at": "2099-01-01T00:00:00Z",
-    "gpu.scheduling/allocated": "0",
-    "ALIYUN_COM_GPU_MEM_IDX": "0",
-    "ALIYUN_COM_GPU_MEM_POD": "1",
-    "ALIYUN_COM_GPU_MEM_DEV": "1",
-    "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
-    "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
-    "scheduler.framework.gpushare.allocation": "{}",
-    "received-resource-type": "Fraction",
-    "runai/shared-gpu-configmap": "x",
-    "run.ai/reserve_for_gpu_index": "GPU-0",
-}
-PROTECTED_LABELS = {"gpu.scheduling/managed": "true", "runai-gpu-group": "g", "carrel.dev/handover": "bare"}
 
 
 def booked(**changes: Any) -> World:
