@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from benchmarks.measuring import Figure, cpu_seconds
+from carrel.core.explanation import why_waiting
 from carrel.core.gpus import Gpu, MiB, Node
 from carrel.core.ledger import Ledger
 from carrel.core.placement import candidates, place
 from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
 from carrel.core.scoring import Ranking
 from carrel.core.shares import Holder, Share
+from carrel.core.sieve import Sieve
 
 NODES, CARDS, SHARES = 5_000, 8, 50_000
 MODEL = "NVIDIA-A100-SXM4-80GB"
@@ -73,6 +75,8 @@ def measure() -> Iterator[Figure]:
     again = cpu_seconds(lambda: ranking.costs(request, names[:500]))
     yield Figure("rank 500 nodes, asked again", again * 1e3, "ms", 2.0)
 
+    yield from _why(ledger, tuple(names))
+
     taken = [Share(Holder(f"new-{n}"), f"GPU-{n:04}-7", MiB(1)) for n in range(1000)]
 
     def take_and_give_back() -> None:
@@ -82,3 +86,23 @@ def measure() -> Iterator[Figure]:
             ledger.forget(share.holder.uid)
 
     yield Figure("hold and forget one share", cpu_seconds(take_and_give_back) / len(taken) * 1e6, "µs")
+
+
+def _why(ledger: Ledger, names: tuple[str, ...]) -> Iterator[Figure]:
+    """The controller asks this for every pod that waits, every quarter of a minute; a lab may have hundreds of them."""
+    nowhere = REQUESTS["4 whole cards (nowhere)"]
+    plain = cpu_seconds(lambda: why_waiting(ledger, nowhere, names), runs=3)
+    yield Figure("why a pod waits, looking at every card", plain * 1e3, "ms")
+    sieve = Sieve(ledger)
+    sieve.why(nowhere, names)
+    one = Share(Holder("another"), "GPU-0001-0", MiB(1))
+
+    def change_and_ask() -> None:
+        ledger.restore([one])
+        sieve.why(nowhere, names)
+
+    yield Figure("why a pod waits, when one node has changed", cpu_seconds(change_and_ask) * 1e3, "ms", 5.0)
+    ledger.forget(one.holder.uid)
+    sieve.why(nowhere, names)
+    again = cpu_seconds(lambda: sieve.why(nowhere, names))
+    yield Figure("why a pod waits, when nothing has changed", again * 1e6, "µs", 50.0)

@@ -57,8 +57,21 @@ class Filtered:
         return Filtered(fitting, {why: names for why, names in groups.items() if names})
 
 
+class _Despair(dict[str, tuple[int, int, str]]):
+    """How far each node is from having room, found out when it is asked for."""
+
+    def __init__(self, ledger: Ledger, request: Request) -> None:
+        self._ledger = ledger
+        self._request = request
+
+    def __missing__(self, node: str) -> tuple[int, int, str]:
+        self[node] = found = despair(self._ledger, self._request, node)
+        return found
+
+
 @dataclass(slots=True)
 class _Table:
+    despair: _Despair
     moment: int = -1
     """Of the ledger, when the table was last true."""
     verdicts: dict[str, str] = field(default_factory=dict)
@@ -106,24 +119,24 @@ class Sieve:
         table, now = self._table(request), self._ledger.moment
         if table.explained is None or table.explained[0] != now or table.explained[1] is not nodes:
             fits = "" in map(table.verdicts.get, nodes)
-            table.explained = (now, nodes, None if fits else self._explain(request, nodes))
+            table.explained = (now, nodes, None if fits else self._explain(table, request, nodes))
         return table.explained[2]
 
-    def _explain(self, request: Request, nodes: Sequence[str]) -> Refusal:
-        closest = min(nodes, key=lambda name: despair(self._ledger, request, name), default=None)
+    def _explain(self, table: _Table, request: Request, nodes: Sequence[str]) -> Refusal:
+        closest = min(nodes, key=table.despair.__getitem__, default=None)
         answer = None if closest is None else place(self._ledger, request, closest)
         assert not isinstance(answer, Placement), "none of the nodes has room"
         return Refusal(waiting_for(request, len(nodes), answer).reason)
 
     def _table(self, request: Request) -> _Table:
         alike = request if request.gang is None else replace(request, gang=None)
-        table = self._tables.setdefault(alike, _Table())
+        table = self._tables.setdefault(alike, _Table(_Despair(self._ledger, alike)))
         self._tables.move_to_end(alike)
         if len(self._tables) > REMEMBERED:
             self._tables.popitem(last=False)
         changed = self._ledger.changed_since(table.moment)
         if changed is None:
-            table = self._tables[alike] = _Table()
+            table = self._tables[alike] = _Table(_Despair(self._ledger, alike))
             changed = self._ledger.nodes
         if changed:
             self._judge(table, alike, changed)
@@ -137,6 +150,7 @@ class Sieve:
             has_room = fits(ledger.rooms[name]) and selected(ledger.node(name), request)
             # Many nodes are refused in the same words: they share them.
             now = "" if has_room else sys.intern(why_not(ledger, request, name))
+            table.despair.pop(name, None)
             before = table.verdicts.get(name, STRANGER)
             table.verdicts[name] = now
             if now != before and name in table.crowd:
