@@ -114,8 +114,8 @@ async def test_who_has_run_the_shortest_goes() -> None:
 
 
 async def test_by_lot_somebody_goes_and_only_one() -> None:
-    gone = set()
-    for number in range(6):
+    gone: set[str] = set()
+    for number in range(40):
         async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
             for name in ("a", "b", "c"):
                 await an_opportunist(lab, carrel, name)
@@ -126,11 +126,13 @@ async def test_by_lot_somebody_goes_and_only_one() -> None:
 
             assert len(await victims(lab)) == 1
             gone |= await victims(lab)
-    assert len(gone) > 1, "not always the same"
+        if len(gone) > 1:
+            return
+    raise AssertionError("it is always the same")
 
 
 async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
-    part = {"limits": {"aliyun.com/gpu-mem": "5000"}}
+    part: dict[str, Any] = {"limits": {"aliyun.com/gpu-mem": "5000"}}
     async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as carrel:
         for name in ("a", "b", "c"):
             await an_opportunist(lab, carrel, name, **part)

@@ -15,7 +15,7 @@ from random import Random
 from carrel.core.choice import by_island
 from carrel.core.gpus import Gpu
 from carrel.core.ledger import Card, Ledger
-from carrel.core.placement import Placement, Waiting, place, selected, suits
+from carrel.core.placement import Placement, Waiting, candidates, place, selected, suits
 from carrel.core.reasons import Refusal
 from carrel.core.room import needs_one_island
 from carrel.core.shares import Holder, ShareState
@@ -58,7 +58,7 @@ def revoke(
 
     With `chance` the victims are drawn by lot among the fewest, whatever work they lose.
     """
-    for node in booked.nodes:
+    for node in candidates(ledger, booked.request, booked.nodes, booked.holder.uid).fitting:
         answer = place(ledger, booked.request, node, booked.holder.uid)
         if isinstance(answer, Placement):
             return answer
@@ -66,7 +66,7 @@ def revoke(
     work = {uid: chance.random() if chance else each.work.total_seconds() for uid, each in by_uid.items()}
     best: tuple[_Cost, str, Sequence[Card]] | None = None
     for node in sorted(booked.nodes):
-        found = _cheapest_on(ledger, booked, node, work)
+        found = _cheapest_on(ledger, booked, node, work, best[0] if best else None)
         if found is not None and (best is None or found[0].size < best[0].size):
             best = (found[0], node, found[1])
     if best is None:
@@ -77,8 +77,9 @@ def revoke(
 
 
 def _cheapest_on(
-    ledger: Ledger, booked: Waiting, node: str, work: Mapping[str, float]
+    ledger: Ledger, booked: Waiting, node: str, work: Mapping[str, float], limit: _Cost | None
 ) -> tuple[_Cost, Sequence[Card]] | None:
+    """None: nobody can go there, or not as cheaply as elsewhere."""
     there, request = ledger.node(node), booked.request
     if there is None or there.unusable or not selected(there, request):
         return None
@@ -88,12 +89,14 @@ def _cheapest_on(
         for card in ledger.cards(node)
         if suits(card, request, booked.holder.uid) and card.free + _obtainable(card, work) >= need(card.gpu.memory)
     ]
+    if len(within_reach) < request.cards:
+        return None
     best: tuple[_Cost, Sequence[Card]] | None = None
     # One island is insisted on only where it is required: a preference is not worth a victim.
     together = [cards for island, cards in by_island(within_reach).items() if island]
     for pool in together if needs_one_island(request) else [within_reach]:
         for cards in combinations(pool, request.cards):
-            cost = _cheapest_for([(card, need(card.gpu.memory)) for card in cards], work, best[0] if best else None)
+            cost = _cheapest_for([(card, need(card.gpu.memory)) for card in cards], work, best[0] if best else limit)
             if cost is not None:
                 best = (cost, cards)
     return best

@@ -123,16 +123,19 @@ class Revoking:
     def _first_step(self) -> Step | None:
         ledger = self._books.ledger
         waiting = list(self._booked_and_waiting())
+        if not waiting:
+            return None
         would_fit = {each.holder.uid for each in waiting if self._fits(each)}
         self._hopes = {uid: since for uid, since in self._hopes.items() if uid in would_fit}
         self._told = {uid for uid in self._told if self._court.pod_by_uid(uid)}
+        opportunists = list(self._opportunists(ledger))
         with ledger.what_if():
             for lease in self._books.leases():
                 for victim in lease.record.kept_from:
                     if self._is_going(victim) or self._may_lose(victim):
                         ledger.release(victim.uid)
             for each in waiting:
-                step = self._step_for(each, ledger)
+                step = self._step_for(each, ledger, opportunists)
                 if step is not None and (each.holder.uid not in would_fit or self._hoped_enough(each.holder.uid)):
                     return step
         return None
@@ -145,14 +148,14 @@ class Revoking:
             if isinstance(ask, Ask) and not self._books.ledger.shares_of(pod.metadata.uid):
                 yield Waiting(holder_of(pod), ask.request, tuple(self._court.nodes_for(pod)))
 
-    def _step_for(self, waiting: Waiting, ledger: Ledger) -> Step | None:
+    def _step_for(self, waiting: Waiting, ledger: Ledger, opportunists: Sequence[Opportunist]) -> Step | None:
         """What is to be done for the pod now. If nothing is, it takes what it may count on, for this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.holder)
         staying = tuple(victim for victim in named if not self._is_going(victim) and victim.uid not in self._told)
         if self._is_begun(waiting, ledger):
             return Step(booked, staying) if staying else None
         lot = self._court.lot(booked.uid) if self._court.lot else None
-        answer = revoke(ledger, waiting, self._opportunists(ledger), lot)
+        answer = revoke(ledger, waiting, opportunists, lot)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
@@ -228,8 +231,8 @@ def _is_booked_in_vain(pod: Pod, schedulers: frozenset[str]) -> bool:
     Before that nobody need go; and where no scheduler is at work, it would be for nothing.
     """
     return (
-        tier_of(pod) is Tier.BOOKED
-        and is_waiting(pod)
+        is_waiting(pod)
+        and tier_of(pod) is Tier.BOOKED
         and pod.spec.scheduler_name in schedulers
         and any(
             (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)

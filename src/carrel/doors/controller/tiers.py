@@ -7,6 +7,7 @@ what another replica was asked to do, is caught up with.
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
@@ -32,6 +33,8 @@ AGAIN_S = 5.0
 """How often each is looked at, should nobody have told us that something changed."""
 SETTLE_S = 0.2
 """A booked pod and the Leases are heard of one after the other."""
+TIMES_AS_LONG = 10
+"""On a huge cluster to decide takes a second: then not every change of a Lease is a reason to decide again."""
 WORKERS = 4
 RETRY = Backoff(first_s=0.2, limit_s=10.0)
 
@@ -64,6 +67,7 @@ class TierDuties:
             lot=Random if rules.by_lot else None,
         )
         self._revoking = Revoking(carrel.cluster, carrel.books, carrel.cards, self._hand_overs, court)
+        self._settle_s = SETTLE_S
         self._due: Queue[str] = Queue(backoff=RETRY)
         self._due.close()  # until this process leads
         carrel.pods.on_change(self._see_pod)
@@ -87,10 +91,10 @@ class TierDuties:
         if new is None and old is not None and tier_of(old) is not None:
             self._due.add(RECORDS)  # it may be one that is handed over
         if new is not None and tier_of(new) is Tier.BOOKED and not new.spec.node_name:
-            self._due.add_after(REVOCATION, SETTLE_S)
+            self._due.add_after(REVOCATION, self._settle_s)
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
-        self._due.add_after(REVOCATION, SETTLE_S)
+        self._due.add_after(REVOCATION, self._settle_s)
 
     # --- what is done about it ---------------------------------------------------------------------------------------
 
@@ -114,7 +118,9 @@ class TierDuties:
             self._metrics.told.labels(warning.note.reason).inc()
 
     async def _look_after_the_booked(self) -> None:
+        began = time.monotonic()
         begun = await self._revoking.round()
+        self._settle_s = max(SETTLE_S, TIMES_AS_LONG * (time.monotonic() - began))
         self._hand_over(*begun)
         self._metrics.revoked.inc(len(begun))
         if begun:
