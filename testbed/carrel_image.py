@@ -12,7 +12,9 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from testbed.images import Image
 from testbed.tools import cache, locked
 
 NAME = "testbed/carrel:1"
+PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 HOME = Path("usr/local")
 STDLIB = HOME / f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
 UNUSED = {"site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"}
@@ -82,26 +85,26 @@ def _python() -> Iterator[tuple[Path, Path]]:
 
 def _packages() -> Iterator[tuple[Path, Path]]:
     """The files of everything that Carrel needs, and of what that needs."""
-    seen: dict[str, Distribution] = {}
-    wanted = [("carrel", "")]
+    seen: dict[tuple[str, str], Distribution] = {}
+    wanted = _named(tomllib.loads(PROJECT.read_text())["project"]["dependencies"], "")
     while wanted:
         name, extra = wanted.pop()
-        key = f"{name}[{extra}]"
-        if key in seen:
-            continue
-        try:
-            seen[key] = distribution(name)
-        except PackageNotFoundError:
-            continue  # for other systems, or chosen by hand
-        for line in seen[key].requires or ():
-            need = Requirement(line)
-            if need.marker is None or need.marker.evaluate({"extra": extra}):
-                wanted += [(need.name, each) for each in ("", *need.extras)]
+        if (name, extra) not in seen:
+            with suppress(PackageNotFoundError):  # for other systems, or chosen by hand
+                seen[name, extra] = distribution(name)
+                wanted += _named(seen[name, extra].requires or (), extra)
     for found in {each.metadata["Name"]: each for each in seen.values()}.values():
         for file in found.files or ():
             path = Path(str(found.locate_file(file)))
             if ".." not in file.parts and _is_used(Path(file)) and path.is_file():
                 yield Path(file), path
+
+
+def _named(lines: Iterable[str], extra: str) -> list[tuple[str, str]]:
+    """The packages that these lines ask for, once for each of their extras and once without."""
+    needs = map(Requirement, lines)
+    asked = [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return [(need.name, each) for need in asked for each in ("", *need.extras)]
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, Path]]:
@@ -114,7 +117,8 @@ def _files(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _is_used(place: Path) -> bool:
-    return not UNUSED.intersection(place.parts) and place.suffix not in UNUSED_SUFFIXES and ".opt-" not in place.name
+    is_code = place.suffix not in UNUSED_SUFFIXES and ".opt-" not in place.name
+    return is_code and not UNUSED.intersection(place.parts) and not place.name.startswith("_tkinter")
 
 
 def _linked_with(parts: Parts) -> Iterator[tuple[Path, Path]]:

@@ -1,0 +1,149 @@
+"""Beside NVIDIA's plugin, on a real kubelet that chooses the cards: fractions share what a reservation pod holds.
+
+The plugin is a stand-in that registers `nvidia.com/gpu`; everything else is real, the reservation pods too.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from carrel.manifests import crds, rbac
+from carrel.protocols.kubernetes.resources import CRDS, LEASES, NAMESPACES
+from testbed.carrel_image import NAME, carrel_image
+from testbed.fixtures import shown_run
+from testbed.node import Node, cluster_with_node
+from testbed.processes import Process
+from tests.e2e.carrel_cluster import OURS, CarrelCluster
+from tests.e2e.carrel_node import a_pod, reading_its_cards
+from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
+from tests.kit import nvidia_plugin
+
+RESERVATIONS = "kai-resource-reservation"
+HALF = {"gpu-fraction": "0.5"}
+CARDS = "{cards: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
+
+
+class CoexistNode(CarrelCluster):
+    """A real kubelet with the stand-in for NVIDIA's plugin and Carrel's agent beside it."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        node.load(carrel_image())
+        cards = node.api.run.data / "cards.yaml"
+        cards.write_text(CARDS)
+        options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
+        self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
+        self.uuids = [device["uuid"] for device in eventually(self._devices)]
+        self._inside("nvidia-plugin", nvidia_plugin.__file__, "/var/lib/kubelet/device-plugins", *self.uuids)
+        eventually(lambda: self._allocatable() == "2")
+        super().__init__(node.api)
+
+    def start_controller(self, *options: str | Path) -> Process:
+        return super().start_controller(*options, "--reservation-image", NAME)
+
+    def _inside(self, name: str, *arguments: str) -> None:
+        self.node.api.start(name, self.node.namespace.inside(sys.executable, *arguments))
+
+    def _devices(self) -> list[Json]:
+        path = "/apis/gpu.scheduling/v1/gpunodestatuses"
+        items = self.node.api.call("GET", path)["items"]
+        return [device for item in items for device in item.get("status", {}).get("devices", [])]
+
+    def _allocatable(self) -> str:
+        status = self.node.api.call("GET", f"/api/v1/nodes/{self.node.name}")["status"]
+        return str(status["allocatable"].get("nvidia.com/gpu", "0"))
+
+    def reserved(self) -> dict[str, str]:
+        """Group → the card that its reservation pod reports."""
+        pods = self.pods(RESERVATIONS).values()
+        return {
+            each["metadata"]["labels"]["runai-gpu-group"]: each["metadata"]["annotations"].get(
+                "run.ai/reserve_for_gpu_index", ""
+            )
+            for each in pods
+        }
+
+    def is_held(self, lease: str) -> bool:
+        """Whether the books have found the slot's card, and not lost it."""
+        notes = self.api.call("GET", LEASES.path(OURS, lease))["metadata"]["annotations"]
+        return str(json.loads(notes["carrel.dev/reservation"])["state"]) == "held"
+
+    def told(self, namespace: str, name: str) -> str:
+        """What the container sees in its environment."""
+
+        def line() -> str:
+            words = self.api.kubectl("--namespace", namespace, "logs", name).splitlines()
+            return next((each for each in words if each.startswith("NVIDIA_VISIBLE_DEVICES=")), "")
+
+        return eventually(line).partition("=")[2]
+
+    def starts(self, namespace: str, name: str) -> None:
+        create(self.api, namespace, reading_its_cards(a_pod(name, annotations=HALF)))
+        wait_for_phase(self.api, namespace, name, "Running")
+
+
+@contextmanager
+def coexist_node() -> Iterator[CoexistNode]:
+    with shown_run("coexist") as run, cluster_with_node(run) as node:
+        for crd in crds():
+            node.api.call("POST", CRDS.path(), crd)
+        node.api.call("POST", NAMESPACES.path(), {"metadata": {"name": OURS}})
+        rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
+        node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
+        for name in ("default", RESERVATIONS):
+            node.api.wait_for_namespace(name)
+        yield CoexistNode(node)
+
+
+@pytest.fixture(scope="module")
+def coexist() -> Iterator[CoexistNode]:
+    with coexist_node() as node:
+        yield node
+
+
+def test_two_halves_share_the_reported_card_a_third_gets_another_and_the_reservations_go_with_them(
+    coexist: CoexistNode,
+) -> None:
+    with namespace(coexist.api) as ours:
+        for name in ("a", "b", "c"):
+            coexist.starts(ours, name)
+
+        cards = [coexist.told(ours, name) for name in ("a", "b", "c")]
+        assert cards[0] == cards[1] != cards[2]
+        assert sorted({cards[0], cards[2]}) == sorted(coexist.uuids)
+        assert coexist.reserved() == {"gpu-real-node-0": cards[0], "gpu-real-node-1": cards[2]}
+
+        # A pod that asks the kubelet itself has to wait: all cards are in use.
+        create(coexist.api, ours, a_pod("whole", {"nvidia.com/gpu": "1"}))
+        for name in ("a", "b", "c"):
+            coexist.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{name}")
+        eventually(lambda: not coexist.reserved(), limit_s=180)
+
+        wait_for_phase(coexist.api, ours, "whole", "Running")
+        assert coexist.told(ours, "whole") in coexist.uuids
+        path = f"/api/v1/namespaces/{ours}/pods/whole"
+        coexist.api.call("DELETE", path)
+        eventually(lambda: is_gone(coexist.api, path))
+        eventually(lambda: not coexist.held() and not coexist.reserved(), limit_s=120)
+
+
+def test_a_reservation_pod_that_is_deleted_comes_back_with_the_same_card(coexist: CoexistNode) -> None:
+    with namespace(coexist.api) as ours:
+        coexist.starts(ours, "a")
+        card = coexist.told(ours, "a")
+        ((name, before),) = coexist.pods(RESERVATIONS).items()
+        coexist.api.call("DELETE", f"/api/v1/namespaces/{RESERVATIONS}/pods/{name}")
+
+        def is_repaired() -> bool:
+            after = coexist.pods(RESERVATIONS).get(name)
+            is_new = after is not None and after["metadata"]["uid"] != before["metadata"]["uid"]
+            return is_new and coexist.reserved() == {"gpu-real-node-0": card} and coexist.is_held("gpu-real-node-0")
+
+        eventually(is_repaired, limit_s=180)
+        # The pod went on as if nothing had happened, and another may join it.
+        coexist.starts(ours, "b")
+        assert coexist.told(ours, "b") == card
