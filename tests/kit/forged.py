@@ -14,9 +14,16 @@ PROTECTED = {
     "ALIYUN_COM_GPU_MEM_DEV": "1",
     "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1",
+    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME": "1",
+    "ALIYUN_GPU_ID": "0",
     "scheduler.framework.gpushare.allocation": "{}",
     "received-resource-type": "Fraction",
     "runai/shared-gpu-configmap": "x",
     "run.ai/reserve_for_gpu_index": "GPU-0",
 }
-PROTECTED_LABELS = {"gpu.scheduling/managed": "true", "runai-gpu-group": "g", "carrel.dev/handover": "bare"}
+PROTECTED_LABELS = {
+    "gpu.scheduling/managed": "true",
+    "gpu.scheduling/pod": "p",
+    "runai-gpu-group": "g",
+    "carrel.dev/handover": "bare",
+}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from carrel.protocols import protected
 from carrel.protocols.handover import HandOver, Phase, Why
 from carrel.protocols.seal import Seal
 from carrel.usecases.admit import Policy
@@ -400,6 +401,45 @@ async def test_an_update_that_leaves_them_alone_is_allowed() -> None:
     assert (await World().ask("/validate", review(new, old=old, operation="UPDATE"))).allowed
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "carrel.dev/gpu-model",
+        "carrel.dev/gpu-cards",
+        "carrel.dev/gpu-memory-mib",
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "gpu-fraction-container-name",
+        "gpu.scheduling/claim",
+    ],
+)
+async def test_what_a_pod_asks_for_is_settled_when_it_is_made(key: str) -> None:
+    """Else the tier that was given for one card could be used for others."""
+    old, new = a_pod(GPU), a_pod(GPU, annotations={key: "1"})
+
+    for before, after in ((old, new), (new, old)):
+        told = await World().ask("/validate", review(after, old=before, operation="UPDATE"))
+        assert not told.allowed
+        assert told.message == f"what a pod asks for is settled when it is made ({key}); make another"
+
+
+async def test_all_that_is_wrong_with_an_update_is_said_at_once() -> None:
+    new = a_pod(GPU, annotations={"gpu-fraction": "1", "terminate-at": "x"}, labels={"runai-gpu-group": "g"})
+    told = await World().ask("/validate", review(new, old=a_pod(GPU), operation="UPDATE"))
+
+    assert told.message == (
+        "only Carrel may write or remove terminate-at, runai-gpu-group; leave them as they are; "
+        "and what a pod asks for is settled when it is made (gpu-fraction); make another"
+    )
+
+
+async def test_a_pod_may_join_its_gang_later() -> None:
+    new = a_pod(GPU, annotations={"pod-group-name": "g", "carrel.dev/gang-size": "2"})
+
+    assert (await World().ask("/validate", review(new, old=a_pod(GPU), operation="UPDATE"))).allowed
+
+
 async def test_a_binding_cannot_smuggle_them_in() -> None:
     binding = {"metadata": {"name": "train", "annotations": {"carrel.dev/devices": "GPU-0"}}, "target": {"name": "n1"}}
     question = review(binding, "eve", kind="Binding", subresource="binding")
@@ -407,6 +447,10 @@ async def test_a_binding_cannot_smuggle_them_in() -> None:
     assert not (await World().ask("/validate", question)).allowed
     question["request"]["userInfo"]["username"] = "system:serviceaccount:carrel:carrel-extender"
     assert (await World().ask("/validate", question)).allowed
+
+
+def test_every_protected_key_is_tried() -> None:
+    assert PROTECTED.keys() >= protected.ANNOTATIONS and PROTECTED_LABELS.keys() >= protected.LABELS
 
 
 # --- the seal --------------------------------------------------------------------------------------------------------

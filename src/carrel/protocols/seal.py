@@ -4,8 +4,8 @@
 
 API servers before 1.28 cannot ask a webhook about GPU pods only, so a webhook that is down must not keep pods from
 being made; then a GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods looks for the
-seal. It is made with a key that only Carrel's processes have, over the pod's namespace, user, tier and the instant: it
-cannot be moved to another namespace, and a copy is worthless on a pod that is made later than the seal.
+seal. It is made with a key that only Carrel's processes have, over the pod's namespace, user, tier, model and the
+instant: it cannot be moved to another namespace, and a copy is worthless on a pod that is made later than the seal.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from carrel.core.reasons import Refusal
-from carrel.protocols.carrel import TIER, USER
+from carrel.protocols.carrel import GPU_MODEL, TIER, USER
 from carrel.protocols.kubernetes.pods import annotation_field, subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant, seconds
@@ -59,5 +59,5 @@ class Seal:
 
 
 def _mac(key: bytes, at: str, namespace: str, annotations: Mapping[str, str]) -> str:
-    said = json.dumps([at, namespace, annotations.get(USER, ""), annotations.get(TIER, "")])
+    said = json.dumps([at, namespace, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
     return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()

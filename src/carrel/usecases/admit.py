@@ -25,14 +25,16 @@ from carrel.core.tiers import Tier
 from carrel.ports.booking_desk import BookingDesk, Heard
 from carrel.protocols import carrel, handover, maia, nvidia, visibility
 from carrel.protocols.asks import Ask, Dialect, claim_name, dialects_of, model_of, request_of
+from carrel.protocols.carrel import GANG_SIZE
 from carrel.protocols.gpuclaim import CLAIM, SCHEDULER
 from carrel.protocols.handover import HandedOver, HandOver
+from carrel.protocols.kai import POD_GROUP
 from carrel.protocols.kubernetes.admission import AdmissionRequest
 from carrel.protocols.kubernetes.pods import subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.maia import Revocable
 from carrel.protocols.malformed import Malformed
-from carrel.protocols.on_cpu import on_cpu
+from carrel.protocols.on_cpu import ASKED, on_cpu
 from carrel.protocols.protected import is_protected_annotation, is_protected_label
 from carrel.protocols.seal import ADMITTED, Seal
 from carrel.usecases.identify import Introduction
@@ -42,6 +44,8 @@ Json = dict[str, Any]
 DEFAULT_SCHEDULERS = frozenset({"", "default-scheduler", "kai-scheduler"})
 """What a pod says that did not choose, or was written for a peer whose place Carrel takes."""
 GROUPS = ("initContainers", "containers")
+SETTLED = ASKED - {GANG_SIZE, POD_GROUP}
+"""Whoever could change these later would get what his tier was not given for. A gang may be told to its pods later."""
 PRIORITIES = {Tier.BOOKED: carrel.BOOKED_PRIORITY, Tier.OPPORTUNISTIC: carrel.OPPORTUNISTIC_PRIORITY}
 
 
@@ -211,22 +215,21 @@ class Admission:
     # --- what is changed ---------------------------------------------------------------------------------------------
 
     def guard(self, request: AdmissionRequest) -> Answer:
-        """Refuses changes of what only Carrel may write; on a Binding too, whose annotations the pod gets."""
+        """Refuses changes of what only Carrel may write, and of what a pod was admitted with; on a Binding too, whose
+        annotations the pod gets."""
         new = request.object
         if new is None or self._known.introduce.is_carrel(request.user):
             return UNTOUCHED
         if request.operation == "CREATE" and request.kind != "Binding":
             return UNTOUCHED  # a pod is stripped of them when it is made
         old = request.old_object or {}
-        forged = [
-            key
-            for group, is_protected in (("annotations", is_protected_annotation), ("labels", is_protected_label))
-            for key in _changed(_map(old, group), _map(new, group))
-            if is_protected(key)
-        ]
-        if not forged:
-            return UNTOUCHED
-        return Answer("refused", refused=f"only Carrel may write or remove {', '.join(forged)}; leave them as they are")
+        notes = _changed(_map(old, "annotations"), _map(new, "annotations"))
+        labels = _changed(_map(old, "labels"), _map(new, "labels"))
+        forged = [*filter(is_protected_annotation, notes), *filter(is_protected_label, labels)]
+        asked = [key for key in notes if key in SETTLED]
+        wrong = [f"only Carrel may write or remove {', '.join(forged)}; leave them as they are"] if forged else []
+        wrong += [f"what a pod asks for is settled when it is made ({', '.join(asked)}); make another"] if asked else []
+        return Answer("refused", refused="; and ".join(wrong)) if wrong else UNTOUCHED
 
 
 @dataclass(frozen=True, slots=True)

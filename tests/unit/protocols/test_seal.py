@@ -25,6 +25,7 @@ def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
         pytest.param("other", SEALED, NOON, id="in another namespace"),
         pytest.param("lab", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON, id="another tier"),
         pytest.param("lab", {**SEALED, "carrel.dev/user": "eve"}, NOON, id="another user"),
+        pytest.param("lab", {**SEALED, "carrel.dev/gpu-model": "H100"}, NOON, id="another model"),
         pytest.param("lab", SEALED, NOON + timedelta(minutes=3), id="copied onto a later pod"),
         pytest.param("lab", {**SEALED, "carrel.dev/admitted": "rubbish"}, NOON, id="rubbish"),
         pytest.param("lab", {**SEALED, "carrel.dev/admitted": "2026-11-16T12:00:00Z é"}, NOON, id="no hex"),
