@@ -57,9 +57,8 @@ class Lab:
     async def calendar(self, reading: Reading, model: str, start: datetime, end: datetime, but: str = "") -> Calendar:
         """What is promised of a model between two instants, `but` for one booking."""
         stock = self.inventory.stock().get(model)
-        bookings = [record.booking for record in await reading.within(start, end, model)]
         windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
-        others = [booking for booking in bookings if booking.id != but]
+        others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
         return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
 
 

@@ -105,6 +105,12 @@ async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore)
         assert names(await reading.of_person("ada@lab.org", NOW - 4 * DAY)) == ["past", "running", "later"]
         assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
         assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
+        promised = await reading.promised(NOW, NOW + 9 * DAY, "A6000")
+        assert {(b.id, b.start, b.ends, b.cards) for b in promised} == {
+            ("bob's", NOW - DAY, NOW + 2 * DAY, 1),
+            ("running", NOW - DAY, NOW + DAY, 1),
+            ("later", NOW + 5 * DAY, NOW + 6 * DAY, 1),
+        }
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,15 @@ class SqlReading:
         return await self._all(_in_order(select(tables.bookings).where(B.person == user, B.ends_at > since)))
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
-        touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
+        touching = select(tables.bookings).where(*_touching(start, end))
         return await self._all(_in_order(touching.where(B.model == model) if model else touching))
+
+    async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
+        wanted = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(B.model == model, *_touching(start, end))
+        return [
+            Booking(id, "", model, starts_at, ends_at, cards, share=share)
+            for id, starts_at, ends_at, cards, share in await self._connection.execute(wanted)
+        ]
 
     async def made_once(self, actor: str, key: str) -> BookingRecord | None:
         return await self._one(select(tables.bookings).where(B.created_by == actor, B.once_key == key))
@@ -133,6 +140,10 @@ class SqlWriting(SqlReading):
         await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == user))
         if secret_hash is not None:
             await self._connection.execute(insert(tables.feeds).values(person=user, secret_hash=secret_hash))
+
+
+def _touching(start: datetime, end: datetime) -> tuple[ColumnElement[bool], ...]:
+    return B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at
 
 
 def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import aiosqlite
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
@@ -19,6 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from carrel.adapters.store.sqlite_thread import connect
 from carrel.ports.bookings import StoreUnavailable
 from carrel.protocols import Malformed
 
@@ -81,10 +83,12 @@ def _url(given: str) -> URL:
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    # `autobegin` of the driver would begin as a reader, and two readers that both want to write cannot.
-    engine = create_async_engine(
-        url, connect_args={"timeout": PATIENCE_S, "isolation_level": None}, pool_timeout=PATIENCE_S
-    )
+    # Without an `isolation_level` of its own the driver would begin as a reader, and two readers that both want to
+    # write cannot.
+    async def connected() -> aiosqlite.Connection:
+        return await connect(url.database or "", timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+
+    engine = create_async_engine(url, async_creator=connected, pool_timeout=PATIENCE_S)
 
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: Any, _: object) -> None:

@@ -1,0 +1,166 @@
+"""Booking over HTTP at 50 calls a second with 10,000 bookings stored, on both databases, beside a bare FastAPI app.
+
+Every caller is another person with a token of their own, and every wish is another. The server runs in a process of its
+own; calls are sent at their time whether the last was answered or not, and their time is counted from there.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import aiohttp
+from fastapi import FastAPI
+from sqlalchemy import insert
+
+from benchmarks.extender import Server, a_server
+from benchmarks.measuring import Figure
+from carrel.adapters.identity import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.adapters.identity.secrets import hashed
+from carrel.adapters.store import tables
+from carrel.adapters.store.bookings import SqlBookings
+from carrel.adapters.store.database import Database
+from carrel.adapters.store.letters import SqlOutbox
+from carrel.adapters.store.people import SqlPeople
+from carrel.adapters.web import AsgiApp
+from carrel.core.bookings import Rules
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.doors.booking.api.models import WishIn
+from carrel.doors.booking.app import booking_app
+from carrel.doors.booking.service import Service
+from carrel.doors.booking.stocktaking import FileInventory
+from carrel.usecases.consult import Lab
+from carrel.wiring import utc_now
+from tests.kit.postgres import new_database, postgres
+
+STORED, CALLS, PER_SECOND = 10_000, 1_000, 50
+MODELS = [f"MODEL-{number}" for number in range(10)]
+CARDS = 600
+"""Of each model: nearly all wishes fit, so that what is measured is booking and not refusing."""
+MANY = Rate(per_second=1e6, burst=10**6)
+DAY = timedelta(days=1)
+
+
+def measure() -> Iterator[Figure]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        places = {
+            "SQLite": f"sqlite:///{folder}/carrel.db",
+            "PostgreSQL": new_database(stack.enter_context(postgres())),
+        }
+        bare = asyncio.run(_load(stack.enter_context(a_server(make_bare))))
+        yield Figure("a bare FastAPI app that reads the same wish: p99", bare.p99_ms, "ms")
+        for name, url in places.items():
+            asyncio.run(_fill(url))
+            with a_server(partial(make_booking, url)) as server:
+                load = asyncio.run(_load(server))
+            yield Figure(f"{name}: create p50 at 50/s, 10,000 stored", load.p50_ms, "ms")
+            yield Figure(f"{name}: create p99 at 50/s, 10,000 stored", load.p99_ms, "ms", 250.0)
+            yield Figure("  server CPU per call", load.cpu_ms, "ms")
+            yield Figure("  ratio to the bare app", load.cpu_ms / bare.cpu_ms, "×")
+
+
+# --- the servers -----------------------------------------------------------------------------------------------------
+
+
+def make_bare() -> AsgiApp:
+    app = FastAPI()
+
+    @app.post("/api/v1/bookings", status_code=201)
+    async def create(wish: WishIn) -> dict[str, Any]:
+        return wish.model_dump()
+
+    return app
+
+
+def make_booking(url: str) -> AsgiApp:
+    database = Database(url)
+    nodes = [
+        Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(CARDS)))
+        for model in MODELS
+    ]
+    lab = Lab(
+        SqlBookings(database), FileInventory(nodes), Rules(), ZoneInfo("UTC"), utc_now, new_id=lambda: uuid4().hex
+    )
+    identity = Identity(SqlPeople(database), RoleBook(), Means(), Premises(), Buckets(MANY, time.monotonic), utc_now)
+    return booking_app(Service(lab, identity, SqlOutbox(database), limits=Limits(address=MANY)))
+
+
+async def _fill(url: str) -> None:
+    """Half of the bookings are over, half are ahead; everybody who will call has a token."""
+    database, chance, now = Database(url), Random(1), datetime.now(UTC).replace(microsecond=0)
+    await database.migrate()
+    rows = []
+    for number in range(STORED):
+        start = now + chance.uniform(-90, 90) * DAY
+        end = start + chance.randint(1, 14) * DAY
+        rows.append(
+            {
+                "id": uuid4().hex, "person": f"had-{number}@lab.org", "model": chance.choice(MODELS),
+                "starts_at": start, "planned_end": end, "ends_at": end, "cards": 1, "share": False,
+                "namespace": "", "note": "", "reason": "", "created_at": now, "created_by": "x", "version": 1,
+            }
+        )  # fmt: skip
+    callers = [
+        {
+            "secret_hash": hashed(_token(number)), "id": uuid4().hex, "person": f"p{number}@lab.org",
+            "label": "", "how": "token",
+            "scopes": ["book", "read"], "roles": ["member"], "created_at": now, "expires_at": now + DAY,
+        }
+        for number in range(CALLS)
+    ]  # fmt: skip
+    async with database.writing() as connection:
+        await connection.execute(insert(tables.bookings), rows)
+        await connection.execute(insert(tables.tokens), callers)
+    await database.aclose()
+
+
+# --- the callers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float
+
+
+async def _load(server: Server) -> Load:
+    chance, times = Random(2), list[float]()
+    url = f"http://127.0.0.1:{server.connection.port}/api/v1/bookings"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def call(number: int, at: float) -> None:
+            await asyncio.sleep(at - time.perf_counter())
+            start = datetime.now(UTC) + chance.uniform(0.1, 80) * DAY
+            wish = {"model": chance.choice(MODELS), "start": start.isoformat(), "days": chance.randint(1, 14)}
+            headers = {"authorization": f"Bearer {_token(number)}"}
+            async with session.post(url, json=wish, headers=headers) as answer:
+                assert answer.status == 201, await answer.text()
+            times.append(time.perf_counter() - at)
+
+        cpu, began = _cpu_s(server.process), time.perf_counter() + 0.5
+        await asyncio.gather(*(call(number, began + number / PER_SECOND) for number in range(CALLS)))
+    times.sort()
+    spent = _cpu_s(server.process) - cpu
+    return Load(times[CALLS // 2] * 1e3, times[CALLS * 99 // 100] * 1e3, spent / CALLS * 1e3)
+
+
+def _token(number: int) -> str:
+    return f"carrel_{number}"
+
+
+def _cpu_s(process: int) -> float:
+    """Of all threads: SQLite works in threads of its own."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
