@@ -21,6 +21,9 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.registered: list[devices.RegisterRequest] = []
+        self.calls_back = True
+        """A busy one may fail to."""
+        self._listening: set[asyncio.Task[None]] = set()
         self.handed_over: Sequence[HandedOver] = ()
         self._server: grpc.aio.Server | None = None
 
@@ -41,11 +44,25 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
 
     async def stop(self) -> None:
         assert self._server is not None
+        for task in self._listening:
+            task.cancel()
+        await asyncio.gather(*self._listening, return_exceptions=True)
         await self._server.stop(grace=None)
 
     async def Register(self, request: devices.RegisterRequest, context: object) -> devices.Empty:  # noqa: N802
         self.registered.append(request)
+        if self.calls_back:
+            task = asyncio.ensure_future(self._listen(request.endpoint))
+            self._listening.add(task)
+            task.add_done_callback(self._listening.discard)
         return devices.Empty()
+
+    async def _listen(self, endpoint: str) -> None:
+        """As long as the plugin speaks."""
+        async with grpc.aio.insecure_channel(f"unix:{self.folder / endpoint}") as channel:
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                async for _ in plugin_calls.DevicePluginStub(channel).ListAndWatch(devices.Empty()):
+                    pass
 
     async def List(self, request: object, context: object) -> resources.ListPodResourcesResponse:  # noqa: N802
         pods = [

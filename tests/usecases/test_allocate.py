@@ -11,7 +11,7 @@ import pytest
 from carrel.adapters.kube import Client
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.core.reasons import Refusal
-from carrel.ports.cluster import BindTarget, Deletion, MergePatch, Unavailable
+from carrel.ports.cluster import BindTarget, Deletion, Forbidden, MergePatch, Unavailable
 from carrel.ports.node import HandedOver
 from carrel.protocols.kubelet import Inventory
 from carrel.protocols.kubernetes.resources import LEASES, PODS
@@ -181,6 +181,36 @@ async def test_each_container_of_a_pod_has_its_turn() -> None:
         assert notes["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
         assert notes["ALIYUN_COM_GPU_MEM_ASSUME_TIME"] == str(int(bench.lab.clock.now.timestamp()) * 10**9)
         assert notes["carrel.dev/devices"] == pod["metadata"]["annotations"]["carrel.dev/devices"]
+
+
+async def test_one_pod_that_cannot_be_marked_keeps_no_other_from_it() -> None:
+    class Grudge:
+        """An API server that takes no patch of one pod."""
+
+        def __init__(self, lab: Lab) -> None:
+            self._lab = lab
+
+        async def send(self, request: ApiRequest) -> ApiResponse:
+            if request.method == "PATCH" and request.path.endswith("/a"):
+                raise Forbidden(403, "Forbidden", "not this one")
+            return await self._lab.api.send(request)
+
+        async def aclose(self) -> None:
+            """The API belongs to the test."""
+
+    async with a_bench() as bench:
+        clock, pods = bench.lab.clock, bench.extender.pods.store.snapshot
+        counter = Allocation(Post(Client(Grudge(bench.lab)), "n1", "carrel", clock, clock.seconds, pods, dict))
+        for name in ("a", "b"):
+            await bench.placed(name, **limits(8138))
+        rows = [HandedOver("lab", name, "main", MEM, tuple(bench.devices(0, 8138))) for name in ("a", "b")]
+        counter.see(bench.inventory, rows)
+
+        with pytest.raises(Forbidden, match="not this one"):
+            await counter.mark_assigned()
+
+        marks = [(await bench.lab.annotations(name))["ALIYUN_COM_GPU_MEM_ASSIGNED"] for name in ("a", "b")]
+        assert marks == ["false", "true"]
 
 
 async def test_an_answer_that_was_lost_is_given_again() -> None:

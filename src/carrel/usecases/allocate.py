@@ -201,15 +201,22 @@ class Allocation:
     # --- what is written on the pod ----------------------------------------------------------------------------------
 
     async def mark_assigned(self) -> None:
-        """For gpushare's tools: that a pod has its part. A copy, so what fails now is written another time."""
-        for pod in self._post.pods():
-            if self._is_to_be_marked(pod):
-                now_ns = int(self._post.now().timestamp() * 1_000_000_000)
-                patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
-                try:
-                    await self._post.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
-                except (NotFound, Conflict):
-                    continue  # it is gone, or another of its name came
+        """For gpushare's tools: that a pod has its part. A copy, so what fails now is written another time.
+
+        Raises `ClusterError` when it has tried all of them.
+        """
+        failure: ClusterError | None = None
+        for pod in filter(self._is_to_be_marked, self._post.pods()):
+            now_ns = int(self._post.now().timestamp() * 1_000_000_000)
+            patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
+            try:
+                await self._post.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+            except (NotFound, Conflict):
+                continue  # it is gone, or another of its name came
+            except ClusterError as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _is_to_be_marked(self, pod: Pod) -> bool:
         if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_going(pod):

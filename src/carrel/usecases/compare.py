@@ -6,12 +6,11 @@ promised another card. That is told, and the cards are set aside until it is ove
 back.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from carrel.ports.cluster import AlreadyExists, Cluster, ClusterError, Json
+from carrel.ports.cluster import AlreadyExists, Cluster, ClusterError, Forbidden, Json
 from carrel.ports.node import HandedOver
 from carrel.protocols import Malformed, carrel, gpushare, nvidia
 from carrel.protocols.kubelet import Inventory
@@ -79,6 +78,7 @@ class Comparison:
             if has and has != promised and not is_its_own_affair and not await self._sees_promised(pod, each.container):
                 mismatches.append(Mismatch(pod, each.container, promised, has))
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
+        self._told &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
         return Findings(in_use, tuple(mismatches))
 
@@ -87,8 +87,14 @@ class Comparison:
         for each in mismatches:
             name, namespace = event_name(each.pod, each.note), each.pod.metadata.namespace
             if name not in self._told:
-                with contextlib.suppress(AlreadyExists):
-                    await self._cluster.create(EVENTS, event(each.pod, PODS, each.note, TELLER, self._now()), namespace)
+                told = event(each.pod, PODS, each.note, TELLER, self._now())
+                try:
+                    await self._cluster.create(EVENTS, told, namespace)
+                except AlreadyExists:
+                    pass  # we told it before we were restarted
+                except Forbidden as error:
+                    if not error.is_namespace_going:
+                        raise
                 self._told.add(name)
 
     async def _sees_promised(self, pod: Pod, container: str) -> bool:

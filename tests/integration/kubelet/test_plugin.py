@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from carrel.adapters.kubelet import KubeletPodResources, Plugin
+from carrel.adapters.kubelet import plugin as plugin_module
 from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
 from carrel.core.reasons import Refusal
 from carrel.ports.node import HandedOver, Unreachable
@@ -113,6 +114,14 @@ async def test_it_registers_again_when_its_socket_vanishes() -> None:
         (kubelet.folder / "ours.sock").unlink()
         await eventually(lambda: len(kubelet.registered) == 2)
         assert await kubelet.healthy(MEM) == ["a", "b"]
+
+
+async def test_it_registers_again_with_a_kubelet_that_never_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin_module, "UNHEARD_S", 0.1)
+    async with a_kubelet() as kubelet:
+        kubelet.calls_back = False
+        async with running(kubelet):
+            await eventually(lambda: len(kubelet.registered) >= 2)
 
 
 async def test_it_waits_for_a_kubelet_that_is_not_there_yet(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,12 +1,14 @@
 """A device plugin for one resource: offers devices to the kubelet, and hands them over when it comes for them.
 
-It registers again whenever the kubelet was restarted (its socket is another one) or our own socket has vanished, which
-the kubelet removes when it starts. What goes wrong is told once and tried again.
+It registers again whenever the kubelet was restarted (its socket is another one), when our own socket has vanished,
+which the kubelet removes when it starts, or when nobody listens: a kubelet that took us and could not call back, as
+happens on a busy machine, does not try again by itself. What goes wrong is told once and tried again.
 """
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often the sockets are looked at."""
 REGISTER_S = 10.0
+UNHEARD_S = 20.0
+"""How long nobody need listen; the kubelet takes up to ten seconds to call back."""
 OPTIONS = [("grpc.max_receive_message_length", LONGEST_MESSAGE * 4)]
 """The kubelet names every free device when it asks which we prefer."""
 
@@ -44,6 +48,8 @@ class Plugin(calls.DevicePluginServicer):
         self._offered: Sequence[Device] = ()
         self._message = wire.ListAndWatchResponse()
         self._changed = asyncio.Condition()
+        self._listeners = 0
+        self._unheard_since = 0.0
 
     async def offer(self, devices: Sequence[Device]) -> None:
         """All devices there are, from now on."""
@@ -104,12 +110,16 @@ class Plugin(calls.DevicePluginServicer):
                 options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
             )
             await calls.RegistrationStub(channel).Register(request, timeout=REGISTER_S)
-        self.is_registered = True
+        self.is_registered, self._unheard_since = True, time.monotonic()
 
     async def _wait_lost(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            while self._is_wanted() and self._sockets() == self._seen:  # noqa: ASYNC110 # files give no event
+            # Files give no event, so they are looked at again and again.
+            while self._is_wanted() and self._sockets() == self._seen and self._is_heard():  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
+
+    def _is_heard(self) -> bool:
+        return self._listeners > 0 or time.monotonic() - self._unheard_since < UNHEARD_S
 
     def _sockets(self) -> list[tuple[int, int]]:
         """Which files they are: a socket that was made anew has the old name and another identity."""
@@ -124,11 +134,16 @@ class Plugin(calls.DevicePluginServicer):
         self, request: wire.Empty, context: Context
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
         told = None
-        while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda told=told: self._message is not told)  # type: ignore[misc] # bound now
-                told = self._message
-            yield told
+        self._listeners += 1
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda told=told: self._message is not told)  # type: ignore[misc] # bound now
+                    told = self._message
+                yield told
+        finally:
+            self._listeners -= 1
+            self._unheard_since = time.monotonic()
 
     async def GetPreferredAllocation(  # noqa: N802 # the format's name
         self, request: wire.PreferredAllocationRequest, context: Context
