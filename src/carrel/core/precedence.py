@@ -2,8 +2,8 @@
 
 A booked pod that has room is bound within moments, one that has none gets its cards kept; in between, an opportunistic
 pod could slip in. So every question of such a pod is answered as if each booked pod that waits, and has room, had its
-cards already: the oldest first, each on the first node that takes it. It need not get these very cards. What counts is
-that something is left for it.
+cards already: the oldest first, each where cards are kept for it, else on the first node that takes it. It need not
+get these very cards. What counts is that something is left for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,11 +65,16 @@ class Precedence:
             for booked in waiting:
                 if self._ledger.shares_of(booked.holder.uid):
                     continue  # it is being bound
-                fitting = self._sieve.filter(booked.request, booked.nodes, booked.holder.uid).fitting
-                node = min(fitting, default="")
-                placement = place(self._ledger, booked.request, node, booked.holder.uid)
+                placement = self._place(booked)
                 if isinstance(placement, Placement):
                     for share in placement.shares(booked.holder):
                         self._ledger.hold(share)
                         shares.append(share)
         return shares
+
+    def _place(self, booked: Waiting) -> Placement | Refusal:
+        uid, cards = booked.holder.uid, map(self._ledger.card, self._ledger.kept_for(booked.holder.uid))
+        kept = {card.gpu.node for card in cards if card is not None}
+        fitting = self._sieve.filter(booked.request, booked.nodes, uid).fitting
+        node = min(fitting, key=lambda name: (name not in kept, name), default="")
+        return place(self._ledger, booked.request, node, uid)
