@@ -1,0 +1,142 @@
+"""Slots: what is promised where the kubelet chooses, and what is done about each reservation."""
+
+from dataclasses import replace
+
+import pytest
+
+from carrel.core.gpus import Gpu, MiB, Node
+from carrel.core.slots import (
+    LIFE,
+    WANTED,
+    Act,
+    PodSeen,
+    Reservation,
+    ReservationEvent,
+    ReservationState,
+    Sight,
+    Step,
+    as_slots,
+    next_step,
+)
+
+S = ReservationState
+HELD = Reservation(S.HELD, "GPU-a", "pod-1")
+LOST = Reservation(S.LOST, "GPU-a", "pod-1")
+DOUBLED = Reservation(S.DOUBLED, "GPU-a", "pod-1")
+CLOSING = Reservation(S.CLOSING, "GPU-a", "pod-1")
+
+
+def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
+    """`broken="b"`: the card GPU-b is not in use."""
+    gpus = [
+        Gpu(f"GPU-{letter}", "n1", index, model, MiB(memory), "island", 600, "XID 79" if letter == broken else "")
+        for index, (letter, memory, model) in enumerate(zip("abcd", memories, models * 2, strict=False))
+    ]
+    return Node("n1", tuple(gpus), kubelet_chooses=True)
+
+
+# --- the view of a node ----------------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_as_large_as_the_smallest_card_and_has_no_links() -> None:
+    node = as_slots(a_node(16276, 8138), {})
+
+    assert node.gpus == (Gpu("n1/0", "n1", 0, "V", MiB(8138)), Gpu("n1/1", "n1", 1, "V", MiB(8138)))
+
+
+def test_of_mixed_models_nobody_can_be_promised_one() -> None:
+    assert {gpu.model for gpu in as_slots(a_node(1, 1, models="VT"), {}).gpus} == {""}
+
+
+@pytest.mark.parametrize(
+    ("in_use", "usable"),
+    [
+        pytest.param({}, [True, False], id="nothing in use: one card, one slot"),
+        pytest.param({1: None}, [False, True], id="who has a slot has the card that is left"),
+        pytest.param({0: HELD}, [True, False], id="the slot of the healthy card is known"),
+        pytest.param({1: HELD}, [False, True], id="under whatever index"),
+        pytest.param({0: replace(HELD, card="GPU-b")}, [False, True], id="the slot of the broken card is known"),
+        pytest.param({0: replace(HELD, card="GPU-z")}, [False, True], id="its card is no longer reported"),
+    ],
+)
+def test_there_are_as_many_usable_slots_as_healthy_cards(
+    in_use: dict[int, Reservation | None], usable: list[bool]
+) -> None:
+    node = as_slots(a_node(100, 100, broken="b"), in_use)
+
+    assert [not gpu.unusable for gpu in node.gpus] == usable
+
+
+@pytest.mark.parametrize(
+    ("reservation", "is_open", "is_usable"),
+    [
+        pytest.param(WANTED, True, True, id="wanted"),
+        pytest.param(HELD, True, True, id="held"),
+        pytest.param(LOST, False, False, id="lost: nobody new comes to the node"),
+        pytest.param(DOUBLED, True, False, id="doubled: the slot is set aside"),
+        pytest.param(CLOSING, True, False, id="closing: the slot is not free yet"),
+    ],
+)
+def test_a_reservation_in_trouble_keeps_others_away(reservation: Reservation, is_open: bool, is_usable: bool) -> None:
+    node = as_slots(a_node(100, 100), {0: reservation})
+
+    assert (not node.unusable, not node.gpus[0].unusable) == (is_open, is_usable)
+    assert not node.gpus[1].unusable
+
+
+# --- what is next ----------------------------------------------------------------------------------------------------
+
+SAYS_A = PodSeen("pod-1", card="GPU-a")
+SAYS_B = PodSeen("pod-2", card="GPU-b")
+SILENT = PodSeen("pod-2")
+
+
+@pytest.mark.parametrize(
+    ("reservation", "pod", "more", "step"),
+    [
+        pytest.param(WANTED, None, {}, Act.CREATE, id="wanted, and there is none"),
+        pytest.param(WANTED, None, {"others_are_lost": True}, Act.WAIT, id="a lost card is to be had first"),
+        pytest.param(WANTED, SILENT, {}, Act.WAIT, id="it has not said anything yet"),
+        pytest.param(WANTED, replace(SILENT, is_stuck=True), {}, Act.DELETE, id="it never will"),
+        pytest.param(WANTED, replace(SILENT, is_finished=True), {}, Act.DELETE, id="it failed"),
+        pytest.param(WANTED, SAYS_A, {}, HELD, id="it says which card"),
+        pytest.param(
+            WANTED, SAYS_A, {"cards_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the card is another slot's"
+        ),
+        pytest.param(WANTED, PodSeen("p", card="GPU-z"), {}, Act.WAIT, id="a card that the node has not reported"),
+        pytest.param(WANTED, PodSeen("p", card="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
+        pytest.param(WANTED, replace(SAYS_A, is_going=True), {}, Act.WAIT, id="it is going already"),
+        pytest.param(HELD, SAYS_A, {}, Act.WAIT, id="all is well"),
+        pytest.param(HELD, PodSeen("pod-1"), {}, Act.WAIT, id="somebody took its word off it"),
+        pytest.param(HELD, None, {}, LOST, id="it is gone"),
+        pytest.param(HELD, replace(SAYS_A, is_going=True), {}, LOST, id="it is going"),
+        pytest.param(HELD, replace(SAYS_A, is_finished=True), {}, LOST, id="it was evicted"),
+        pytest.param(HELD, SILENT, {}, LOST, id="another pod has its name"),
+        pytest.param(HELD, PodSeen("pod-1", card="GPU-b"), {}, LOST, id="after a restart it has another card"),
+        pytest.param(LOST, None, {}, Act.CREATE, id="lost: it is made again"),
+        pytest.param(LOST, SAYS_B, {}, Act.DELETE, id="with another card: the next one may have the right one"),
+        pytest.param(LOST, SAYS_B, {"has_other_user": True}, DOUBLED, id="somebody else has the right one"),
+        pytest.param(LOST, replace(SAYS_A, uid="pod-2"), {}, replace(HELD, pod="pod-2"), id="with the right card"),
+        pytest.param(DOUBLED, SAYS_B, {"has_other_user": True}, Act.WAIT, id="as long as both are there"),
+        pytest.param(DOUBLED, SAYS_B, {}, LOST, id="the other one has gone"),
+        pytest.param(DOUBLED, None, {"has_other_user": True}, Act.CREATE, id="our pod keeps a card meanwhile"),
+        *(
+            pytest.param(
+                each, SAYS_A, {"is_needed": False}, replace(each, state=S.CLOSING), id=f"{each.state} unneeded"
+            )
+            for each in (WANTED, HELD, LOST, DOUBLED)
+        ),
+        pytest.param(CLOSING, SAYS_A, {"is_needed": False}, Act.DELETE, id="closing: it is told to go"),
+        pytest.param(CLOSING, replace(SAYS_A, is_going=True), {}, Act.WAIT, id="closing: it goes"),
+        pytest.param(CLOSING, None, {}, Act.DROP, id="closing: it is gone"),
+    ],
+)
+def test_one_step_at_a_time(reservation: Reservation, pod: PodSeen | None, more: dict[str, object], step: Step) -> None:
+    sight = replace(Sight(True, pod, frozenset({"GPU-a", "GPU-b"})), **more)  # type: ignore[arg-type] # named fields
+
+    assert next_step(reservation, sight) == step
+
+
+def test_from_closing_there_is_no_way_back() -> None:
+    """Whoever saw it closing must be able to rely on it: the pod is told to go after that."""
+    assert not [event for event in ReservationEvent if (S.CLOSING, event) in LIFE]
