@@ -1,9 +1,11 @@
 """Every page, in both themes, at every width: nothing that keeps somebody from using it."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from carrel.adapters.memory.http import serve
@@ -35,14 +37,20 @@ async def found_by_axe(page: Page) -> list[str]:
     return found
 
 
-async def test_axe_finds_nothing_serious_on_any_page(browser: Browser, tmp_path: Path) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """On a cluster, so that there is a map."""
     nodes = [a_node("n1", islands="aabb"), a_node("n2", cards=1, unusable="unhealthy: XID 79")]
     async with (
         a_lab(nodes, in_real_time=True) as lab,
         serve(lab.api) as api,
-        a_service(tmp_path, "--server", api.url) as url,
-        signed_in(browser, url, "ada", "platform-admin") as page,
+        a_service(tmp_path_factory.mktemp("booking"), "--server", api.url) as url,
     ):
+        yield url
+
+
+async def test_axe_finds_nothing_serious_on_any_page(browser: Browser, service: str) -> None:
+    async with signed_in(browser, service, "ada", "platform-admin") as page:
         await page.goto("/timeline")
         await page.get_by_role("button", name="Book", exact=True).click()
         await expect(page.get_by_role("status").first).to_contain_text("Booked.")

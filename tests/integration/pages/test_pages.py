@@ -48,6 +48,13 @@ async def test_a_stranger_is_sent_to_sign_in_and_back(opened: Opened, path: str)
     assert "/sign-in?back=" in answer.headers["location"]
 
 
+async def test_a_page_whose_session_has_ended_is_loaded_anew(opened: Opened) -> None:
+    """Else the page for signing in would appear inside the form that asked for a verdict."""
+    answer = await opened.nobody.get("/timeline/verdict", accept="text/html, */*", hx_request="true")
+
+    assert (answer.status, answer.headers["hx-refresh"]) == (401, "true")
+
+
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_member_sees_every_page_but_the_admins(member: Visitor, path: str) -> None:
     answer = await member.get(path)
@@ -212,7 +219,9 @@ async def test_a_day_before_the_end_a_banner_says_so(opened: Opened, member: Vis
 
 async def test_a_calendar_feed_is_shown_once_and_works(opened: Opened, member: Visitor) -> None:
     await book(member)
-    page = text_of(await member.send("/feed"))
+    made = await member.send("/feed")
+    page = text_of(made)
+    assert made.headers["cache-control"] == "no-store"
     address = re.search(r"<code>(/[^<]+)</code>", page)
     assert address is not None
 

@@ -51,7 +51,9 @@ class HomePage:
 
     async def make_feed(self, request: Request, person: CurrentPerson) -> Response:
         """The secret address is shown this once; making another revokes it."""
-        return await self._page(request, person, feed=await self._desk.booking.make_feed(person))
+        response = await self._page(request, person, feed=await self._desk.booking.make_feed(person))
+        response.headers["cache-control"] = "no-store"
+        return response
 
     async def _page(self, request: Request, person: Person, feed: str = "") -> Response:
         looking, now = self._desk.looking, self._desk.now()

@@ -19,6 +19,8 @@ from carrel.adapters.pages.timeline_page import TimelinePage
 from carrel.adapters.pages.usage_page import UsagePage
 from carrel.adapters.problems import PROBLEM_JSON
 
+SEE_OTHER = 303
+
 
 def install_pages(app: FastAPI, desk: PagesDesk) -> None:
     """Last of all: the pages want to know who looks, and show what others refuse."""
@@ -46,6 +48,9 @@ def _say_no_in_pages(app: FastAPI, shell: Shell) -> None:
 def _paged(answer: Callable[..., Any], shell: Shell) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answered(request: Request, error: Exception) -> Response:
         response: Response = await answer(request, error)
+        if "hx-request" in request.headers and response.status_code == SEE_OTHER:
+            # A part of a page cannot show where to sign in: the whole page is loaded anew, and is sent there.
+            return Response(status_code=401, headers={"hx-refresh": "true"})
         wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
         if not wants_page or response.headers.get("content-type") != PROBLEM_JSON:
             return response
