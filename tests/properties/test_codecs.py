@@ -112,7 +112,9 @@ def records(draw: st.DrawFn) -> carrel.CardRecord:
     states = st.sampled_from([ShareState.ASSUMED, ShareState.ASSIGNED, ShareState.RELEASING])
     shared = st.lists(st.builds(Share, holders, st.just(gpu), MEMORY, states), unique_by=lambda share: share.holder.uid)
     whole = st.builds(Share, holders, st.just(gpu), st.none(), states).map(lambda share: [share])
-    return carrel.CardRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)), draw(st.none() | holders))
+    record = carrel.CardRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)))
+    victims = st.lists(holders, unique_by=lambda holder: holder.uid, max_size=3)
+    return record.keeping(draw(holders), draw(victims)) if draw(st.booleans()) else record
 
 
 @given(records(), MOMENTS)

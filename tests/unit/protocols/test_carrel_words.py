@@ -68,6 +68,7 @@ def test_a_shared_card_is_recorded_on_its_lease() -> None:
             Share(Holder("uid-2", "lab/serve"), "GPU-a", MiB(4069)),
         ),
         kept_for=Holder("uid-3", "lab/urgent"),
+        kept_from=(Holder("uid-2", "lab/serve"),),
     )
     written = carrel.write_lease(record, "carrel-system", NOW)
     assert written == {
@@ -81,12 +82,23 @@ def test_a_shared_card_is_recorded_on_its_lease() -> None:
                 "carrel.dev/gpu": "GPU-a",
                 "carrel.dev/shares": '{"uid-1":{"pod":"lab/train","state":"assigned","mib":8138},'
                 '"uid-2":{"pod":"lab/serve","state":"assumed","mib":4069}}',
-                "carrel.dev/kept-for": '{"uid":"uid-3","pod":"lab/urgent"}',
+                "carrel.dev/kept-for": '{"uid":"uid-3","pod":"lab/urgent","from":{"uid-2":"lab/serve"}}',
             },
         },
         "spec": {"renewTime": "2025-06-01T08:00:00.000000Z"},
     }
     assert carrel.read_lease(lease(written)) == record
+
+
+def test_who_has_to_give_a_card_back_is_forgotten_with_whom_it_is_kept_for() -> None:
+    booked, victim = Holder("uid-3", "lab/urgent"), Holder("uid-2", "lab/serve")
+    kept = CardRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),)).keeping(booked, [victim])
+
+    assert kept.without("uid-2") == CardRecord("node-a", 0, "GPU-a", kept_for=booked)
+    assert kept.without("uid-3").kept_from == ()
+    assert kept.kept_for_nobody() == CardRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),))
+    mine = Share(booked, "GPU-a", MiB(1))
+    assert kept.taking(mine, "mark").given_back("uid-3", "mark") == kept, "a bind that failed changes nothing of it"
 
 
 def test_a_whole_card_has_a_holder_as_the_peers_write_it() -> None:
