@@ -37,28 +37,39 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def _is_ready(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+        return bool(answer.status == 200)
+
+
 class CarrelCluster:
     def __init__(self, api: ApiServer) -> None:
         self.api = api
         self._port = _free_port()
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
-        config = scheduler_config(f"1.{api.minor}", Extender(f"http://127.0.0.1:{self._port}", timeout_s=150))
-        api.start_scheduler("gpu-scheduler", config["extenders"])
+        self._start_scheduler("gpu-scheduler", self._port)
 
-    def start_extender(self) -> Process:
+    def start_extender(self, name: str = "extender", port: int = 0) -> Process:
+        port = port or self._port
         command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
-        process = self.api.start("extender", [*command, "--port", str(self._port)])
-        process.wait_until("ready", self._is_ready)
+        process = self.api.start(name, [*command, "--port", str(port)])
+        process.wait_until("ready", lambda: _is_ready(port))
         return process
+
+    def start_another_scheduler(self, name: str) -> None:
+        """A kube-scheduler with an extender of its own, beside the others."""
+        port = _free_port()
+        self.start_extender(f"extender-of-{name}", port)
+        self._start_scheduler(name, port)
+
+    def _start_scheduler(self, name: str, port: int) -> None:
+        config = scheduler_config(f"1.{self.api.minor}", Extender(f"http://127.0.0.1:{port}", timeout_s=150))
+        self.api.start_scheduler(name, config["extenders"])
 
     def start_controller(self, *options: str | Path) -> Process:
         command = [sys.executable, "-m", "carrel", "controller", "--port", "0", *options]
         return self.api.start("controller", command)
-
-    def _is_ready(self) -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
-            return bool(answer.status == 200)
 
     # --- what the cluster says, read anew ----------------------------------------------------------------------------
 

@@ -202,6 +202,27 @@ def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_card_is_ove
                 assert ids in ("2,3", "4,5"), "a claim of two cards lies in one island"
 
 
+def test_two_schedulers_with_an_extender_each_share_the_cards_and_oversubscribe_none(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
+    cluster = cluster_of_carrel
+    cluster.start_another_scheduler("gpu-scheduler-b")
+    quarters = sum(4 * len(node.gpus) for node in EXAMPLES)
+    with namespace(cluster.api) as ours:
+        for number in range(2 * quarters):
+            manifest = a_pod(f"quarter-{number}", "n1,n2,n3", {"gpu-memory": "4069"})
+            manifest["spec"]["schedulerName"] = ("gpu-scheduler", "gpu-scheduler-b")[number % 2]
+            create(cluster.api, ours, manifest)
+
+        eventually(lambda: all_run(cluster, ours, quarters), limit_s=180)
+
+        check_the_books(cluster, ours)
+        cards = {
+            card: shares for card, shares in cluster.held().items() if card.partition("-")[0] in ("n1", "n2", "n3")
+        }
+        assert [len(shares) for shares in cards.values()] == [4] * 6, "every card is full to the last MiB"
+
+
 def test_the_ledger_that_is_rebuilt_from_the_cluster_is_sound(cluster_of_carrel: CarrelCluster) -> None:
     async def read() -> Carrel:
         client = Client(HttpTransport(access_to(cluster_of_carrel.api.kubeconfig, {})))
