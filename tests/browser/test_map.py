@@ -41,6 +41,10 @@ async def test_a_card_fills_when_a_pod_starts_and_says_whose_it_is(browser: Brow
         pods = page.get_by_role("region", name="Pods on this card")
         await expect(pods).to_contain_text("lab/train")
         await expect(pods).to_contain_text("ada@lab.example")
+
+        second = await lab.pod("eval", limits={"aliyun.com/gpu-mem": "1000"})
+        assert await scheduler.bind(second, "n1") is None
+        await expect(pods).to_contain_text("lab/eval")
         await page.goto("/")
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
 

@@ -289,7 +289,11 @@ def _bar(bar: Bar, boxes: Iterable[tuple[float, float]], window: Window) -> Iter
             f'<svg class="bar {bar.kind.value}" x="{left:.3f}%" y="{y:g}" width="{width:.3f}%" height="{height:g}">'
             f'<title>{escape(bar.title)}</title><rect width="100%" height="100%" rx="3"/>{label}</svg>'
         )
-        yield f'<a href="{escape(bar.link)}" aria-label="{escape(bar.title)}">{piece}</a>' if bar.link else piece
+        if bar.link:
+            # Only one's own bookings are stops of the tab key: an admin would have to pass hundreds of others.
+            stop = "" if bar.kind is Kind.MINE else ' tabindex="-1"'
+            piece = f'<a href="{escape(bar.link)}"{stop} aria-label="{escape(bar.title)}">{piece}</a>'
+        yield piece
 
 
 def _now(window: Window, now: datetime, height: int) -> Iterable[str]:

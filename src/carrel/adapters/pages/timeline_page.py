@@ -256,7 +256,7 @@ def _bar(record: BookingRecord, person: Person) -> Bar:
         cards=booking.cards,
         label=name if booking.cards == 1 else f"{name} · {booking.cards}",
         title=f"{'You' if is_mine else booking.user}: {amount} of {phrases.model(booking.model)}, {length}",
-        link=f"/bookings/{booking.id}" if is_mine else "",
+        link=f"/bookings/{booking.id}" if is_mine or person.is_lab_admin else "",
         is_share=booking.share,
     )
 

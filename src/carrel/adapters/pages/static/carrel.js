@@ -46,6 +46,12 @@
     };
     document.body.addEventListener("htmx:sseOpen", () => say(false));
     document.body.addEventListener("htmx:sseError", () => say(true));
+    // Who chose a card wants to see it; who only looks is not moved when it changes.
+    document.body.addEventListener("htmx:afterSwap", (event) => {
+      const { target, requestConfig } = event.detail; // what the stream changes has neither
+      const why = requestConfig && requestConfig.triggeringEvent;
+      if (target && target.id === "card" && why && why.type === "click") target.scrollIntoView({ block: "nearest" });
+    });
   }
 
   // --- the timeline ----------------------------------------------------------------------------------------------
