@@ -1,12 +1,15 @@
-"""The webhook's answer is settled: who asks again with the answer gets the same, and every patch applies.
+"""The webhook's answer is settled (who asks again with it gets the same), its patch applies, and nothing breaks it.
 
 `CARREL_SWEEP=1` looks at 10,000 pods instead of a few hundred.
 """
 
 import asyncio
+import copy
+import json
 import os
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +18,7 @@ from carrel.protocols.handover import HandOver, Phase, Why
 from carrel.protocols.seal import Seal
 from carrel.usecases.admit import Policy
 from tests.kit.any_pod import any_pod
-from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Told, World
+from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Told, World, review
 
 RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-1")
 USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
@@ -60,3 +63,41 @@ def _never_sees_more_than_its_own(told: Told) -> None:
     for container in (*told.object["spec"]["containers"], *told.object["spec"].get("initContainers", [])):
         seen = told.env_of(container).get("NVIDIA_VISIBLE_DEVICES", "the plugin's")
         assert seen in ("void", "none", "the plugin's") or "carrel.dev/" in seen
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=PODS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.randoms(use_true_random=False), st.sampled_from(("CREATE", "UPDATE", "DELETE")), JSON)
+def test_whatever_stands_anywhere_in_a_review_is_answered(random: Random, operation: str, anything: Any) -> None:
+    subresource = random.choice(("", "status", "ephemeralcontainers", "binding"))
+    pod, old = any_pod(random), any_pod(random)
+    pod["spec"]["ephemeralContainers"] = [{"name": "debug", "env": []}]
+    question = review(pod, old=old, operation=operation, subresource=subresource)
+    for _ in range(random.randint(1, 2)):
+        _put_somewhere(random, question, anything)
+    desk, body = World(desk=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).reviews(), json.dumps(question).encode()
+
+    for answer in (desk.mutate, desk.validate):
+        status, said = asyncio.run(answer(body))
+        assert status in (200, 400), said
+        assert json.loads(said)
+
+
+def _put_somewhere(random: Random, place: Any, anything: Any) -> None:
+    while True:
+        key = random.choice(list(place) if isinstance(place, dict) else list(range(len(place))))
+        inside = place[key]
+        if not isinstance(inside, dict | list) or not inside or random.random() < 0.25:
+            place[key] = copy.deepcopy(anything)
+            return
+        place = inside

@@ -33,9 +33,9 @@ from carrel.protocols.kubernetes.admission import AdmissionRequest
 from carrel.protocols.kubernetes.pods import subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.maia import Revocable
-from carrel.protocols.malformed import Malformed
 from carrel.protocols.on_cpu import ASKED, on_cpu
 from carrel.protocols.protected import is_protected_annotation, is_protected_label
+from carrel.protocols.reading import Field
 from carrel.protocols.seal import ADMITTED, Seal
 from carrel.usecases.identify import Introduction
 
@@ -118,9 +118,10 @@ class Admission:
             if self._policy.hides_from_everybody:
                 draft.each_container(visibility.hidden)
             return draft.answer("untouched")
-        no = wish if isinstance(wish, Refusal) else self._stands_outside(pod)
-        if isinstance(wish, Refusal) or no is not None:
-            return Answer("refused", refused=str(no), code=422)
+        if isinstance(wish, Refusal):
+            return _refused(wish)
+        if (outside := self._stands_outside(pod)) is not None:
+            return _refused(outside)
         record = next(filter(None, map(self._known.handed_over, draft.owners())), None)
         if record is not None:
             draft.take_gpu(handover.write_handed_over(HandedOver(record.decided, record.why, record.uid)))
@@ -135,7 +136,7 @@ class Admission:
             )
         standing = None
         if user and self._known.desk is not None:
-            standing = await self._standing(self._known.desk, Person(user, request.namespace), wish, draft)
+            standing = await self._standing(self._known.desk, _Person(user, request.namespace), wish, draft)
             if standing.tier is Tier.OPPORTUNISTIC and await self._must_do_without(self._known.desk, wish, draft):
                 draft.take_gpu({})
                 return draft.answer("cpu", "runs without a GPU: no card is free, and no booking is active")
@@ -160,7 +161,7 @@ class Admission:
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
-    async def _standing(self, desk: BookingDesk, person: "Person", wish: "_Wish", draft: "_Draft") -> "_Standing":
+    async def _standing(self, desk: BookingDesk, person: "_Person", wish: "_Wish", draft: "_Draft") -> "_Standing":
         heard = await desk.verdict(person.name, person.namespace)
         draft.warn_of(heard)
         booking = heard.said
@@ -203,7 +204,7 @@ class Admission:
         if not isinstance(wish, _Wish) or not new.get("spec"):
             return UNTOUCHED
         sight = visibility.sight_of(pod, wish.dialect, wish.containers)
-        here = {each.get("name") for each in (old.get("spec") or {}).get("ephemeralContainers") or ()}
+        here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [
             each  # those that are here already must stay as they are
             if each.get("name") in here
@@ -233,7 +234,7 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class _Person:
     name: str
     namespace: str
 
@@ -349,11 +350,12 @@ def _no_claim(namespace: str, name: str) -> None:
     return None
 
 
+def _refused(why: Refusal) -> Answer:
+    return Answer("refused", refused=str(why), code=422)
+
+
 def _map(thing: Mapping[str, Any], group: str) -> Mapping[str, Any]:
-    found = (thing.get("metadata") or {}).get(group) or {}
-    if not isinstance(found, dict):
-        raise Malformed("the object", f"metadata.{group}", found, "a map")
-    return found
+    return Field(thing, "the object")["metadata"][group].object()
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

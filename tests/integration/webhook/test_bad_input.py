@@ -96,3 +96,30 @@ async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
 
     assert told.allowed, told.message
     assert (await world.make(told.object)).patch == []
+
+
+@pytest.mark.parametrize("part", ["object", "oldObject"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param({"metadata": []}, id="metadata of another shape"),
+        pytest.param({"metadata": {"annotations": "x"}}, id="text for annotations"),
+        pytest.param({"metadata": {"labels": [1]}}, id="a list of labels"),
+    ],
+)
+async def test_an_update_of_no_known_shape_is_refused(part: str, broken: Any) -> None:
+    question = review(a_pod(GPU), old=a_pod(GPU), operation="UPDATE")
+    question["request"][part] = broken
+    status, said = await World().reviews().validate(json.dumps(question).encode())
+
+    assert status == 200 and not json.loads(said)["response"]["allowed"]
+
+
+@pytest.mark.parametrize("spec", ["x", {"ephemeralContainers": "x"}, {"ephemeralContainers": [None, "y"]}])
+async def test_a_running_pod_of_no_known_shape_is_refused_a_new_container(spec: Any) -> None:
+    new = {**a_pod(GPU), "spec": {**a_pod(GPU)["spec"], "ephemeralContainers": [{"name": "debug"}]}}
+    question = review(new, old={"spec": spec}, operation="UPDATE", subresource="ephemeralcontainers")
+    status, said = await World().reviews().mutate(json.dumps(question).encode())
+
+    response = json.loads(said)["response"]
+    assert status == 200 and not response["allowed"] and response["status"]["message"]
