@@ -18,6 +18,7 @@ from tests.e2e.carrel_cluster import OURS, CarrelCluster
 from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
 
 MEM, COUNT, WHOLE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "nvidia.com/gpu"
+TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}]
 TELL = "env | grep -E '^(NVIDIA|CUDA|ALIYUN|CGPU)' | sort; echo told; sleep 3600"
 AGENT = "system:serviceaccount:carrel:carrel-agent"
 
@@ -26,7 +27,7 @@ class CarrelNode(CarrelCluster):
     def __init__(self, node: Node) -> None:
         self.node = node
         self.cards = node.api.run.data / "cards.yaml"
-        self.simulate([{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}])
+        self.simulate(TWO_CARDS)
         self.agent = self.start_agent()
         eventually(lambda: self.allocatable(MEM) == 32552)
         super().__init__(node.api)
@@ -36,21 +37,13 @@ class CarrelNode(CarrelCluster):
         draft.write_text(yaml.safe_dump({"cards": list(cards)}))
         draft.rename(self.cards)
 
-    def start_agent(self) -> Process:
+    def start_agent(self, *more: str) -> Process:
         """With the rights of its ServiceAccount, and no more."""
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         kubeconfig = self.node.api.kubeconfig_of(AGENT, groups)
-        options: list[str | Path] = [
-            "--kubeconfig",
-            kubeconfig,
-            "--node-name",
-            self.node.name,
-            "--simulate",
-            self.cards,
-            "--port",
-            "0",
-        ]
-        command = self.node.namespace.inside(sys.executable, "-m", "carrel", "agent", *options)
+        options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
+        program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.cards)
+        command = self.node.namespace.inside(*program, *options, *more)
         return self.node.api.start("agent", command)
 
     def kill_agent(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.carrel_node import COUNT, MEM, WHOLE, CarrelNode, a_pod, carrel_node, reading_its_cards
+from tests.e2e.carrel_node import COUNT, MEM, TWO_CARDS, WHOLE, CarrelNode, a_pod, carrel_node, reading_its_cards
 from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
 
@@ -168,6 +168,28 @@ def test_a_card_that_turns_unhealthy_is_withdrawn_and_returns(carrel: CarrelNode
 
         eventually(lambda: carrel.allocatable(MEM) == 32552)
         wait_for_phase(carrel.api, ours, "wants-two", "Running")
+
+
+def test_eight_cards_of_80_gib_fit_in_units_of_4_mib_and_a_scheduler_with_another_unit_keeps_away(
+    carrel: CarrelNode,
+) -> None:
+    with namespace(carrel.api) as ours:
+        carrel.simulate([{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}])
+        eventually(lambda: "give every door of the cluster --memory-unit 4MiB" in carrel.status().get("message", ""))
+        eventually(lambda: (carrel.allocatable(MEM), carrel.allocatable(COUNT)) == (0, 8))
+
+        carrel.kill_agent()
+        carrel.agent = carrel.start_agent("--memory-unit", "4MiB")
+        eventually(lambda: carrel.allocatable(MEM) == 163840)
+        create(carrel.api, ours, a_pod("waits", {MEM: "2048"}))
+        why = "its agent counts memory in 4MiB, the scheduler in MiB; give all doors the same --memory-unit"
+        eventually(lambda: why in str(carrel.pods(ours)["waits"]["status"]))
+
+        carrel.kill_agent()
+        carrel.simulate(TWO_CARDS)
+        carrel.agent = carrel.start_agent()
+        eventually(lambda: carrel.allocatable(MEM) == 32552)
+        wait_for_phase(carrel.api, ours, "waits", "Running")
 
 
 def test_a_restarted_kubelet_and_a_killed_agent_change_nothing_for_pods_that_run(carrel: CarrelNode) -> None:
