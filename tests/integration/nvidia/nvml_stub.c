@@ -6,6 +6,7 @@
  *     card <uuid> <bus id> <MiB> <processes> <name with spaces>    in the order of their indices
  *     lost <card>                                                  it does not answer any more
  *     remap <card>                                                 memory rows wait for a reset
+ *     mig <card>                                                   it is cut into slices
  *     link <card> <bus id of the other end>                        NVLink, 25,000 MB/s each way
  *     xid <card> <number>                                          an error; each is told once
  *
@@ -28,7 +29,7 @@ typedef struct {
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
     unsigned long long mib;
     unsigned processes, links;
-    int lost, remap;
+    int lost, remap, mig;
 } Card;
 
 static struct { Card cards[CARDS]; int count, gone, xids, xid_card[XIDS], xid[XIDS]; } now;
@@ -48,6 +49,7 @@ static void look(void) {
             now.cards[now.count++] = card;
         if (sscanf(line, "lost %d", &index) == 1) now.cards[index].lost = 1;
         if (sscanf(line, "remap %d", &index) == 1) now.cards[index].remap = 1;
+        if (sscanf(line, "mig %d", &index) == 1) now.cards[index].mig = 1;
         if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.cards[index].ends[now.cards[index].links++], end);
         if (sscanf(line, "xid %d %d", &index, &number) == 2) { now.xid_card[now.xids] = index; now.xid[now.xids++] = number; }
     }
@@ -139,4 +141,5 @@ int nvmlDeviceGetRemappedRows(void *handle, unsigned *right, unsigned *wrong, un
     *pending = card->remap;
     return OK;
 }
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) { CARD *current = *pending = card->mig; return OK; }
 #endif

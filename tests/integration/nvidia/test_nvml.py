@@ -150,9 +150,18 @@ def test_a_card_with_a_critical_error_is_unusable_until_it_was_quiet_for_a_while
         assert see.unusable() == [""] * 4
 
 
-def test_a_card_that_needs_a_reset_is_unusable_until_it_had_one(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + "remap 1\n") as see:
-        assert see.unusable() == ["", "memory rows are to be remapped: reset the card", "", ""]
+@pytest.mark.parametrize(
+    ("fact", "why"),
+    [
+        pytest.param("remap 1\n", "memory rows are to be remapped: reset the card", id="a card that needs a reset"),
+        pytest.param("mig 1\n", "it is cut into MIG slices, which Carrel does not manage", id="a card that is sliced"),
+    ],
+)
+def test_a_card_that_nobody_can_have_is_unusable_until_it_is_mended(
+    libraries: dict[str, Path], tmp_path: Path, fact: str, why: str
+) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + fact) as see:
+        assert see.unusable() == ["", why, "", ""]
         see.machine(FOUR)
         assert see.unusable() == [""] * 4
 

@@ -30,8 +30,8 @@ class Seen:
     """Both ways, over all links together: what data sheets call the card's bandwidth."""
     numa_node: int | None
     processes: int
-    needs_reset: str
-    """Why the driver wants the card to be reset. Empty: it does not."""
+    trouble: str
+    """Why nobody can have the whole card as it is. Empty: it is well."""
 
 
 def look_at(handle: Any, sysfs: Path) -> Seen:
@@ -46,7 +46,7 @@ def look_at(handle: Any, sysfs: Path) -> Seen:
         bandwidth_gbps=bandwidth,
         numa_node=_numa_node(sysfs, address),
         processes=len(said(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
-        needs_reset=_needs_reset(handle),
+        trouble=_trouble(handle),
     )
 
 
@@ -120,11 +120,11 @@ def _numa_node(sysfs: Path, address: str) -> int | None:
     return number if number >= 0 else None
 
 
-def _needs_reset(handle: Any) -> str:
-    rows = said(pynvml.nvmlDeviceGetRemappedRows, handle)
-    if rows is None:
-        return ""
-    _, _, is_pending, has_failed = rows
+def _trouble(handle: Any) -> str:
+    mig, _ = said(pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+    _, _, is_pending, has_failed = said(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
+    if mig:
+        return "it is cut into MIG slices, which Carrel does not manage"
     if has_failed:
         return "memory rows could not be remapped"
     return "memory rows are to be remapped: reset the card" if is_pending else ""

@@ -114,7 +114,7 @@ class NvmlMachine:
             memory=MiB(card.memory_mib),
             island=island,
             bandwidth_gbps=card.bandwidth_gbps if island else 0,
-            unusable=card.needs_reset or self._error_of(card.uuid),
+            unusable=card.trouble or self._error_of(card.uuid),
             numa_node=card.numa_node,
         )
 
