@@ -19,9 +19,9 @@ from starlette.routing import Route
 
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import ClusterError
+from carrel.ports.terminator import PodTerminator
 from carrel.protocols import Malformed, maia
 from carrel.protocols.reading import Field
-from carrel.usecases.terminate import Terminator
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ LARGEST_BODY = 16 * 1024
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def terminator_app(terminator: Terminator, token: str) -> Starlette:
+def terminator_app(terminator: PodTerminator, token: str) -> Starlette:
     """An empty token: nobody needs one."""
 
     async def random_delete(_: Request) -> Response:
