@@ -27,8 +27,8 @@ def last(free: Sequence[str]) -> str:
     return free[-1]
 
 
-def coexisting(name: str, cards: int = 2, memory: int = 16276, **more: object) -> Node:
-    return replace(a_node(name, cards, memory, **more), kubelet_chooses=True)
+def coexisting(name: str, cards: int = 2, memory: int = 16276) -> Node:
+    return replace(a_node(name, cards, memory), kubelet_chooses=True)
 
 
 class Kubelet:

@@ -108,7 +108,7 @@ class BadDay:
 
     async def _schedule(self, replica: Replica, name: str) -> None:
         pod = replica.pods.store.get(name, "lab")
-        if pod is not None and replica.scheduling.filter(pod, ["n1"]).fitting:
+        if pod is not None and replica.filter(pod, ["n1"]).fitting:
             with contextlib.suppress(ClusterError):
                 self.binds += await replica.scheduling.bind(pod, "n1") is None
 
@@ -137,7 +137,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
         for _ in range(4):
             binding: list[asyncio.Task[object]] = []
             for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
-                if replica.scheduling.filter(pod, ["n1"]).fitting:
+                if replica.filter(pod, ["n1"]).fitting:
                     binding.append(asyncio.create_task(replica.scheduling.bind(pod, "n1")))
             for _ in range(60):
                 await replica.collector.collect()
@@ -149,7 +149,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
             lab.clock.now += timedelta(minutes=4)  # whatever was half done has had its time
         replica.books.ledger.audit()
         waiting = [pod for pod in replica.pods.store if not pod.spec.node_name]
-        assert not [pod.metadata.name for pod in waiting if replica.scheduling.filter(pod, ["n1"]).fitting]
+        assert not [pod.metadata.name for pod in waiting if replica.filter(pod, ["n1"]).fitting]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

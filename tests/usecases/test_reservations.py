@@ -11,7 +11,8 @@ import pytest
 
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json, MergePatch, NotFound
-from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.usecases.copies import Copies
 from tests.kit.coexist import (
     RESERVATIONS,
     Kubelet,
@@ -101,8 +102,7 @@ async def a_scene(cards: int = 2, **more: Any) -> AsyncIterator[Scene]:
 
 async def test_two_halves_share_the_card_that_the_reservation_pod_reported_and_a_third_gets_another() -> None:
     async with a_scene() as scene:
-        for name in ("a", "b", "c"):
-            await scene.runs(name, annotations=HALF)
+        uids = {name: (await scene.runs(name, annotations=HALF))["metadata"]["uid"] for name in ("a", "b", "c")}
 
         assert [await scene.card_of(name) for name in "abc"] == ["GPU-n1-1", "GPU-n1-1", "GPU-n1-0"]
         pods = await reservation_pods(scene.lab)
@@ -112,6 +112,7 @@ async def test_two_halves_share_the_card_that_the_reservation_pod_reported_and_a
             "carrel.dev/devices": "GPU-n1-1",
             "carrel.dev/slots": "n1/0",
             "received-resource-type": "Fraction",
+            "runai/shared-gpu-configmap": f"a-{uids['a'][:7]}-shared-gpu",
         }
 
 
@@ -334,3 +335,35 @@ async def test_a_forged_word_on_a_users_pod_is_no_reservation() -> None:
         assert await scene.lab.client.get(PODS, "forged", "lab")
         with pytest.raises(NotFound):
             await scene.lab.client.get(LEASES, "gpu-n1-0", "carrel")
+
+
+async def test_kais_tools_find_the_group_and_the_card_of_a_fraction_pod() -> None:
+    async with a_scene() as scene:
+        pod = await scene.runs("a", annotations={**HALF, "gpu-fraction-num-devices": "2"})
+        await scene.catch_up()
+        copies = Copies(scene.carrel.cluster, scene.carrel.books, scene.carrel.ask_of)
+
+        seen = await scene.carrel.sees(pod)
+        for _ in range(2):  # also after a crash in between
+            assert await copies.write(seen)
+
+        labels = (await scene.lab.client.get(PODS, "a", "lab"))["metadata"]["labels"]
+        assert labels == {"runai-gpu-group/gpu-n1-0": "gpu-n1-0", "runai-gpu-group/gpu-n1-1": "gpu-n1-1"}
+        prefix = (await scene.lab.annotations("a"))["runai/shared-gpu-configmap"]
+        for name in (f"{prefix}-0", f"{prefix}-0-evar"):
+            written = await scene.lab.client.get(CONFIG_MAPS, name, "lab")
+            assert written["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+            assert written["data"] == {
+                "NVIDIA_VISIBLE_DEVICES": await scene.card_of("a"),
+                "RUNAI-VISIBLE-DEVICES": await scene.card_of("a"),
+                "RUNAI_NUM_OF_GPUS": "0.50",
+                "GPU_PORTION": "0.50",
+            }
+
+
+async def test_what_a_user_writes_on_a_pod_makes_no_config_map() -> None:
+    async with a_scene() as scene:
+        forged = {**HALF, "carrel.dev/slots": "n1/0", "runai/shared-gpu-configmap": "kube-root-ca.crt"}
+        seen = await scene.carrel.sees(await scene.lab.pod("forged", annotations=forged))
+
+        assert not await Copies(scene.carrel.cluster, scene.carrel.books, scene.carrel.ask_of).write(seen)

@@ -10,7 +10,10 @@ from carrel.protocols import carrel, gpuclaim, gpushare, kai
 from carrel.protocols.asks import Ask, Dialect, Terms
 
 
-def annotations(ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms) -> dict[str, str]:
+def annotations(
+    ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms, config_maps: str = ""
+) -> dict[str, str]:
+    """`config_maps` is the prefix of those that KAI's tools read, where there will be any."""
     notes = carrel.write_devices([gpu.uuid for gpu in placement.gpus])
     by_container = placement.by_container()
     if ask.dialect is Dialect.NVIDIA and len(by_container) > 1:
@@ -22,7 +25,7 @@ def annotations(ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms
     elif ask.dialect is Dialect.GPUCLAIM:
         notes |= gpuclaim.write_allocated([gpu.index for gpu in placement.gpus])
     elif ask.dialect is Dialect.KAI:
-        notes |= kai.received(fraction=ask.request.amount != WHOLE)
+        notes |= kai.received(ask.request.amount != WHOLE, config_maps)
     return notes
 
 

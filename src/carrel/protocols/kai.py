@@ -42,6 +42,9 @@ GPU_GROUP = "runai-gpu-group"
 WRITTEN = (RECEIVED_TYPE, CONFIG_MAP_PREFIX)
 """What only a scheduler writes in a pod's annotations."""
 
+_LONGEST_OWNER = 200
+"""The name of a ConfigMap has room for so much of a pod's."""
+
 # Both of the peer's parsers must take it: Go's ParseFloat, which knows no suffixes, and Kubernetes' quantities.
 _NUMBER = re.compile(r"[0-9.]+([eE][+-]?[0-9]+)?", re.ASCII)
 
@@ -134,6 +137,11 @@ class SharedGpu:
 def config_map_prefix(owner: str, chance: str) -> str:
     """`chance` is seven random letters and digits."""
     return f"{owner}-{chance}-shared-gpu"
+
+
+def prefix_for(pod: str, uid: str) -> str:
+    """Always the same for a pod, so that writing its ConfigMaps twice is writing them once."""
+    return config_map_prefix(pod[:_LONGEST_OWNER], uid[:7])
 
 
 def received(fraction: bool, prefix: str = "") -> dict[str, str]:

@@ -30,7 +30,7 @@ from carrel.ports.cluster import (
     Unavailable,
     Unknown,
 )
-from carrel.protocols import Malformed, carrel, given
+from carrel.protocols import Malformed, carrel, given, kai
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
@@ -182,7 +182,7 @@ class Scheduling:
         if ask.request.gang is None and self._cards.held_for(holder.uid) > LATEST_BINDING_S:
             await self._cards.give_back(holder.uid)
             return Refusal(f"{holder} had its cards too long ago to be bound with them")
-        notes = self._notes(ask, placement)
+        notes = self._notes(ask, placement, holder)
         if isinstance(notes, Refusal):
             await self._cards.give_back(holder.uid)
             return notes
@@ -223,18 +223,20 @@ class Scheduling:
         really = place(self._books.ledger, ask.request, node, holder.uid)
         return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
 
-    def _notes(self, ask: Ask, placement: Placement) -> dict[str, str] | Refusal:
+    def _notes(self, ask: Ask, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What the pod is told of its cards."""
         slots: dict[str, str] = {}
+        config_maps = ""
         if self._books.kubelet_chooses(placement.node):
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if ask.request.by_kubelet:
                 return slots  # which cards they are, the kubelet decides when the pod starts
+            config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
         behind = self._books.cards_behind(placement)
         if behind is None:
             return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
         assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
-        return given.annotations(ask, behind, assumed_at_ns, self._around.terms) | slots
+        return given.annotations(ask, behind, assumed_at_ns, self._around.terms, config_maps) | slots
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""

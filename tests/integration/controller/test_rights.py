@@ -9,9 +9,11 @@ import pytest
 from carrel.adapters.certificates import Shown
 from carrel.adapters.kube.client import Client
 from carrel.adapters.kube.leader import Candidate, Election
+from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.memory import EmbeddedApi
 from carrel.adapters.memory.auth import ADMIN
 from carrel.adapters.memory.calls import call_of
+from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.core.reasons import Refusal
 from carrel.core.shares import Holder
@@ -32,10 +34,12 @@ from carrel.protocols.kubernetes.resources import (
     VALIDATING_WEBHOOKS,
 )
 from carrel.usecases.claims import Claims, Knowledge
+from carrel.usecases.copies import Copies
 from carrel.usecases.hand_over import End
 from carrel.usecases.observe import KnownLease
 from carrel.usecases.tell import Telling, waiting_note
 from tests.kit.agent import an_agent
+from tests.kit.coexist import Kubelet, coexisting, open_for_reservations
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
@@ -129,6 +133,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
         await _write_a_claim(lab, carrel)
         await _wake(lab, carrel)
         await _revoke(lab, carrel)
+        await _reserve(lab, carrel)
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
@@ -175,6 +180,25 @@ async def _tell(lab: Lab, carrel: Replica) -> None:
     for reason in ("first", "second", "first"):
         assert await telling.tell(pod, waiting_note(Refusal(reason)))
         lab.clock.now += timedelta(minutes=1)
+
+
+async def _reserve(lab: Lab, carrel: Replica) -> None:
+    """Makes a reservation pod where the kubelet chooses, believes it, and writes KAI's words on who shares the card."""
+    node = coexisting("n3", cards=1)
+    await Kubelets(lab.client, [node], Mirror(lab.client).watch(PODS), lab.clock).announce()
+    await open_for_reservations(lab)
+    kubelet = Kubelet(lab, node)
+    async with lab.replica() as extender:
+        seen = await extender.sees(await lab.pod("half", annotations={"gpu-fraction": "0.5"}))
+        binding = asyncio.ensure_future(extender.scheduling.bind(seen, "n3"))
+        while not binding.done():
+            for name in carrel.reservations.due():
+                await carrel.reservations.look_at(name)
+            await kubelet.work()
+            await asyncio.sleep(0.001)
+        assert await binding is None
+    bound = await carrel.sees(await lab.client.get(PODS, "half", "lab"))
+    assert await Copies(carrel.cluster, carrel.books, carrel.ask_of).write(bound)
 
 
 async def _revoke(lab: Lab, carrel: Replica) -> None:

@@ -1,4 +1,5 @@
-"""What the leader does about reservation pods: it looks at a slot whenever something is heard of it, step by step.
+"""What the leader does where the kubelet chooses: it looks at a slot whenever something is heard of it, step by step;
+and it writes KAI's words on pods that were bound there.
 
 Every so often all slots that do not look well are looked at, so that a change of which nobody heard is caught up with.
 """
@@ -11,6 +12,7 @@ from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
 from carrel.protocols.gpuclaim import read_lease_name
 from carrel.protocols.kubernetes.shapes import Lease, Pod
+from carrel.usecases.copies import Copies
 from carrel.usecases.reservations import slot_of
 from carrel.wiring import Carrel
 
@@ -28,26 +30,38 @@ class SlotDuties:
         """`has_room` is told a node on which there is room that was not there before."""
         self._carrel = carrel
         self._has_room = has_room
-        self._due: Queue[str] = Queue(backoff=RETRY)
-        self._due.close()  # until this process leads
+        self._copies = Copies(carrel.cluster, carrel.books, carrel.ask_of)
+        self._open_queues()
+        self._close_queues()  # until this process leads
         carrel.leases.on_change(self._see_lease)
         carrel.pods.on_change(self._see_pod)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        self._due = Queue(backoff=RETRY)
+        self._open_queues()
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
                     tasks.create_task(serve(self._due, self._look_after))
+                tasks.create_task(serve(self._pods_due, self._copy_for))
                 tasks.create_task(self._sweep())
         finally:
-            self._due.close()
+            self._close_queues()
+
+    def _open_queues(self) -> None:
+        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._pods_due: Queue[str] = Queue(backoff=RETRY)
+
+    def _close_queues(self) -> None:
+        self._due.close()
+        self._pods_due.close()
 
     async def _sweep(self) -> None:
         while True:
             for name in self._carrel.reservations.due():
                 self._due.add(name)
+            for pod in self._carrel.pods.store:
+                self._see_pod(None, pod)
             await asyncio.sleep(SWEEP_S)
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
@@ -56,9 +70,15 @@ class SlotDuties:
             self._due.add(known.name)
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        if pod is not None and (name := slot_of(pod)):
+        if new is not None and self._copies.may_be_due(new):
+            self._pods_due.add(new.metadata.uid)
+        elif (pod := new or old) is not None and (name := slot_of(pod)):
             self._due.add(name)
+
+    async def _copy_for(self, uid: str) -> None:
+        pod = self._carrel.pods.store.by_uid(uid)
+        if pod is not None:
+            await self._copies.write(pod)
 
     async def _look_after(self, name: str) -> None:
         looked = await self._carrel.reservations.look_at(name)
