@@ -217,7 +217,7 @@ async def test_a_day_before_the_end_a_banner_says_so(opened: Opened, member: Vis
     assert re.search(r"data-until=\"2026-11-25T08:00:00\+00:00\">20 h<", page)
 
 
-async def test_a_calendar_feed_is_shown_once_and_works(opened: Opened, member: Visitor) -> None:
+async def test_a_calendar_feed_is_shown_once_works_and_can_be_revoked(opened: Opened, member: Visitor) -> None:
     await book(member)
     made = await member.send("/feed")
     page = text_of(made)
@@ -230,6 +230,8 @@ async def test_a_calendar_feed_is_shown_once_and_works(opened: Opened, member: V
     assert feed.status == 200
     assert b"BEGIN:VEVENT" in feed.body
     assert address[1] not in text_of(await member.get("/"))
+    assert (await member.send("/feed/revoke")).status == 303
+    assert (await opened.nobody.get(address[1])).status == 404
 
 
 # --- usage and admin -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from carrel.adapters.identity.recognition import CurrentPerson
 from carrel.adapters.pages.desk import ClusterSight, tier_of
@@ -45,6 +45,7 @@ class HomePage:
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/", self.show, methods=["GET"], response_model=None)
         router.add_api_route("/feed", self.make_feed, methods=["POST"], response_model=None)
+        router.add_api_route("/feed/revoke", self.revoke_feed, methods=["POST"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         return await self._page(request, person)
@@ -54,6 +55,10 @@ class HomePage:
         response = await self._page(request, person, feed=await self._desk.booking.make_feed(person))
         response.headers["cache-control"] = "no-store"
         return response
+
+    async def revoke_feed(self, request: Request, person: CurrentPerson) -> Response:
+        await self._desk.booking.revoke_feed(person)
+        return RedirectResponse("/?done=feed-revoked", 303)
 
     async def _page(self, request: Request, person: Person, feed: str = "") -> Response:
         looking, now = self._desk.looking, self._desk.now()
@@ -76,6 +81,7 @@ class HomePage:
             has_cluster=self._desk.sight is not None,
             pods=pod_rows(self._desk.sight, person.email) if self._desk.sight else [],
             feed=feed,
+            is_feed_revoked=request.query_params.get("done") == "feed-revoked",
         )
 
     async def _offer(self, person: Person, models: tuple[Availability, ...]) -> Offer | None:

@@ -1,6 +1,5 @@
 """The frame around every page: templates, who looks, and in which theme."""
 
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,9 +52,6 @@ class Shell:
 
     def fragment(self, template: str, **context: Any) -> str:
         return self._templates.get_template(template).render(**context)
-
-    def fragments(self, template: str) -> Callable[..., str]:
-        return self._templates.get_template(template).render
 
     def page(
         self, request: Request, person: Person | None, template: str, *, status: int = 200, **context: Any
