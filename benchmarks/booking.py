@@ -116,6 +116,7 @@ async def _fill(url: str) -> None:
             "secret_hash": hashed(_token(number)), "id": uuid4().hex, "person": f"p{number}@lab.org",
             "label": "", "how": "token",
             "scopes": ["book", "read"], "roles": ["member"], "created_at": now, "expires_at": now + DAY,
+            "last_used_at": now,
         }
         for number in range(CALLS)
     ]  # fmt: skip

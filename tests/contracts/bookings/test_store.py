@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -26,6 +27,7 @@ from carrel.ports.bookings import (
     Window,
 )
 from carrel.protocols import Malformed
+from tests.kit.postgres import new_database
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -263,3 +265,18 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_pat
             async with SqlBookings(lost).reading() as reading:
                 await reading.get("b1")
         await lost.aclose()
+
+
+async def test_connections_that_a_restarted_server_cut_are_replaced(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carrel.adapters.store.database.IDLE_S", 0.0)
+    opened = Database(new_database(postgres_server))
+    await opened.migrate()
+    with psycopg.connect(host=postgres_server, user="carrel", dbname="postgres", autocommit=True) as admin:
+        cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s"
+        assert admin.execute(cut, [opened.url.database]).fetchone() == (1,)
+
+    await keep(SqlBookings(opened), a_record("b1"))
+
+    await opened.aclose()

@@ -10,7 +10,9 @@ from sqlalchemy import (
     ColumnElement,
     Row,
     Select,
+    String,
     and_,
+    bindparam,
     delete,
     func,
     insert,
@@ -55,32 +57,31 @@ class SqlReading:
         self._connection = connection
 
     async def get(self, id: str) -> BookingRecord | None:
-        return await self._one(select(tables.bookings).where(B.id == id))
+        return await self._one(_GET, id=id)
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        return await self._all(_in_order(select(tables.bookings).where(B.person == user, B.ends_at > since)))
+        return await self._all(_OF_PERSON, person=user, since=since)
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
-        touching = select(tables.bookings).where(*_touching(start, end))
+        touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
         return await self._all(_in_order(touching.where(B.model == model) if model else touching))
 
     async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
-        wanted = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(B.model == model, *_touching(start, end))
+        rows = await self._connection.execute(_PROMISED, {"model": model, "start": start, "end": end})
         return [
             Booking(id, "", model, starts_at, ends_at, cards, share=share)
-            for id, starts_at, ends_at, cards, share in await self._connection.execute(wanted)
+            for id, starts_at, ends_at, cards, share in rows
         ]
 
     async def made_once(self, actor: str, key: str) -> BookingRecord | None:
-        return await self._one(select(tables.bookings).where(B.created_by == actor, B.once_key == key))
+        return await self._one(_MADE_ONCE, actor=actor, key=key)
 
     async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]:
         found = select(tables.bookings).where(*_conditions(query, now)).limit(query.limit)
         return await self._all(_in_order(found, query.newest_first))
 
     async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]:
-        touching = select(tables.maintenance).where(M.ends_at > start, M.starts_at < end).order_by(M.starts_at, M.id)
-        rows = await self._connection.execute(touching.where(M.model == model) if model else touching)
+        rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
         return [_window(row) for row in rows]
 
     async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
@@ -99,17 +100,17 @@ class SqlReading:
         owner = select(tables.feeds.c.person).where(tables.feeds.c.secret_hash == secret_hash)
         return (await self._connection.execute(owner)).scalar_one_or_none()
 
-    async def _one(self, wanted: Select[Any]) -> BookingRecord | None:
-        row = (await self._connection.execute(wanted)).one_or_none()
+    async def _one(self, wanted: Select[Any], **given: object) -> BookingRecord | None:
+        row = (await self._connection.execute(wanted, given)).one_or_none()
         return _record(row) if row is not None else None
 
-    async def _all(self, wanted: Select[Any]) -> list[BookingRecord]:
-        return [_record(row) for row in await self._connection.execute(wanted)]
+    async def _all(self, wanted: Select[Any], **given: object) -> list[BookingRecord]:
+        return [_record(row) for row in await self._connection.execute(wanted, given)]
 
 
 class SqlWriting(SqlReading):
     async def add(self, record: BookingRecord) -> None:
-        await self._connection.execute(insert(tables.bookings).values(_row(record)))
+        await self._connection.execute(_ADD, _row(record))
 
     async def replace(self, record: BookingRecord) -> None:
         changed = update(tables.bookings).where(B.id == record.booking.id, B.version == record.version - 1)
@@ -134,16 +135,12 @@ class SqlWriting(SqlReading):
     async def write_log(self, entry: LogEntry) -> None:
         values = {"at": entry.at, "actor": entry.actor, "action": entry.action, "subject": entry.subject}
         values |= {"booking": entry.booking, "why": entry.why, "details": dict(entry.details)}
-        await self._connection.execute(insert(tables.log).values(values))
+        await self._connection.execute(_WRITE_LOG, values)
 
     async def set_feed(self, user: str, secret_hash: str | None) -> None:
         await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == user))
         if secret_hash is not None:
             await self._connection.execute(insert(tables.feeds).values(person=user, secret_hash=secret_hash))
-
-
-def _touching(start: datetime, end: datetime) -> tuple[ColumnElement[bool], ...]:
-    return B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at
 
 
 def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
@@ -191,6 +188,26 @@ def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
 
 def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:
     return wanted.order_by(*((c.desc() if newest_first else c) for c in (B.starts_at, B.id)))
+
+
+# What every booking asks is put together once: that costs more than running it.
+_GET = select(tables.bookings).where(B.id == bindparam("id"))
+_OF_PERSON = _in_order(select(tables.bookings).where(B.person == bindparam("person"), B.ends_at > bindparam("since")))
+_PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
+    B.model == bindparam("model"),
+    B.ends_at > bindparam("start"),
+    B.starts_at < bindparam("end"),
+    B.starts_at < B.ends_at,
+)
+_MADE_ONCE = select(tables.bookings).where(B.created_by == bindparam("actor"), B.once_key == bindparam("key"))
+_MAINTENANCE = (
+    select(tables.maintenance)
+    .where(M.ends_at > bindparam("start"), M.starts_at < bindparam("end"))
+    .where(or_(bindparam("model", type_=String) == "", M.model == bindparam("model", type_=String)))
+    .order_by(M.starts_at, M.id)
+)
+_ADD = insert(tables.bookings)
+_WRITE_LOG = insert(tables.log)
 
 
 def _record(row: Row[Any]) -> BookingRecord:

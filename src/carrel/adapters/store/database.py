@@ -8,6 +8,8 @@ that dies gives it back). Within one process writers queue in order and take one
 import asyncio
 import contextlib
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ import aiosqlite
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Dialect, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -27,8 +29,10 @@ from carrel.protocols import Malformed
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 WRITERS_LOCK = 0x6361727265_6C
 """One number for all replicas on this database: `carrel`, in ASCII."""
+TAKE_TURN = text(f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})")
 PATIENCE_S = 30
 """How long a statement waits for others before it gives up: less than the callers' own patience."""
+IDLE_S = 5.0
 
 
 class Database:
@@ -37,13 +41,14 @@ class Database:
         self.url = _url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
+        self._readers = self.engine if self.is_sqlite else _snapshots(self.engine)
+        self._writers = self.engine.execution_options(is_writer=True)
         self._turn = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         with _failures_told():
-            engine = self.engine if self.is_sqlite else _snapshots(self.engine)
-            async with engine.connect() as connection:
+            async with self._readers.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -51,9 +56,9 @@ class Database:
         """Committed when the block ends without an error."""
         async with self._turn:
             with _failures_told():
-                async with _writers(self.engine).begin() as connection:
+                async with self._writers.begin() as connection:
                     if not self.is_sqlite:
-                        await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": WRITERS_LOCK})
+                        await connection.execute(TAKE_TURN)
                     yield connection
 
     async def migrate(self) -> None:
@@ -109,13 +114,28 @@ def _postgres(url: URL) -> AsyncEngine:
     patience = f"{PATIENCE_S * 1000}"
     # A replica that was paused within a transaction must not keep all others from booking.
     options = f"-c timezone=UTC -c lock_timeout={patience} -c idle_in_transaction_session_timeout={patience}"
-    return create_async_engine(
-        url, connect_args={"options": options}, pool_timeout=PATIENCE_S, pool_pre_ping=True, pool_size=5
-    )
+    engine = create_async_engine(url, connect_args={"options": options}, pool_timeout=PATIENCE_S, pool_size=5)
+    dialect = engine.sync_engine.dialect
+
+    # The server may have been restarted: a connection that lay idle is tried before it is used. To try every one
+    # every time would double what a short call costs.
+    @event.listens_for(engine.sync_engine, "checkin")
+    def note(_: object, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def ask(connection: Any, record: Any, _: object) -> None:
+        if time.monotonic() - record.info.get("idle_since", math.inf) > IDLE_S and not _answers(dialect, connection):
+            raise sqlalchemy.exc.DisconnectionError  # the pool takes another
+
+    return engine
 
 
-def _writers(engine: AsyncEngine) -> AsyncEngine:
-    return engine.execution_options(is_writer=True)
+def _answers(dialect: Dialect, connection: Any) -> bool:
+    try:
+        return dialect.do_ping(connection)
+    except dialect.loaded_dbapi.Error:
+        return False
 
 
 def _snapshots(engine: AsyncEngine) -> AsyncEngine:
