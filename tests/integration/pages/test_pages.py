@@ -1,13 +1,16 @@
 """The pages over HTTP: what they say, to whom, and what they do with nonsense."""
 
 import re
+import shutil
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from carrel.adapters.store.database import Database
 from carrel.ports.people import Role
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
-from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Opened
+from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Opened, opened_on
 from tests.kit.gpus import A6000
 
 PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
@@ -277,3 +280,15 @@ async def test_only_a_platform_admin_gives_roles_and_says_why(opened: Opened, ad
     assert (await platform.send("/admin/roles", **wanted)).status == 422
     assert (await platform.send("/admin/roles", why="help", **wanted)).status == 303
     assert await opened.people.granted(OTHER) is Role.LAB_ADMIN
+
+
+async def test_a_day_that_begins_at_one_o_clock_can_be_chosen(with_tables: Path, tmp_path: Path) -> None:
+    """In Santiago the clock is set forward at midnight: that day has none."""
+    database = Database(f"sqlite:///{shutil.copy(with_tables, tmp_path)}")
+    opened = opened_on(database, zone="America/Santiago")
+    visitor = await a_visitor(opened, MEMBER)
+
+    page = text_of(await visitor.get("/timeline?day=2027-09-05&from=2027-09-05"))
+
+    assert value_of(page, "start") == "2027-09-05T01:00"
+    await database.aclose()

@@ -7,7 +7,7 @@ import pytest
 
 from carrel.adapters.pages import phrases
 from carrel.adapters.pages.fields import Unreadable, cards, day, local_instant
-from carrel.adapters.pages.timeline_page import free_first
+from carrel.adapters.pages.timeline_page import as_field_can_say, free_first
 from carrel.adapters.pages.wishes import chips_for, once_of, read_wish, reason_for
 from carrel.core.bookings import Booking, Broken, Rules
 from carrel.core.gpus import MiB
@@ -148,6 +148,23 @@ def test_the_model_is_offered_that_is_free_soonest_for_the_whole_length() -> Non
     assert free_first([gone_tomorrow, never, soon], NOW, 2 * DAY) == "soon"
     assert free_first([gone_tomorrow, never, soon], NOW, DAY) == "gone tomorrow"
     assert free_first([never], NOW, DAY) == "never"
+
+
+@pytest.mark.parametrize(
+    ("start", "shown"),
+    [
+        pytest.param("2026-11-16T12:00:30", "2026-11-16T12:00:00", id="now: the minute that has begun"),
+        pytest.param("2026-11-20T08:00:00", "2026-11-20T08:00:00", id="a whole minute"),
+        pytest.param("2026-11-20T08:00:01", "2026-11-20T08:01:00", id="never too early"),
+        pytest.param("2027-10-31T00:30:00", "2027-10-31T00:30:00", id="02:30 for the first time"),
+        pytest.param("2027-10-31T01:30:00", "2027-10-31T02:00:00", id="02:30 for the second time is passed over"),
+    ],
+)
+def test_an_offered_start_is_one_that_a_form_can_say(start: str, shown: str) -> None:
+    offered = as_field_can_say(datetime.fromisoformat(start).replace(tzinfo=UTC), NOW, STOCKHOLM)
+
+    assert offered == datetime.fromisoformat(shown).replace(tzinfo=UTC)
+    assert local_instant(offered.astimezone(STOCKHOLM).strftime("%Y-%m-%dT%H:%M"), STOCKHOLM) == offered
 
 
 # --- rule chips ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import groupby
 from typing import Any
 
@@ -41,6 +42,18 @@ STATUS = {
 """Broken rules are 422."""
 
 
+BLANK = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason"), "") | {"cards": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The form as it is shown, and what is said about it."""
+
+    asked: dict[str, str]
+    models: Sequence[Availability]
+    judgement: Judgement
+
+
 class TimelinePage:
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -55,7 +68,8 @@ class TimelinePage:
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         asked = fields.texts(request.query_params)
         models = await self._models(asked)
-        return await self._page(request, person, asked, models, await self._suggested(asked, models, person))
+        judgement = await self._suggested(asked, models, person)
+        return await self._page(request, person, Draft(asked, models, judgement))
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         """The same as the picture: as a part of the page when somebody opens it there, or as a page of its own."""
@@ -82,13 +96,12 @@ class TimelinePage:
         try:
             wish = read_wish(asked, self._desk.zone, self._desk.now())
         except Unreadable as unreadable:
-            judgement = Judgement((), unreadable.problems)
-            return await self._page(request, person, asked, await self._models(asked), judgement, status=422)
+            draft = Draft(asked, await self._models(asked), Judgement((), unreadable.problems))
+            return await self._page(request, person, draft, status=422)
         answer = await self._desk.booking.create(wish, person, once_of(asked))
         if isinstance(answer, No):
-            judgement = judge(answer, wish, self._desk.rules)
-            status = STATUS.get(answer.reason, 422)
-            return await self._page(request, person, asked, await self._models(asked), judgement, status=status)
+            draft = Draft(asked, await self._models(asked), judge(answer, wish, self._desk.rules))
+            return await self._page(request, person, draft, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
     # --- what is wished ----------------------------------------------------------------------------------------------
@@ -108,13 +121,13 @@ class TimelinePage:
         at_once = await desk.booking.preview(now_wish, person)
         start = (at_once.earliest_start if isinstance(at_once, Preview) else None) or desk.now()
         asked["why"] = reason_for(at_once)
-        asked["offered"] = asked["start"] = self._shell.field(round_up(start, desk.now()))
+        chosen = as_field_can_say(start, desk.now(), desk.zone)
+        asked["offered"] = self._shell.field(chosen)
         day = fields.day(asked.get("day", ""))
         if day is not None and day != start.astimezone(desk.zone).date():
-            asked["start"] = datetime.combine(day, time()).strftime("%Y-%m-%dT%H:%M")
+            chosen = datetime.combine(day, time(), desk.zone).astimezone(UTC)
             asked["why"] = ""
-        chosen = fields.local_instant(asked["start"], desk.zone)
-        asked["end"] = self._shell.field(chosen + desk.usual_length)
+        asked["start"], asked["end"] = self._shell.field(chosen), self._shell.field(chosen + desk.usual_length)
         return await self._judge(asked, person)
 
     async def _judge(self, asked: Mapping[str, str], person: Person) -> Judgement:
@@ -130,17 +143,8 @@ class TimelinePage:
         window = self._window(asked)
         return await self._desk.looking.availability(window.first, window.days)
 
-    async def _page(
-        self,
-        request: Request,
-        person: Person,
-        asked: dict[str, str],
-        models: Sequence[Availability],
-        judgement: Judgement,
-        *,
-        status: int = 200,
-    ) -> Response:
-        desk, window = self._desk, self._window(asked)
+    async def _page(self, request: Request, person: Person, draft: Draft, *, status: int = 200) -> Response:
+        desk, window = self._desk, self._window(draft.asked)
         records = await desk.looking.within(window.start, window.end)
         kept = await desk.looking.maintenance(window.start, window.end)
         since = window.start - desk.rules.cooldown
@@ -149,30 +153,19 @@ class TimelinePage:
         reader = Reader(
             now=desk.now(),
             cooldown=timeline.merged((b.ends, b.ends + desk.rules.cooldown) for b in own if b.counts),
-            wish=self._drawn(judgement),
+            wish=self._drawn(draft.judgement),
         )
-        rows = rows_of(models, records, kept, person)
+        rows = rows_of(draft.models, records, kept, person)
+        pictures = [timeline.draw(row, window, reader) for row in rows]
         return self._shell.page(
             request,
             person,
             "timeline.html",
             status=status,
-            **self._verdict(judgement, window),
-            models=[(each, timeline.draw(row, window, reader)) for each, row in zip(models, rows, strict=True)],
-            asked={
-                "cards": "1",
-                "share": "",
-                "start": "",
-                "end": "",
-                "model": "",
-                "why": "",
-                "offered": "",
-                "user": "",
-                "reason": "",
-                "note": "",
-                **asked,
-            },
-            key=asked.get("key") or secrets.token_urlsafe(12),
+            **self._verdict(draft.judgement, window),
+            models=list(zip(draft.models, pictures, strict=True)),
+            asked=BLANK | draft.asked,
+            key=draft.asked.get("key") or secrets.token_urlsafe(12),
             window=window,
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
@@ -210,10 +203,17 @@ def free_first(models: Sequence[Availability], now: datetime, length: timedelta)
     return min(models, key=wait).stock.model
 
 
-def round_up(instant: datetime, now: datetime) -> datetime:
-    """Forms know minutes. What has just begun is shown as the minute it is; a start to come is never too early."""
-    whole = instant.replace(second=0, microsecond=0)
-    return whole if whole == instant or instant <= now else whole + timedelta(minutes=1)
+def as_field_can_say(start: datetime, now: datetime, zone: tzinfo) -> datetime:
+    """Forms know minutes. What has begun is shown as the minute it is; a start to come is never shown too early.
+
+    Of an hour that the clock shows twice a form means the first: the second is passed over.
+    """
+    whole = start.replace(second=0, microsecond=0)
+    if whole < start and start > now:
+        whole += timedelta(minutes=1)
+    if whole.astimezone(zone).fold and whole > now:
+        whole = (whole + timedelta(hours=1)).replace(minute=0)
+    return whole
 
 
 def rows_of(
