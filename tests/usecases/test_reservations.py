@@ -11,7 +11,7 @@ import pytest
 
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import Deletion, Json, MergePatch, NotFound
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.protocols.kubernetes.resources import CONFIG_MAPS, GPU_CLAIMS, LEASES, PODS
 from carrel.usecases.copies import Copies
 from tests.kit.coexist import (
     RESERVATIONS,
@@ -367,3 +367,16 @@ async def test_what_a_user_writes_on_a_pod_makes_no_config_map() -> None:
         seen = await scene.carrel.sees(await scene.lab.pod("forged", annotations=forged))
 
         assert not await Copies(scene.carrel.cluster, scene.carrel.books, scene.carrel.ask_of).write(seen)
+
+
+async def test_a_claim_names_the_card_and_not_the_slot() -> None:
+    async with a_scene() as scene:
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
+        await scene.lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
+        await eventually(lambda: scene.carrel.claims.store.get("one", "lab"))
+        pod = await scene.runs("a", annotations={"gpu.scheduling/claim": "one"})
+        await scene.catch_up()
+
+        assert (await scene.lab.annotations("a"))["gpu.scheduling/allocated"] == "1"
+        assert list(await scene.lab.held()) == ["gpu-n1-0"], "the slot has another number"
+        assert scene.carrel.books.indices_of(scene.carrel.books.leases_of(pod["metadata"]["uid"])) == (1,)

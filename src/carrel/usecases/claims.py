@@ -21,7 +21,7 @@ from carrel.protocols.asks import Terms
 from carrel.protocols.gpuclaim import Phase
 from carrel.protocols.kubernetes.resources import GPU_CLAIMS
 from carrel.protocols.kubernetes.shapes import GpuClaim, Pod
-from carrel.usecases.observe import FINISHED, Books, KnownLease
+from carrel.usecases.observe import FINISHED, Books
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,15 @@ def _of_pod(pod: Pod, known: Knowledge) -> Standing:
     here = [lease for lease in leases if lease.record.node == node]
     if here:
         going = f"pod {name} is going; its cards are free when it is gone" if pod.metadata.deletion_timestamp else ""
-        return Standing(Phase.BOUND, going, node, _ids(here))
+        return Standing(Phase.BOUND, going, node, known.books.indices_of(here))
     if node:
         return Standing(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a card", node)
     if leases:
         first = leases[0].record.node
         on_one = [lease for lease in leases if lease.record.node == first]
-        return Standing(Phase.RESERVED, f"pod {name} is being bound to {first}", first, _ids(on_one))
+        return Standing(Phase.RESERVED, f"pod {name} is being bound to {first}", first, known.books.indices_of(on_one))
     refusal = known.why(pod)
     return Standing(Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; it has room")
-
-
-def _ids(leases: Sequence[KnownLease]) -> tuple[int, ...]:
-    return tuple(sorted(lease.record.index for lease in leases))
 
 
 def _what_is_wrong(claim: GpuClaim, terms: Terms) -> str:

@@ -157,6 +157,14 @@ class Books:
         gpus = [cards[each.card] for each in known if each.state is ReservationState.HELD and each.card in cards]
         return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
 
+    def indices_of(self, leases: Iterable[KnownLease]) -> tuple[int, ...]:
+        """The indices of the cards that Leases are about; of a slot whose card is not known, the slot's own."""
+        records = [lease.record for lease in leases]
+        nodes = {record.node: self._reported.get(record.node) for record in records}
+        indices = {gpu.uuid: gpu.index for node in nodes.values() if node for gpu in node.gpus}
+        cards = [(record.index, record.reservation.card if record.reservation else "") for record in records]
+        return tuple(sorted(indices.get(card, index) for index, card in cards))
+
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}
         return {index: lease.record.reservation for index, lease in leases.items() if lease is not None}

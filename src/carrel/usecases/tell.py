@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from carrel.core.reasons import Refusal
 from carrel.ports.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.protocols import Malformed
+from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes import events
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
@@ -59,8 +60,8 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     bound_at = _bound_at(pod)
     if not here or bound_at is None or now - bound_at > RECENT:
         return None
-    parts = {lease.record.index: _part(lease, pod.metadata.uid) for lease in here}
-    cards = ", ".join(f"GPU {index} ({part})" for index, part in sorted(parts.items()))
+    by_index = sorted(here, key=lambda lease: lease.record.index)
+    cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
     return Note(ASSIGNED, f"{pod.spec.node_name}: {cards}", NORMAL)
 
 
@@ -71,6 +72,11 @@ def is_waiting(pod: Pod) -> bool:
 def was_put_aside(pod: Pod) -> bool:
     """The scheduler has tried to place it, and says that it could not."""
     return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
+
+
+def _card(record: CardRecord) -> str:
+    """By its index; where that is only the number of a slot, by its UUID, once it is known."""
+    return (record.reservation.card if record.reservation else "") or f"GPU {record.index}"
 
 
 def _part(lease: KnownLease, uid: str) -> str:
