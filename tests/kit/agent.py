@@ -12,7 +12,7 @@ import yaml
 from carrel.adapters.kube import Client
 from carrel.adapters.kubelet import KubeletPodResources
 from carrel.adapters.simulation.machine import SimulatedMachine
-from carrel.doors.agent.rounds import Agent
+from carrel.doors.agent.rounds import Agent, Premises
 from carrel.doors.agent.settings import AgentSettings
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
 from tests.kit.eventually import eventually
@@ -56,9 +56,8 @@ async def an_agent(
         file = kubelet.folder / "cards.yaml"
         write_cards(file, cards)
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
-        books = KubeletPodResources(kubelet.pod_resources)
-        machine = SimulatedMachine(file, "n1")
-        agent = Agent(Client(transport or lab.api), given, machine, books, lab.clock, QUICK)
+        premises = Premises(SimulatedMachine(file, "n1"), KubeletPodResources(kubelet.pod_resources))
+        agent = Agent(Client(transport or lab.api), given, premises, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
             await eventually(lambda: agent.memory.is_registered, "the plugin's registration")

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -42,19 +42,25 @@ SILENT = timedelta(seconds=90)
 """Since the last report; then probes are told."""
 
 
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What an agent finds on its node."""
+
+    machine: Machine
+    pod_resources: PodResources
+
+
 class Agent:
     def __init__(
         self,
         cluster: Cluster,
         settings: AgentSettings,
-        machine: Machine,
-        pod_resources: PodResources,
+        premises: Premises,
         now: Callable[[], datetime],
         rhythm: Rhythm = NORMAL_RHYTHM,
     ) -> None:
         self._settings = settings
-        self._machine = machine
-        self._pod_resources = pod_resources
+        self._premises = premises
         self._now = now
         self._is_coexisting = settings.mode is Mode.COEXIST
         self._due = asyncio.Event()
@@ -135,7 +141,7 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         while True:
-            await self._machine.wait_changed()
+            await self._premises.machine.wait_changed()
             self._due.set()
             await asyncio.sleep(SETTLE_S)
 
@@ -153,7 +159,7 @@ class Agent:
     # --- what --------------------------------------------------------------------------------------------------------
 
     async def make_round(self) -> None:
-        seen_at, look = self._now(), await self._machine.look()
+        seen_at, look = self._now(), await self._premises.machine.look()
         self._note("cards", look.trouble)
         await self._ask_kubelet()
         seen = Inventory(look.gpus, self._settings.memory_unit)
@@ -187,7 +193,7 @@ class Agent:
 
     async def _ask_kubelet(self) -> None:
         try:
-            self._handed_over = await self._pod_resources.handed_over()
+            self._handed_over = await self._premises.pod_resources.handed_over()
             self._note("kubelet", "")
         except Unreachable as unreachable:
             self._note("kubelet", str(unreachable))  # what it said last still holds: devices stay where they are

@@ -8,7 +8,7 @@ from carrel.adapters.kubelet import KubeletPodResources
 from carrel.adapters.web import Address, serving
 from carrel.doors.agent.alone import alone
 from carrel.doors.agent.metrics import health_app
-from carrel.doors.agent.rounds import Agent
+from carrel.doors.agent.rounds import Agent, Premises
 from carrel.doors.agent.settings import AgentSettings
 from carrel.ports.node import Machine
 from carrel.protocols import Malformed
@@ -46,7 +46,8 @@ async def _run_alone(agent: Agent, settings: AgentSettings) -> None:
 
 
 async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
-    agent = Agent(client, settings, machine, KubeletPodResources(settings.pod_resources), utc_now)
+    premises = Premises(machine, KubeletPodResources(settings.pod_resources))
+    agent = Agent(client, settings, premises, utc_now)
     app = health_app(agent.metrics, agent.trouble)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:
         log.info("listening url=%s node=%s mode=%s", url, settings.node_name, settings.mode.value)
