@@ -1,4 +1,7 @@
-"""The manual of the GPU booking system, sentence by sentence, on a real API server and a real kubelet."""
+"""The manual of the GPU booking system, sentence by sentence, on a real API server and a real kubelet.
+
+People create pods; the webhook, the real kube-scheduler with the extender, the controller and the agent do the rest.
+"""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -7,130 +10,163 @@ from typing import Any
 import pytest
 
 from carrel.protocols.kubernetes.time import instant
-from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node, reading_its_cards
-from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
+from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
+from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
+from tests.e2e.webhook import ADMIN, BookingService, Somebody, Webhook, a_booking_service, sealed_with
 
 CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
-LOW = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
+ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
 LIMIT_S = 180
 """For broken components; a revocation takes seconds."""
 
 
+class Lab:
+    def __init__(self, carrel: CarrelNode, service: BookingService) -> None:
+        self.carrel, self.api, self.service = carrel, carrel.api, service
+        self.people = {name: Somebody(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
+
+    def create(self, who: str, ours: str, name: str) -> None:
+        """A pod for one card, as a person writes it: with no word about tiers, schedulers or environment."""
+        manifest = a_pod(name, {WHOLE: "1"})
+        del manifest["spec"]["schedulerName"]
+        status, answer = self.people[who].call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)
+        assert status == 201, answer
+
+    def run(self, who: str, ours: str, name: str) -> tuple[Json, str]:
+        """The running pod, and the card that its container sees."""
+        self.create(who, ours, name)
+        placed = wait_for_phase(self.api, ours, name, "Running")
+        return placed, self.sees(ours, name)
+
+    def sees(self, ours: str, name: str) -> str:
+        return self.carrel.told(ours, name)["NVIDIA_VISIBLE_DEVICES"]
+
+    def pod(self, ours: str, name: str) -> Json:
+        return self.carrel.pods(ours)[name]
+
+    def successor(self, ours: str, of: Json) -> Json:
+        """The pod that runs under the name of the one that went."""
+
+        def runs() -> Json | None:
+            pod = self.carrel.pods(ours).get(of["metadata"]["name"])
+            is_another = pod is not None and pod["metadata"]["uid"] != of["metadata"]["uid"]
+            return pod if pod is not None and is_another and pod["status"]["phase"] == "Running" else None
+
+        found = eventually(runs, LIMIT_S)
+        assert found is not None
+        return found
+
+    def events(self, ours: str, pod: Json) -> dict[str, str]:
+        """Reason → message."""
+        told: dict[str, Any] = self.api.call("GET", f"/api/v1/namespaces/{ours}/events")
+        uid = pod["metadata"]["uid"]
+        return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
+
+    def set_end(self, ours: str, name: str, end: datetime) -> None:
+        """As a time in Tokyo: whoever reads only `Z` never ends the pod."""
+        in_tokyo = (end + timedelta(hours=9)).replace(tzinfo=None).isoformat() + "+09:00"
+        notes = {"metadata": {"annotations": {"terminate-at": in_tokyo}}}
+        status, answer = self.people[ADMIN].call("PATCH", f"/api/v1/namespaces/{ours}/pods/{name}", notes)
+        assert status == 200, answer
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
 @pytest.fixture(scope="module")
-def carrel() -> Iterator[CarrelNode]:
-    with carrel_node("tiers") as running:
-        running.controller.stop()
+def lab() -> Iterator[Lab]:
+    with sealed_with("a key"), a_booking_service() as service, carrel_node("tiers") as carrel:
+        service.free = {"Tesla-V100": 2}
+        for name in (ADA, CAROL):
+            service.until[name] = (now() + timedelta(days=2)).isoformat()
+        Webhook(carrel.api, "--api-url", service.url, "--gpu-stats-url", service.url).install()
+        carrel.controller.stop()
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         # With the rights of its ServiceAccount, and no more.
-        running.controller = running.start_controller("--kubeconfig", running.api.kubeconfig_of(CONTROLLER, groups))
-        yield running
+        rights = carrel.api.kubeconfig_of(CONTROLLER, groups)
+        carrel.controller = carrel.start_controller("--kubeconfig", rights, "--api-url", service.url)
+        yield Lab(carrel, service)
 
 
-def high(hours: float = 24) -> dict[str, str]:
-    """What the webhook writes on the pod of somebody whose booking ends then."""
-    end = datetime.now(UTC) + timedelta(hours=hours)
-    return {"carrel.dev/tier": "booked", "terminate-at": end.isoformat(timespec="seconds")}
-
-
-def a_gpu_pod(name: str, annotations: dict[str, str]) -> Json:
-    return reading_its_cards(a_pod(name, {WHOLE: "1"}, annotations))
-
-
-def successor(carrel: CarrelNode, ours: str, of: Json) -> Json:
-    """The pod that runs under the name of the one that went."""
-
-    def runs() -> Json | None:
-        pod = carrel.pods(ours).get(of["metadata"]["name"])
-        is_another = pod is not None and pod["metadata"]["uid"] != of["metadata"]["uid"]
-        return pod if pod is not None and is_another and pod["status"]["phase"] == "Running" else None
-
-    found = eventually(runs, LIMIT_S)
-    assert found is not None
-    return found
-
-
-def events(carrel: CarrelNode, ours: str, pod: Json) -> dict[str, str]:
-    """Reason → message."""
-    told: dict[str, Any] = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")
-    uid = pod["metadata"]["uid"]
-    return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
-
-
-def test_the_manual_sentence_by_sentence(carrel: CarrelNode) -> None:
-    cards = [device["uuid"] for device in carrel.devices()]
-    with namespace(carrel.api) as ours:
+def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
+    cards = {device["uuid"] for device in lab.carrel.devices()}
+    with namespace(lab.api) as ours:
         # If GPU cards are available, a Low Priority user will immediately be assigned one.
-        low, told = carrel.run(ours, a_gpu_pod("notebook", LOW))
-        its_card = told["NVIDIA_VISIBLE_DEVICES"]
+        low, its_card = lab.run(EVE, ours, "notebook")
         assert its_card in cards
 
         # If the High Priority user can be assigned a different available GPU card, you will retain your card …
-        first, told = carrel.run(ours, a_gpu_pod("booked-1", high()))
-        assert {told["NVIDIA_VISIBLE_DEVICES"], its_card} == set(cards)
-        assert carrel.pods(ours)["notebook"]["metadata"]["uid"] == low["metadata"]["uid"]
+        first, other_card = lab.run(ADA, ours, "booked-1")
+        assert {other_card, its_card} == cards
+        assert lab.pod(ours, "notebook")["metadata"]["uid"] == low["metadata"]["uid"]
 
         # … until all resources are exhausted and another High Priority request occurs: your temporarily assigned GPU
         # will be immediately revoked and reassigned to the High Priority user.
-        create(carrel.api, ours, a_gpu_pod("booked-2", high()))
-        degraded = successor(carrel, ours, of=low)
-        eventually(lambda: carrel.pods(ours)["booked-2"]["status"]["phase"] == "Running", LIMIT_S)
-        assert carrel.told(ours, "booked-2")["NVIDIA_VISIBLE_DEVICES"] == its_card
+        lab.create(CAROL, ours, "booked-2")
+        degraded = lab.successor(ours, of=low)
+        eventually(lambda: lab.pod(ours, "booked-2")["status"]["phase"] == "Running", LIMIT_S)
+        assert lab.sees(ours, "booked-2") == its_card
 
         # This allows the workload to be rescheduled on a standard CPU node (without GPU access).
-        assert carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
+        assert lab.carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
         assert not degraded["spec"]["containers"][0]["resources"].get("limits")
         assert degraded["metadata"]["labels"] == low["metadata"]["labels"]
-        assert "terminate-at" not in degraded["metadata"]["annotations"]
-        eventually(lambda: "handed over to CPU" in events(carrel, ours, degraded).get("HandedOverToCPU", ""))
-        assert "booked pod" in events(carrel, ours, low)["GPURevoked"]
+        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over"}
+        eventually(lambda: "handed over to CPU" in lab.events(ours, degraded).get("HandedOverToCPU", ""))
+        assert "booked pod" in lab.events(ours, low)["GPURevoked"]
 
         # High Priority guarantees your continued access to the reserved GPU for the duration of your slot.
-        pods = carrel.pods(ours)
-        assert pods["booked-1"]["metadata"]["uid"] == first["metadata"]["uid"]
+        assert lab.pod(ours, "booked-1")["metadata"]["uid"] == first["metadata"]["uid"]
+
+        # A booking that was extended goes on, whatever its pod was told when it was created.
+        second = lab.pod(ours, "booked-2")
+        lab.set_end(ours, "booked-2", now())
+        eventually(lambda: "+" not in lab.pod(ours, "booked-2")["metadata"]["annotations"]["terminate-at"])
+        assert lab.pod(ours, "booked-2")["metadata"]["uid"] == second["metadata"]["uid"]
 
         # If the current UTC time is past the terminate-at value, the Pod is deleted … and recreated without a GPU.
-        second, end = pods["booked-2"], datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10)
-        in_tokyo = {"terminate-at": (end + timedelta(hours=9)).replace(tzinfo=None).isoformat() + "+09:00"}
-        path = f"/api/v1/namespaces/{ours}/pods/booked-2"
-        carrel.api.call("PATCH", path, {"metadata": {"annotations": in_tokyo}})
-        after = successor(carrel, ours, of=second)
-        ended = instant(after["metadata"]["creationTimestamp"], "pod", "creationTimestamp")
-        assert end <= ended, "never early"
-        assert carrel.told(ours, "booked-2")["NVIDIA_VISIBLE_DEVICES"] == ""
-        assert "its booking ends at" in events(carrel, ours, second)["BookingEnds"]
+        del lab.service.until[CAROL]
+        end = now() + timedelta(seconds=10)
+        lab.set_end(ours, "booked-2", end)
+        after = lab.successor(ours, of=second)
+        assert end <= instant(after["metadata"]["creationTimestamp"], "pod", "creationTimestamp"), "never early"
+        assert lab.sees(ours, "booked-2") == ""
+        assert "its booking ends at" in lab.events(ours, second)["BookingEnds"]
 
         # The card that is free now goes to whoever comes next.
-        _, told = carrel.run(ours, a_gpu_pod("next", LOW))
-        assert told["NVIDIA_VISIBLE_DEVICES"] == its_card
+        assert lab.run(EVE, ours, "next")[1] == its_card
 
 
-def test_a_pod_of_a_controller_is_evicted_and_a_disruption_budget_is_heeded(carrel: CarrelNode) -> None:
+def test_a_pod_of_a_controller_is_evicted_a_disruption_budget_is_heeded_and_the_next_one_has_no_gpu(lab: Lab) -> None:
     selector = {"matchLabels": {"app": "serve"}}
-    manifest = a_gpu_pod("serve", LOW)
-    template = {"metadata": {"labels": {"app": "serve"}, "annotations": LOW}, "spec": manifest["spec"]}
-    template["spec"]["restartPolicy"] = "Always"
-    with namespace(carrel.api) as ours:
-        apps, policy = f"/apis/apps/v1/namespaces/{ours}/replicasets", f"/apis/policy/v1beta1/namespaces/{ours}"
-        carrel.api.call(
-            "POST", apps, {"metadata": {"name": "serve"}, "spec": {"selector": selector, "template": template}}
-        )
-        carrel.api.call(
-            "POST",
-            f"{policy}/poddisruptionbudgets",
-            {"metadata": {"name": "all"}, "spec": {"minAvailable": 1, "selector": selector}},
-        )
-        served = eventually(
-            lambda: [each for each in carrel.pods(ours).values() if each["status"]["phase"] == "Running"]
-        )
-        wait_for_phase(carrel.api, ours, served[0]["metadata"]["name"], "Running")
-        carrel.run(ours, a_gpu_pod("other", high()))
-        create(carrel.api, ours, a_gpu_pod("booked", high()))
+    spec = {**a_pod("serve", {WHOLE: "1"})["spec"], "restartPolicy": "Always"}
+    template = {"metadata": {"labels": {"app": "serve"}}, "spec": spec}
+    budget = {"metadata": {"name": "all"}, "spec": {"minAvailable": 1, "selector": selector}}
 
-        eventually(lambda: "disruption budget" in events(carrel, ours, served[0]).get("RevocationHeldUp", ""), LIMIT_S)
-        assert not carrel.pods(ours)["booked"]["spec"].get("nodeName")
-        carrel.api.call("DELETE", f"{policy}/poddisruptionbudgets/all")
+    def serving(ours: str) -> list[Json]:
+        pods = [each for name, each in lab.carrel.pods(ours).items() if name.startswith("serve-")]
+        return [each for each in pods if "deletionTimestamp" not in each["metadata"]]
 
-        eventually(lambda: carrel.pods(ours)["booked"]["status"]["phase"] == "Running", LIMIT_S)
-        names = [name for name in carrel.pods(ours) if name.startswith("serve-")]
-        assert served[0]["metadata"]["name"] not in names, "it was evicted"
-        assert len(names) == 1, "its controller has replaced it, and nobody else"
+    with namespace(lab.api) as ours:
+        lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
+        replicas = {"metadata": {"name": "serve"}, "spec": {"selector": selector, "template": template}}
+        lab.api.call("POST", f"/apis/apps/v1/namespaces/{ours}/replicasets", replicas)
+        budgets = f"/apis/policy/v1beta1/namespaces/{ours}/poddisruptionbudgets"
+        lab.api.call("POST", budgets, budget)
+        victim = eventually(lambda: [each for each in serving(ours) if each["status"]["phase"] == "Running"])[0]
+        lab.run(ADA, ours, "other")
+        lab.create(ADA, ours, "booked")
+
+        eventually(lambda: "disruption budget" in lab.events(ours, victim).get("RevocationHeldUp", ""), LIMIT_S)
+        assert not lab.pod(ours, "booked")["spec"].get("nodeName")
+        lab.api.call("DELETE", f"{budgets}/all")
+
+        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
+        (replaced,) = eventually(
+            lambda: [each for each in serving(ours) if each["status"]["phase"] == "Running"], LIMIT_S
+        )
+        assert victim["metadata"]["uid"] in replaced["metadata"]["annotations"]["carrel.dev/handed-over"]
+        assert not replaced["spec"]["containers"][0]["resources"].get("limits")
+        records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
+        eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
