@@ -394,6 +394,24 @@ async def test_an_update_that_writes_changes_or_removes_a_protected_key_is_refus
         assert (await World().ask("/validate", update)).allowed
 
 
+@pytest.mark.parametrize(
+    ("namespace", "user", "key", "allowed"),
+    [
+        ("kai-resource-reservation", "kai-resource-reservation", "run.ai/reserve_for_gpu_index", True),
+        ("kai-resource-reservation", "kai-resource-reservation", "carrel.dev/lease", False),
+        ("kai-resource-reservation", "default", "run.ai/reserve_for_gpu_index", False),
+        ("lab", "lab", "run.ai/reserve_for_gpu_index", False),
+    ],
+    ids=["its card", "anything else", "another account", "another namespace"],
+)
+async def test_a_reservation_pod_may_say_which_card_it_has(namespace: str, user: str, key: str, allowed: bool) -> None:
+    update = review(a_pod(GPU, annotations={key: "GPU-1"}), old=a_pod(GPU), operation="UPDATE")
+    update["request"]["namespace"] = namespace
+    update["request"]["userInfo"]["username"] = f"system:serviceaccount:{namespace}:{user}"
+
+    assert (await World().ask("/validate", update)).allowed is allowed
+
+
 async def test_an_update_that_leaves_them_alone_is_allowed() -> None:
     old = a_pod(GPU, annotations=PROTECTED, labels=PROTECTED_LABELS)
     new = a_pod(GPU, annotations={**PROTECTED, "mine": "new"}, labels=PROTECTED_LABELS)

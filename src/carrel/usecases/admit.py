@@ -29,6 +29,7 @@ from carrel.protocols.carrel import GANG_SIZE
 from carrel.protocols.gpuclaim import CLAIM, SCHEDULER
 from carrel.protocols.handover import HandedOver, HandOver
 from carrel.protocols.kai import POD_GROUP
+from carrel.protocols.kai_reservation import RESERVED_GPU, is_reservation_account
 from carrel.protocols.kubernetes.admission import AdmissionRequest
 from carrel.protocols.kubernetes.pods import subject
 from carrel.protocols.kubernetes.shapes import Pod
@@ -227,6 +228,8 @@ class Admission:
         notes = _changed(_map(old, "annotations"), _map(new, "annotations"))
         labels = _changed(_map(old, "labels"), _map(new, "labels"))
         forged = [*filter(is_protected_annotation, notes), *filter(is_protected_label, labels)]
+        if forged == [RESERVED_GPU] and is_reservation_account(request.user.name, request.namespace):
+            forged = []  # a reservation pod says which card it was given
         asked = [key for key in notes if key in SETTLED]
         wrong = [f"only Carrel may write or remove {', '.join(forged)}; leave them as they are"] if forged else []
         wrong += [f"what a pod asks for is settled when it is made ({', '.join(asked)}); make another"] if asked else []
