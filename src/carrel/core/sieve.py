@@ -24,7 +24,7 @@ from carrel.core.requests import Request
 from carrel.core.room import fit_test
 
 REMEMBERED = 32
-"""Different requests; each costs about half a megabyte at 5,000 nodes."""
+"""Different requests; each costs about a megabyte at 5,000 nodes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
