@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.adapters.identity.recognition import CurrentPerson
 from carrel.adapters.pages import cluster_map
+from carrel.adapters.pages.cluster_map import Totals
 from carrel.adapters.pages.desk import ClusterSight
 from carrel.adapters.pages.shell import Shell
 from carrel.adapters.problems import Problem
@@ -58,6 +59,7 @@ class MapPage:
         self._shell = shell
         self._desk = shell.desk
         self._life = secrets.token_hex(4)
+        self._counted: tuple[int, Totals] | None = None
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/map", self.show, methods=["GET"], response_model=None)
@@ -75,7 +77,7 @@ class MapPage:
             person,
             "map.html",
             nodes=[cluster_map.see_node(sight.ledger, name, sight.seen) for name in names],
-            totals=cluster_map.totals(sight.ledger),
+            totals=self._totals(sight.ledger),
             card=cluster_map.see_card(sight.ledger, uuid, sight.seen) if uuid else None,
             draw=cluster_map.draw,
             mark=str(self._mark(sight, names)),
@@ -104,13 +106,15 @@ class MapPage:
         return Mark(self._life, sight.ledger.moment, crc32("\n".join(names).encode()))
 
     async def _changes(self, sight: ClusterSight, known: str, wanted: str) -> AsyncIterator[str]:
-        quiet = 0
+        looked, quiet = -1, 0
         for _ in range(LOOKS):
-            names = shown(sight.ledger, wanted)
-            mark = self._mark(sight, names)
-            if known != str(mark):
-                yield "".join(self._events(sight, names, mark.since(known, sight.ledger))) + f"id: {mark}\n\n"
-                known, quiet = str(mark), 0
+            if sight.ledger.moment != looked:
+                looked, quiet = sight.ledger.moment, 0
+                names = shown(sight.ledger, wanted)
+                mark = self._mark(sight, names)
+                if known != str(mark):
+                    yield "".join(self._events(sight, names, mark.since(known, sight.ledger))) + f"id: {mark}\n\n"
+                    known = str(mark)
             else:
                 quiet += 1
                 if quiet % PROOF_OF_LIFE == 0:
@@ -118,9 +122,15 @@ class MapPage:
             if await _leaves(self._desk.leaving):
                 return
 
+    def _totals(self, ledger: Ledger) -> Totals:
+        """All who look at the same moment are told the same: it is counted once."""
+        if self._counted is None or self._counted[0] != ledger.moment:
+            self._counted = (ledger.moment, cluster_map.totals(ledger))
+        return self._counted[1]
+
     def _events(self, sight: ClusterSight, names: Sequence[str], changed: Sequence[str] | None) -> Iterator[str]:
         fragment, draw = self._shell.fragment, cluster_map.draw
-        yield event("totals", fragment("totals.html", totals=cluster_map.totals(sight.ledger)))
+        yield event("totals", fragment("totals.html", totals=self._totals(sight.ledger)))
         again = names if changed is None else [name for name in names if name in set(changed)]
         nodes = [cluster_map.see_node(sight.ledger, name, sight.seen) for name in again]
         if changed is None:
