@@ -131,7 +131,11 @@ class Lab:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {**metadata, "labels": spec.get("labels", {}), "ownerReferences": owners},
-            "spec": {"schedulerName": "gpu-scheduler", "containers": spec.get("containers", [container])},
+            "spec": {
+                "schedulerName": "gpu-scheduler",
+                "terminationGracePeriodSeconds": spec.get("grace_seconds", 30),
+                "containers": spec.get("containers", [container]),
+            },
         }
         return await self.client.create(PODS, body, "lab")
 

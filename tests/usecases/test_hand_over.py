@@ -220,6 +220,20 @@ async def test_a_pod_that_finishes_before_it_has_to_leave_is_not_run_again() -> 
         assert pods["urgent"].spec.node_name == "n1"
 
 
+@pytest.mark.parametrize(
+    ("asked", "given"), [(30, 30), (300, 300), (31_536_000, 300)], ids=["a while", "the longest", "a year"]
+)
+async def test_a_victim_has_the_time_it_asks_for_to_end_but_not_for_ever(asked: int, given: int) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train", grace_seconds=asked)
+        await a_booked_one_in_vain(lab, "urgent")
+        await catch_up(lab, carrel)
+
+        await Terminator(carrel).round()
+
+        assert (await lab.client.get(PODS, "train", "lab"))["metadata"]["deletionGracePeriodSeconds"] == given
+
+
 async def test_a_name_that_somebody_took_meanwhile_is_left_alone() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
         await an_opportunist(lab, carrel, "train")

@@ -20,7 +20,7 @@ ONLY_WITH_GPUS = frozenset({nvidia.PRODUCT, nvidia.MEMORY, gpushare.NODE_LABEL})
 """Labels of nodes. A node selector that names them would keep the pod from every other node."""
 
 RESET = ""
-_OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "ephemeralContainers")
+_OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers")
 """Fields of the spec that the API server fills in itself, or does not take from whoever creates a pod."""
 
 

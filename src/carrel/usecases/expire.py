@@ -73,7 +73,7 @@ class Expiry:
     def over(self) -> list[Pod]:
         """The pods whose time is over, who was to go first first."""
         now = self._now()
-        ends = [(end, pod) for pod in self._mortal() if (end := _end_of(pod)) is not None and end <= now]
+        ends = [(end, pod) for pod in self._mortal() if (end := end_of(pod)) is not None and end <= now]
         return [pod for _, pod in sorted(ends, key=lambda each: (each[0], each[1].metadata.uid))]
 
     async def end(self, pod: Pod) -> str:
@@ -81,7 +81,7 @@ class Expiry:
         if await self._is_extended(pod):
             return ""
         if self._go_on:
-            return await self._hand_overs.intend(pod, Order(Why.EXPIRED, due=_end_of(pod) or self._now()))
+            return await self._hand_overs.intend(pod, Order(Why.EXPIRED, due=end_of(pod) or self._now()))
         metadata = pod.metadata
         try:
             found = await self._cluster.get(PODS, metadata.name, metadata.namespace)
@@ -119,7 +119,7 @@ class Expiry:
 
     async def _is_extended(self, pod: Pod) -> bool:
         """Whether its booking ends later than the pod was told; then it is told so."""
-        metadata, end = pod.metadata, _end_of(pod)
+        metadata, end = pod.metadata, end_of(pod)
         user, model = metadata.annotations.get(USER, ""), metadata.annotations.get(GPU_MODEL, "")
         if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
             return False
@@ -151,7 +151,7 @@ class Expiry:
                 yield pod
 
 
-def _end_of(pod: Pod) -> datetime | None:
+def end_of(pod: Pod) -> datetime | None:
     """None: it has no end that a clock could tell."""
     try:
         end = read_terminate_at(pod)

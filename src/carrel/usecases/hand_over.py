@@ -54,6 +54,8 @@ LOOK_AGAIN = timedelta(seconds=1)
 """While a pod is going. Its watch tells us too; this is for what the watch does not tell."""
 ASK_AGAIN = timedelta(seconds=10)
 """While a disruption budget does not let a pod go."""
+LONGEST_GOODBYE_S = 300
+"""What a pod may take between SIGTERM and its end. A pod says itself how long it needs: it could say a year."""
 REPLACED_WITHIN = timedelta(minutes=10)
 """A controller that has not replaced its pod by then does not want to."""
 
@@ -165,10 +167,12 @@ class HandOvers:
         A disruption budget may delay what is revoked from a controller's pods. When a booking ends was known before.
         """
         namespace, name = record.place
-        only_it = Deletion(uid=record.uid, resource_version=pod["metadata"]["resourceVersion"])
+        asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
+        grace = LONGEST_GOODBYE_S if asked > LONGEST_GOODBYE_S else None
+        only_it = Deletion(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
         try:
             if record.owner and record.why is Why.REVOKED:
-                await self._cluster.evict(namespace, name, how=Deletion(uid=record.uid))
+                await self._cluster.evict(namespace, name, how=Deletion(record.uid, grace_seconds=grace))
             else:
                 await self._cluster.delete(PODS, name, namespace, how=only_it)
         except (NotFound, Conflict):

@@ -34,6 +34,7 @@ from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant
 from carrel.protocols.standing import tier_of
+from carrel.usecases.expire import end_of
 from carrel.usecases.hand_over import HandOvers, Order
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import Books, PodByUid, is_going
@@ -142,7 +143,9 @@ class Revoking:
 
     def _booked_and_waiting(self) -> Iterable[Waiting]:
         """In the order in which they are served."""
+        now = self._court.now()
         pods = [pod for pod in self._court.pods() if _is_booked_in_vain(pod, self._court.schedulers)]
+        pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to go itself
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).name)):
             ask = self._court.understand(pod)
             if isinstance(ask, Ask) and not self._books.ledger.shares_of(pod.metadata.uid):

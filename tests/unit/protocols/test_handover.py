@@ -163,6 +163,7 @@ def a_full_manifest() -> dict[str, Any]:
             "priority": 0,
             "preemptionPolicy": "Never",
             "runtimeClassName": "nvidia",
+            "overhead": {"memory": "64Mi"},
             "nodeSelector": {"nvidia.com/gpu.product": "A6000", "gpushare": "true", "room": "b12"},
             "ephemeralContainers": [{"name": "debug"}],
             "containers": [container],
