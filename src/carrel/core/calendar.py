@@ -4,7 +4,7 @@ Only bookings of the same model count against each other. Shares of a card are a
 few cards as their number says: `n` shares of which `k` fill a card need ⌈n/k⌉ cards.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
@@ -35,6 +35,15 @@ class Span:
 
     def has_room(self, cards: int, share: bool = False) -> bool:
         return self.shares > 0 if share else self.free >= cards
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A date in the lab's zone, and the instants between which it lies: 23 to 25 hours."""
+
+    date: date
+    start: datetime
+    end: datetime
 
 
 class Calendar:
@@ -82,6 +91,20 @@ class Calendar:
         """How many cards are free through the whole of [start, end)."""
         return min((span.free for span in self.spans(start, end)), default=self.cards)
 
+    def by_day(self, days: Sequence[Day]) -> Iterator[Span]:
+        """The least that is free in each of several days that follow each other. One pass, however many they are."""
+        spans = list(self.spans(days[0].start, days[-1].end)) if days else []
+        first = 0
+        for day in days:
+            while spans[first].end <= day.start:
+                first += 1
+            last = first
+            while last + 1 < len(spans) and spans[last + 1].start < day.end:
+                last += 1
+            within = spans[first : last + 1]
+            yield Span(day.start, day.end, min(span.free for span in within), min(span.shares for span in within))
+            first = last
+
     def next_free(self, cards: int, length: timedelta, not_before: datetime, share: bool = False) -> datetime | None:
         """The first start from which that much is free for that long; None if that never comes."""
         candidate = not_before.astimezone(UTC)
@@ -113,15 +136,6 @@ class Calendar:
         per_card = self._shares_per_card
         free = self.cards - whole - -(-shares // per_card)
         return Span(start, end, free, (self.cards - whole) * per_card - shares if per_card > 1 else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """A date in the lab's zone, and the instants between which it lies: 23 to 25 hours."""
-
-    date: date
-    start: datetime
-    end: datetime
 
 
 def days(first: date, count: int, zone: tzinfo) -> list[Day]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from carrel.core.bookings import Booking, Rules, earliest_start
-from carrel.core.calendar import Calendar, Day, days
+from carrel.core.calendar import Calendar, days
 from carrel.core.gpus import MiB
 from carrel.core.reasons import Refusal
 from carrel.core.stock import Stock, model_named
@@ -117,7 +117,10 @@ class Consulting:
                     stock=stock[model],
                     free_now=next(calendar.spans(now, FOREVER)).free,
                     next_free=calendar.next_free(1, rules.min_duration, now),
-                    days=tuple(_room(calendar, day) for day in wanted),
+                    days=tuple(
+                        DayRoom(day.date, day.start, day.end, span.free, span.shares)
+                        for day, span in zip(wanted, calendar.by_day(wanted), strict=True)
+                    ),
                     shares_per_card=rules.shares_per_card,
                 )
             )
@@ -177,11 +180,6 @@ async def first_start(lab: Lab, reading: Reading, wish: Booking) -> datetime | N
 
 def _same(record: BookingRecord, namespace: str) -> bool:
     return same_namespace(record.namespace, namespace)
-
-
-def _room(calendar: Calendar, day: Day) -> DayRoom:
-    spans = list(calendar.spans(day.start, day.end))
-    return DayRoom(day.date, day.start, day.end, min(s.free for s in spans), min(s.shares for s in spans))
 
 
 def hash_of(secret: str) -> str:

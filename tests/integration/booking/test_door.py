@@ -96,4 +96,4 @@ async def test_a_database_that_is_not_there_ends_it_with_the_reason(tmp_path: Pa
     ) as process:
         code, said = await process.wait_end()
 
-    assert (code, "The database does not answer" in said, "Traceback" in said) == (6, True, False)
+    assert (code, "The database cannot be used" in said, "Traceback" in said) == (6, True, False)

@@ -1,13 +1,14 @@
 """Never more cards of a model promised than there are; and who is booked now."""
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.core.bookings import Booking
-from carrel.core.calendar import Calendar, Maintenance, Span
+from carrel.core.calendar import Calendar, Maintenance, Span, days
 from carrel.core.tiers import Tier, standing
 from tests.kit.gpus import A100, A6000
 
@@ -161,3 +162,16 @@ def test_what_the_calendar_says_of_a_wish(wish: Booking, said: str | None) -> No
     calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
 
     assert [broken.message for broken in calendar.check(wish)] == ([said] if said else [])
+
+
+@given(st.lists(stretches, max_size=8), st.integers(0, 20), st.integers(0, 20))
+def test_the_least_of_each_day_is_what_asking_for_that_day_alone_gives(
+    bookings: list[Booking], first: int, count: int
+) -> None:
+    """The days are local ones, which begin and end inside bookings."""
+    calendar = Calendar(A6000, 3, bookings, shares_per_card=2)
+    wanted = days(day(first).date(), count, ZoneInfo("Europe/Stockholm"))
+
+    found = list(calendar.by_day(wanted))
+
+    assert [span.free for span in found] == [calendar.free(each.start, each.end) for each in wanted]

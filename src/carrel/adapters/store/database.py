@@ -17,6 +17,7 @@ import aiosqlite
 import sqlalchemy
 from alembic import command
 from alembic.config import Config
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Dialect, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -64,7 +65,11 @@ class Database:
     async def migrate(self) -> None:
         """Brings the tables up to date. Others may start at the same time: one migrates, they wait."""
         async with self.writing() as connection:
-            await connection.run_sync(_upgrade)
+            try:
+                await connection.run_sync(_upgrade)
+            except CommandError as error:
+                # Whoever goes back to an older version must not write into tables that it does not know.
+                raise StoreUnavailable(f"its tables were made by a newer version of Carrel ({error})") from None
 
     async def aclose(self) -> None:
         await self.engine.dispose()

@@ -67,7 +67,7 @@ def run(settings: BookingSettings) -> None:
     try:
         run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
     except StoreUnavailable as error:
-        raise complain("The database does not answer", str(error), "carrel booking --help", UNAVAILABLE) from None
+        raise complain("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
 async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
