@@ -81,7 +81,7 @@ class _Table:
     """The nodes that were asked about last, in their order and without."""
     answer: Filtered = Filtered((), {})
     """About these."""
-    explained: tuple[int, Sequence[str], Refusal | None] | None = None
+    explained: tuple[int, tuple[str, ...], Refusal | None] | None = None
     """At which moment, of which nodes, and why all of them are not enough."""
 
     def about(self, nodes: Collection[str], own: Mapping[str, str]) -> Filtered:
@@ -112,15 +112,17 @@ class Sieve:
         return table.answer
 
     def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
-        """What `why_waiting` says, without its details. Cheap if it is asked again with the same object `nodes`."""
+        """What `why_waiting` says, without its details. Cheap if it is asked again with the very same tuple of nodes."""
         if self._ledger.kept_for(pod):
             plain = why_waiting(self._ledger, request, nodes, pod)
             return plain and Refusal(plain.reason)
         table, now = self._table(request), self._ledger.moment
-        if table.explained is None or table.explained[0] != now or table.explained[1] is not nodes:
-            fits = "" in map(table.verdicts.get, nodes)
-            table.explained = (now, nodes, None if fits else self._explain(table, request, nodes))
-        return table.explained[2]
+        if table.explained is not None and table.explained[0] == now and table.explained[1] is nodes:
+            return table.explained[2]
+        fits = "" in map(table.verdicts.get, nodes)
+        refusal = None if fits else self._explain(table, request, nodes)
+        table.explained = (now, nodes, refusal) if isinstance(nodes, tuple) else None
+        return refusal
 
     def _explain(self, table: _Table, request: Request, nodes: Sequence[str]) -> Refusal:
         closest = min(nodes, key=table.despair.__getitem__, default=None)
