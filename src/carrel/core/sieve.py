@@ -112,7 +112,7 @@ class Sieve:
         return table.answer
 
     def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
-        """What `why_waiting` says, without its details. Cheap if it is asked again with the very same tuple of nodes."""
+        """What `why_waiting` says, without its details. Cheap if asked again with the very same tuple of nodes."""
         if self._ledger.kept_for(pod):
             plain = why_waiting(self._ledger, request, nodes, pod)
             return plain and Refusal(plain.reason)
