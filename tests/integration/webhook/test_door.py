@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -263,3 +264,39 @@ async def test_files_that_others_renew_are_shown_and_shown_anew(tmp_path: Path) 
         assert (await webhook.get("/healthz"))[0] == 200
         with pytest.raises(ClusterError):
             await client.get(SECRETS, "carrel-webhook-tls", "carrel")
+
+
+async def test_a_port_that_is_taken_is_said_plainly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with a_cluster() as (_, server):
+            command = (sys.executable, "-m", "carrel", "webhook", "--server", server, "--port", port, "--api-url", "")
+            running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+            async with asyncio.timeout(LIMIT_S):
+                _, said = await running.communicate()
+
+    assert running.returncode == 6
+    assert f"✗ Cannot listen on 127.0.0.1:{port}" in said.decode() and "Traceback" not in said.decode()
+
+
+async def test_it_ends_on_sigterm_also_before_it_has_a_certificate() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        command = (
+            sys.executable,
+            "-m",
+            "carrel",
+            "webhook",
+            "--server",
+            server,
+            "--port",
+            "0",
+            "--tls-folder",
+            "/nowhere",
+        )
+        running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        webhook = Webhook(running)
+        await webhook.wait_line("certificate_unreadable")
+        running.send_signal(signal.SIGTERM)
+        await webhook.wait_line("left")
+        assert await running.wait() == 0

@@ -43,11 +43,14 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
             service = await until.enter_async_context(contextlib.aclosing(MaiaClient(where)))
         webhook = Webhook(client, service, customs_of(settings))
         keep = show_files(settings, shown) if settings.tls_folder else keep_certificates(client, settings, shown)
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(webhook.mirror.run()), tasks.create_task(keep)]
-            await _serve_until(stop, webhook, shown, settings)
-            for task in running:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(webhook.mirror.run()), tasks.create_task(keep)]
+                await _serve_until(stop, webhook, shown, settings)
+                for task in running:
+                    task.cancel()
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several  # who broke first; the others were only stopped
     log.info("left")
 
 
