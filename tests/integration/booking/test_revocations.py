@@ -16,9 +16,12 @@ from carrel.doors.booking.revocations import Revocations
 from carrel.manifests import rbac
 from carrel.ports.bookings import LogEntry
 from carrel.ports.letters import Outbox
+from carrel.protocols.kubernetes.resources import CRDS
 from carrel.wiring import Carrel, House
 from tests.kit.booking import Opened
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
+from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import QUICK, Lab, a_lab
 from tests.kit.tiers import OPPORTUNISTIC, Terminator, a_booked_one_in_vain, an_opportunist, settle
 
@@ -28,7 +31,8 @@ async def hearing(carrel: Carrel, outbox: Outbox) -> AsyncIterator[None]:
     revocations = Revocations(carrel, outbox)
     running = [asyncio.ensure_future(each) for each in (carrel.mirror.run(), revocations.run())]
     try:
-        await carrel.mirror.wait_synced()
+        async with asyncio.timeout(LIMIT_S):
+            await carrel.mirror.wait_synced()
         yield
     finally:
         for task in running:
@@ -110,6 +114,7 @@ class Recorder:
 
 async def test_the_doors_rules_allow_what_it_calls_and_nothing_else(opened: Opened) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
+        await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         client = Client(recorder)
         async with hearing(Carrel(client, House(rhythm=QUICK)), opened.service.outbox):
