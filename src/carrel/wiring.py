@@ -25,7 +25,7 @@ from carrel.usecases.find import Finder
 from carrel.usecases.hold import Cabinet, Cards
 from carrel.usecases.muster import Barracks, Musters, Patience, Roster
 from carrel.usecases.observe import Books
-from carrel.usecases.reservations import DEFAULT_RESERVATIONS, Reservations, ReservationTerms, Scene
+from carrel.usecases.reservations import DEFAULT_RESERVATIONS, Reservations, ReservationTerms, Scene, slots_of
 from carrel.usecases.reserve import RESERVE_S, Reserving
 from carrel.usecases.schedule import Scheduling, Surroundings, holder_of
 from carrel.usecases.tell import is_waiting
@@ -38,7 +38,7 @@ NORMAL_PATIENCE = Patience()
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
-NAMESPACE_OF, GANG_OF, TIER_WAITING = "namespace", "gang", "tier of a pod that waits"
+NAMESPACE_OF, GANG_OF, SLOT_OF, TIER_WAITING = "namespace", "gang", "slot", "tier of a pod that waits"
 
 
 def utc_now() -> datetime:
@@ -73,7 +73,12 @@ class Carrel:
         self.house = house
         self.mirror = Mirror(cluster, house.rhythm)
         self.pods: Reflector[Pod] = self.mirror.watch(
-            PODS, indexes={NAMESPACE_OF: lambda pod: [pod.metadata.namespace], TIER_WAITING: _tier_if_it_waits}
+            PODS,
+            indexes={
+                NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
+                TIER_WAITING: _tier_if_it_waits,
+                SLOT_OF: slots_of,
+            },
         )
         self.claims: Reflector[GpuClaim] = self.mirror.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
@@ -108,6 +113,7 @@ class Carrel:
                 cluster,
                 house.namespace,
                 self._reservation_pods,
+                lambda slot: self.pods.store.find(SLOT_OF, slot),
                 self.pods.store.by_uid,
                 house.clock,
                 house.reservations,

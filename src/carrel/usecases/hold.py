@@ -78,6 +78,10 @@ class Cards:
         return None
 
     async def _take_all(self, placement: Placement, holder: Holder) -> Refusal | None:
+        there = self._books.ledger.node(placement.node)
+        if there is not None and there.kubelet_chooses and there.unusable:
+            # A card has lost its reservation pod since the plan was made: the kubelet might give it to this one.
+            return Refusal(f"{placement.node} takes no new GPU pods: {there.unusable}")
         is_reserved = self._reserving.needs_reservation(placement)
         for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
             refusal = await self._take_one(gpu, share, is_reserved)

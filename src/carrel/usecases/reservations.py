@@ -57,6 +57,8 @@ class Scene:
     """Of the Leases."""
     reservation_pods: Callable[[], Iterable[Pod]]
     """Those that our cache has: a reason to look, and no more."""
+    pods_for: Callable[[str], Iterable[Pod]]
+    """Those of them that are for one slot, by the name of its Lease."""
     pod_by_uid: Callable[[str], Pod | None]
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
@@ -151,7 +153,7 @@ class Reservations:
         return self._scene.terms.spelling.pod_name(lease.record.node, kai_reservation.group_of(lease.name))
 
     def _known_pods(self, name: str) -> list[Pod]:
-        return [pod for pod in self._scene.reservation_pods() if slot_of(pod) == name]
+        return list(self._scene.pods_for(name))
 
     def _seen(self, pod: Json) -> PodSeen | None:
         if not pod:
@@ -257,6 +259,11 @@ def slot_of(pod: Pod) -> str:
     name = pod.metadata.annotations.get(carrel.RESERVED_LEASE, "")
     place = read_lease_name(name) if kai_reservation.is_reservation(pod) else None
     return lease_name(*place) if place else ""
+
+
+def slots_of(pod: Pod) -> list[str]:
+    """The same, as an index wants it."""
+    return [name] if (name := slot_of(pod)) else []
 
 
 def _is_well(lease: KnownLease, pods: Mapping[str, Pod]) -> bool:
