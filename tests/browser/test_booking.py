@@ -62,8 +62,9 @@ async def test_the_first_legal_start_is_chosen_already_and_one_click_books_it(br
 async def test_a_click_on_a_day_chooses_it_and_a_drag_chooses_several(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "bea", viewport={"width": 1280, "height": 900}) as page:
         await page.goto("/timeline")
-        async with page.expect_response("**/timeline/verdict*"):
+        async with page.expect_response("**/timeline/verdict*") as verdict:
             await page.locator(cell(A6000, in_days(4))).click()
+        assert "csrf" not in (await verdict.value).url, "what proves that a form is ours does not belong in addresses"
         assert await start_and_end(page) == (in_days(4).isoformat(), in_days(11).isoformat())
 
         first, last = (page.locator(cell(A6000, in_days(days))) for days in (3, 5))
