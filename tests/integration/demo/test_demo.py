@@ -95,6 +95,31 @@ def test_it_ends_cleanly_when_it_is_told_to(demo: subprocess.Popen[str], number:
     assert demo.wait(LIMIT_S) == 0
 
 
+def test_its_doors_go_with_it_even_if_it_is_killed(demo: subprocess.Popen[str]) -> None:
+    lines_until(demo, "book at http")
+    doors = children(demo.pid)
+    assert len(doors) == 3
+
+    demo.kill()
+
+    give_up = time.monotonic() + LIMIT_S
+    while any(is_running(door) for door in doors) and time.monotonic() < give_up:
+        time.sleep(0.2)
+    assert not [door for door in doors if is_running(door)]
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended and that nobody has asked about yet is not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.parametrize(
     ("option", "text", "complaint"),
     [

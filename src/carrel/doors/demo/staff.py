@@ -5,9 +5,11 @@ they keep and what they say is in a folder that goes with the demo.
 """
 
 import asyncio
+import ctypes
 import os
 import re
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,6 +31,8 @@ DOORS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
 STOP_S = 20.0
 ADMIN = "admin@lab.example"
+PR_SET_PDEATHSIG = 1
+"""Of Linux: which signal a process gets when the one that started it is gone."""
 
 
 class NotOpened(Exception):
@@ -117,6 +121,7 @@ class _Place:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C is for the demo, which then ends this process in its turn
+                preexec_fn=_go_with_the_demo,
             )
         try:
             yield await _address(name, process, log)
@@ -147,6 +152,12 @@ class _Worn:
 
     async def aclose(self) -> None:
         await self.api.aclose()
+
+
+def _go_with_the_demo() -> None:
+    """Also if the demo is killed: nobody else would end this process. Only Linux can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _address(name: str, process: asyncio.subprocess.Process, log: Path) -> str:
