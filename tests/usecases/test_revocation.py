@@ -8,6 +8,7 @@ import pytest
 
 from carrel.ports.cluster import Deletion, Json, MergePatch
 from carrel.protocols.kubernetes.resources import PODS
+from tests.kit.coexist import coexisting
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
@@ -45,6 +46,19 @@ async def test_a_booked_pod_gets_the_card_and_the_other_goes_on_without_one() ->
         assert await victims(lab) == {"train"}
         assert await served(lab, "urgent")
         assert carrel.books.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+
+
+async def test_also_where_the_kubelet_chooses_the_cards() -> None:
+    async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await a_booked_one(lab, carrel, "booked")
+        await an_opportunist(lab, carrel, "train")
+        await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == {"train"}
+        assert await served(lab, "urgent")
+        assert await served(lab, "booked")
 
 
 async def test_nobody_loses_a_card_when_another_will_do() -> None:
