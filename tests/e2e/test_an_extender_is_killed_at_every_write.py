@@ -88,13 +88,13 @@ async def wait_known(replica: Replica, pods: Pods) -> None:
 
 
 async def set_right(room: CardRoom, replica: Replica, pods: Pods) -> None:
-    """What a kill has left is freed after a while, and the scheduler tries again."""
+    """The scheduler tries again at once, and again; what a kill has left and nobody uses is freed after a while."""
     async with asyncio.timeout(60):
         while not {pod["metadata"]["name"] for pod in pods} <= (await room.bound()).keys():
-            await room.after_a_while()
             bound = await room.bound()
             await schedule(replica, [pod for pod in pods if pod["metadata"]["name"] not in bound])
-            await asyncio.sleep(0.05)
+            await room.check(at_rest=False)
+            await room.after_a_while()
     await room.after_a_while()
 
 
