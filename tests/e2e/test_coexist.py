@@ -117,6 +117,12 @@ def test_two_halves_share_the_reported_card_a_third_gets_another_and_the_reserva
         assert sorted({cards[0], cards[2]}) == sorted(coexist.uuids)
         assert coexist.reserved() == {"gpu-real-node-0": cards[0], "gpu-real-node-1": cards[2]}
 
+        def group_of(name: str) -> str | None:
+            labels: dict[str, str] = coexist.pods(ours)[name]["metadata"].get("labels", {})
+            return labels.get("runai-gpu-group")
+
+        eventually(lambda: [*map(group_of, "abc")] == ["gpu-real-node-0", "gpu-real-node-0", "gpu-real-node-1"])
+
         # A pod that asks the kubelet itself has to wait: all cards are in use.
         create(coexist.api, ours, a_pod("whole", {"nvidia.com/gpu": "1"}))
         for name in ("a", "b", "c"):
@@ -147,3 +153,15 @@ def test_a_reservation_pod_that_is_deleted_comes_back_with_the_same_card(coexist
         # The pod went on as if nothing had happened, and another may join it.
         coexist.starts(ours, "b")
         assert coexist.told(ours, "b") == card
+    eventually(lambda: not coexist.reserved(), limit_s=180)
+
+
+def test_a_memory_share_and_a_fraction_share_one_card(coexist: CoexistNode) -> None:
+    """Of two dialects: one ledger, one reservation pod, one card."""
+    with namespace(coexist.api) as ours:
+        coexist.starts(ours, "half")
+        create(coexist.api, ours, reading_its_cards(a_pod("memory", {"aliyun.com/gpu-mem": "8138"})))
+        wait_for_phase(coexist.api, ours, "memory", "Running")
+
+        assert coexist.told(ours, "memory") == coexist.told(ours, "half")
+        assert list(coexist.reserved().values()) == [coexist.told(ours, "half")]
