@@ -85,4 +85,5 @@ class OidcProvider:
     async def _keys(self, request: Request) -> Response:
         self.key_reads += 1
         public = json.loads(RSAAlgorithm.to_jwk(self.key.public_key()))
-        return JSONResponse({"keys": [{**public, "kid": self.key_id, "use": "sig", "alg": "RS256"}]})
+        strange = [{"kty": "OKP", "crv": "of another kind", "kid": str(each), "x5c": "c" * 1000} for each in range(300)]
+        return JSONResponse({"keys": [*strange, {**public, "kid": self.key_id, "use": "sig", "alg": "RS256"}]})

@@ -195,13 +195,23 @@ class SignIn:
     async def _json(self, method: str, url: str, **form: Any) -> Mapping[str, Any]:
         try:
             async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **form) as answer:
-                body = await answer.content.read(LARGEST_ANSWER)
+                body = await _whole(answer.content)
                 found = json.loads(body) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise SignInFailed(f"No answer from the identity provider: {type(error).__name__}") from None
         if not isinstance(found, dict):
             raise SignInFailed(f"The identity provider answered {answer.status}")
         return found
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """A larger answer than any provider gives is cut off, and cannot be read then."""
+    body = b""
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > LARGEST_ANSWER:
+            break
+    return body
 
 
 def _basic(name: str, secret: str) -> str:

@@ -30,6 +30,10 @@ class SqlPeople:
             await connection.execute(insert(tables.errands).values(secret_hash=secret_hash, **values))
 
     async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+        async with self._database.reading() as connection:
+            known = await connection.execute(select(E.secret_hash).where(E.secret_hash == secret_hash))
+            if known.one_or_none() is None:
+                return None  # strangers who try their luck do not get the writers' turn
         async with self._database.writing() as connection:
             taken = delete(tables.errands).where(E.secret_hash == secret_hash)
             row = (await connection.execute(taken.returning(E.facts, E.expires_at))).one_or_none()
