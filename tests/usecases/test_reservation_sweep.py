@@ -23,7 +23,7 @@ from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reserv
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab
 
-SEEDS = int(os.environ.get("CARREL_SWEEP", "12"))
+SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
 MEMORY = 1000
 KINDS: list[dict[str, dict[str, str]]] = [
     {"annotations": {"gpu-fraction": "0.5"}},

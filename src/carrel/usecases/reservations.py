@@ -73,6 +73,8 @@ class Looked:
     """When it wants to be looked at again, should nothing be heard of it; None: never."""
     has_room: bool = False
     """There is room now that was not there before."""
+    is_news: bool = False
+    """Its Lease says something else now."""
 
 
 class Reservations:
@@ -109,7 +111,8 @@ class Reservations:
             self._failures[name] = self._failures.get(name, 0) + 1
             await self._delete(pod)
         elif step is Act.DROP:
-            return Looked(None if await self._cards.set_reservation(lease, None) else SOON_S, has_room=True)
+            is_gone = await self._cards.set_reservation(lease, None)
+            return Looked(None if is_gone else SOON_S, has_room=is_gone, is_news=is_gone)
         return Looked(self._pause(name, lease.record.reservation))
 
     # --- what there is -----------------------------------------------------------------------------------------------
@@ -188,12 +191,14 @@ class Reservations:
     async def _record(self, lease: KnownLease, reservation: Reservation) -> Looked:
         if not await self._cards.set_reservation(lease, reservation):
             return Looked(SOON_S)  # somebody changed the Lease: look again at what it says now
-        log.info("reservation_%s lease=%s gpu=%s", reservation.state.value, lease.name, reservation.card or "unknown")
+        is_trouble = reservation.state in (ReservationState.LOST, ReservationState.DOUBLED)
+        words = "reservation_%s lease=%s gpu=%s", reservation.state.value, lease.name, reservation.card or "unknown"
+        log.log(logging.WARNING if is_trouble else logging.INFO, *words)
         is_found = reservation.state is ReservationState.HELD
         if is_found:
             self._found_at[lease.name] = self._scene.clock()
             self._failures.pop(lease.name, None)
-        return Looked(LINGER_S if is_found else 0.0, has_room=is_found)
+        return Looked(LINGER_S if is_found else 0.0, has_room=is_found, is_news=True)
 
     async def _create(self, lease: KnownLease) -> None:
         """Only if the Lease is as we know it: a pod too many takes a card from somebody else."""

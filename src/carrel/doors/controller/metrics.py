@@ -1,12 +1,15 @@
 """What probes and Prometheus look at: base units, and no user's name in any label."""
 
-from collections.abc import Callable
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+
+from carrel.core.slots import ReservationState
 
 
 class Metrics:
@@ -24,6 +27,15 @@ class Metrics:
         self.handed_over = Counter(
             "carrel_hand_overs_closed", "Hand-overs that came to their end.", ["how"], registry=registry
         )
+
+        self._reservations = Gauge(
+            "carrel_reservations", "Slots with a reservation, beside NVIDIA's plugin.", ["state"], registry=registry
+        )
+
+    def see_reservations(self, states: Iterable[ReservationState]) -> None:
+        counted = Counts(states)
+        for state in ReservationState:
+            self._reservations.labels(state.value).set(counted[state])
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -55,7 +55,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     duties = Duties(carrel, settings.scheduler_names(), metrics)
     desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
     tiers = TierDuties(carrel, settings.rules(), metrics, desk)
-    slots = SlotDuties(carrel, lambda node: duties.tell_of_room({node}))
+    slots = SlotDuties(carrel, lambda node: duties.tell_of_room({node}), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(metrics, lambda: carrel.mirror.is_synced)

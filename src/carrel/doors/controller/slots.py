@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.queue import Queue, serve
+from carrel.doors.controller.metrics import Metrics
 from carrel.protocols.gpuclaim import read_lease_name
 from carrel.protocols.kubernetes.shapes import Lease, Pod
 from carrel.usecases.copies import Copies
@@ -26,10 +27,11 @@ WORKERS = 4
 
 
 class SlotDuties:
-    def __init__(self, carrel: Carrel, has_room: Callable[[str], None]) -> None:
+    def __init__(self, carrel: Carrel, has_room: Callable[[str], None], metrics: Metrics) -> None:
         """`has_room` is told a node on which there is room that was not there before."""
         self._carrel = carrel
         self._has_room = has_room
+        self._metrics = metrics
         self._copies = Copies(carrel.cluster, carrel.books, carrel.ask_of)
         self._open_queues()
         self._close_queues()  # until this process leads
@@ -58,6 +60,7 @@ class SlotDuties:
 
     async def _sweep(self) -> None:
         while True:
+            self._count()
             for name in self._carrel.reservations.due():
                 self._due.add(name)
             for pod in self._carrel.pods.store:
@@ -80,8 +83,14 @@ class SlotDuties:
         if pod is not None:
             await self._copies.write(pod)
 
+    def _count(self) -> None:
+        reservations = (lease.record.reservation for lease in self._carrel.books.leases())
+        self._metrics.see_reservations(each.state for each in reservations if each is not None)
+
     async def _look_after(self, name: str) -> None:
         looked = await self._carrel.reservations.look_at(name)
+        if looked.is_news:
+            self._count()
         if looked.again_s is not None:
             self._due.add_after(name, looked.again_s)
         place = read_lease_name(name)
