@@ -37,7 +37,9 @@ KINDS: list[dict[str, dict[str, str]]] = [
 class BadDay:
     """Two replicas schedule, one of them leads; both may die at any write."""
 
-    def __init__(self, lab: Lab, kubelet: Kubelet, seed: int) -> None:
+    def __init__(self, lab: Lab, kubelet: Kubelet, seed: int, *, is_deadly: bool = False) -> None:
+        """`is_deadly`: also reservation pods are killed; then nobody asks the kubelet by himself."""
+        self.is_deadly = is_deadly
         self.lab = lab
         self.kubelet = kubelet
         self.seed = seed
@@ -79,7 +81,7 @@ class BadDay:
     async def _one_step(self, replica: Replica, leader: Replica) -> None:
         for _ in range(self.chance.randint(0, 2)):
             self.names += 1
-            await self.lab.pod(f"p{self.names}", **self.chance.choice(KINDS))
+            await self.lab.pod(f"p{self.names}", **self.chance.choice(KINDS[:-1] if self.is_deadly else KINDS))
         there = {pod.metadata.uid for pod in (await self.lab.client.list(PODS, Selection("lab"))).items}
         await eventually(lambda: all(replica.pods.store.by_uid(uid) for uid in there))
         waiting = [pod.metadata.name for pod in replica.pods.store if not pod.spec.node_name]
@@ -90,6 +92,9 @@ class BadDay:
             with contextlib.suppress(NotFound):
                 gone = f"p{self.chance.randint(1, self.names)}"
                 await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+        if self.is_deadly and (pods := await reservation_pods(self.lab)):
+            victim = self.chance.choice(pods).metadata
+            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=Deletion(grace_seconds=0))
         self.lab.clock.now += timedelta(seconds=self.chance.choice((0, 1, 15)))
 
     async def _lead(self, leader: Replica, binding: Sequence[asyncio.Task[None]]) -> None:
@@ -126,9 +131,9 @@ async def check_always(lab: Lab, kubelet: Kubelet) -> None:
             mib = pod.metadata.annotations.get("carrel.dev/gpu-memory-mib", str(MEMORY))
             held[card] += int(part * MEMORY) or int(mib)
     assert all(amount <= MEMORY for amount in held.values()), held
-    reserving = {pod.metadata.uid for pod in pods if pod.metadata.namespace != "lab"}
+    whole = {pod.metadata.uid for pod in pods if pod.metadata.namespace == "lab"}
     for uid, cards in kubelet.given.items():
-        assert uid in reserving or not held.keys() & set(cards), f"{uid} and others were given {cards}"
+        assert uid not in whole or not held.keys() & set(cards), f"{uid} and others were given {cards}"
 
 
 async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
@@ -170,6 +175,30 @@ async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
             leases = (await lab.client.list(LEASES, Selection("carrel"))).items
             reserved = [lease for lease in leases if "carrel.dev/reservation" in lease.metadata.annotations]
             assert len(reserved) == len(await reservation_pods(lab)), "a reservation pod for each slot that is shared"
+        except BaseException:
+            print("\n".join(day.stories))
+            raise
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_card_in_the_right_hands(
+    seed: int,
+) -> None:
+    node = coexisting("n1", cards=3, memory=MEMORY)
+    async with a_lab([node]) as lab:
+        await open_for_reservations(lab)
+        kubelet = Kubelet(lab, node, Random(seed).choice)
+        day = BadDay(lab, kubelet, seed, is_deadly=True)
+        try:
+            await day.play()
+            await come_to_rest(lab, kubelet)
+            await check_always(lab, kubelet)
+            reserved = {card for cards in kubelet.given.values() for card in cards}
+            for pod in (await lab.client.list(PODS, Selection("lab"))).items:
+                told = set(filter(None, pod.metadata.annotations.get("carrel.dev/devices", "").split(",")))
+                assert told <= reserved, (
+                    f"{pod.metadata.name} runs on {told}; the kubelet may give away what is not held"
+                )
         except BaseException:
             print("\n".join(day.stories))
             raise
