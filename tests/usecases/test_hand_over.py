@@ -294,11 +294,31 @@ async def test_a_controller_that_does_not_replace_its_pod_is_not_waited_for_for_
         assert terminator.ends == [End.UNWANTED]
 
 
+async def test_the_end_of_a_booking_waits_for_no_budget_and_its_replacement_is_awaited_also_when_it_comes_late() -> (
+    None
+):
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await forbid_evictions(lab)
+        over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}  # nobody was there to end it
+        pod = await an_opportunist(
+            lab, carrel, "rs-1", owner=await an_owner(lab), labels={"app": "rs"}, annotations=over
+        )
+
+        await settle(lab, Terminator(carrel))
+
+        assert await pods_of(lab) == {}
+        assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
+
+
+async def forbid_evictions(lab: Lab) -> None:
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all"}}
+    selector = {"matchLabels": {"app": "rs"}}
+    await lab.client.create(BUDGETS, {**budget, "spec": {"minAvailable": 1, "selector": selector}}, "lab")
+
+
 async def test_a_disruption_budget_is_waited_for_and_the_pod_says_so() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "all"}}
-        selector = {"matchLabels": {"app": "rs"}}
-        await lab.client.create(BUDGETS, {**budget, "spec": {"minAvailable": 1, "selector": selector}}, "lab")
+        await forbid_evictions(lab)
         pod, terminator = await an_owned_victim(lab, carrel)
 
         await settle(lab, terminator)

@@ -205,7 +205,7 @@ class HandOvers:
         namespace, _ = record.place
         if any(_succeeds(pod.metadata.annotations, record) for pod in self._archive.pods_of(namespace)):
             return await self._close(written, End.HANDED_OVER)
-        left = record.due + REPLACED_WITHIN - self._now()
+        left = max(record.decided, record.due) + REPLACED_WITHIN - self._now()
         return min(left, ASK_AGAIN) if left > timedelta() else await self._close(written, End.UNWANTED)
 
     async def _bring_back(self, record: HandOver, written: Json, occupant: Json) -> timedelta | End:
