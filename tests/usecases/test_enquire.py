@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from carrel.ports.booking_desk import NoAnswer
+from carrel.ports.booking_desk import Declined, NoAnswer
 from carrel.protocols.maia import Verdict
 from carrel.usecases.enquire import Desk
 
@@ -14,6 +14,7 @@ class Service:
     def __init__(self) -> None:
         self.asked = 0
         self.is_down = False
+        self.counts_nothing = False
         self.schedulable = True
         self.go = asyncio.Event()
         self.go.set()
@@ -23,9 +24,13 @@ class Service:
         await self.go.wait()
         if self.is_down:
             raise NoAnswer("refused")
+        if user == "unheard of":
+            raise Declined("400")
         return Verdict(self.schedulable)
 
     async def free(self) -> Mapping[str, int]:
+        if self.counts_nothing:
+            raise NoAnswer("404")
         return {"A6000": 1}
 
 
@@ -106,3 +111,20 @@ async def test_who_gives_up_asking_does_not_leave_the_others_without_an_answer(b
 
 async def test_free_cards_are_remembered_too(bench: Bench) -> None:
     assert (await bench.desk.free()).said == {"A6000": 1}
+
+
+async def test_who_cannot_count_free_cards_may_still_know_bookings(bench: Bench) -> None:
+    bench.service.counts_nothing = True
+    assert (await bench.desk.free()).silence == "404"
+    assert await bench.says() == (True, 0, ""), "else every pod without a booking would cost somebody theirs"
+    assert bench.desk.failures == 1
+
+
+async def test_a_question_that_is_declined_silences_no_other(bench: Bench) -> None:
+    for _ in range(3):
+        assert (await bench.desk.verdict("unheard of", "lab")).silence == "400"
+    assert bench.service.asked == 1, "it is put off itself"
+    assert await bench.says() == (True, 0, "")
+    bench.seconds = 5
+    await bench.desk.verdict("unheard of", "lab")
+    assert bench.service.asked == 3

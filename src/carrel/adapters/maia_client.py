@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from carrel.ports.booking_desk import NoAnswer
+from carrel.ports.booking_desk import Declined, NoAnswer
 from carrel.protocols import Malformed
 from carrel.protocols.maia import Enquiry, Verdict, read_free, read_verdict, write_enquiry
 
@@ -39,7 +39,7 @@ class MaiaClient:
         try:
             return read_verdict(said)
         except Malformed as malformed:
-            raise NoAnswer(str(malformed)) from None
+            raise Declined(str(malformed)) from None
 
     async def free(self) -> Mapping[str, int]:
         if not self._where.stats_url:
@@ -48,7 +48,7 @@ class MaiaClient:
         try:
             return read_free(said)
         except Malformed as malformed:
-            raise NoAnswer(str(malformed)) from None
+            raise Declined(str(malformed)) from None
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -61,6 +61,8 @@ class MaiaClient:
         try:
             # Redirects are not followed: the body has the token in it.
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
+                if 400 <= answer.status < 500:
+                    raise Declined(f"{url} answered {answer.status}")
                 if answer.status != 200:
                     raise NoAnswer(f"{url} answered {answer.status}")
                 said = b""

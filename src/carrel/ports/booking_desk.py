@@ -38,6 +38,10 @@ class NoAnswer(Exception):
     """The booking service is down, slow, or says something else than was asked. The message is a sentence."""
 
 
+class Declined(NoAnswer):
+    """It did answer, only not what was asked: the next question may be answered."""
+
+
 class BookingService(Protocol):
     """Asked anew each time. Raises `NoAnswer` and nothing else."""
 

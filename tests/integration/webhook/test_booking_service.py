@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from carrel.adapters.maia_client import MaiaClient, Where
-from carrel.ports.booking_desk import NoAnswer
+from carrel.ports.booking_desk import Declined, NoAnswer
 from carrel.protocols.maia import Verdict
 
 
@@ -98,3 +98,22 @@ async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
         with pytest.raises(NoAnswer):
             await asking
     await gone.aclose()
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "is_declined"),
+    [
+        (Dashboard("{}", status=400), True),
+        (Dashboard('{"schedulable": 1}'), True),
+        (Dashboard("oops", status=503), False),
+        (Dashboard("<html>"), False),
+    ],
+    ids=["a bad question", "an odd answer", "it is down", "a page"],
+)
+async def test_a_question_that_it_does_not_like_is_told_from_a_service_that_is_down(
+    dashboard: Dashboard, is_declined: bool
+) -> None:
+    async with a_client(dashboard) as client:
+        with pytest.raises(NoAnswer) as caught:
+            await client.verdict("alice", "lab")
+    assert isinstance(caught.value, Declined) is is_declined
