@@ -37,21 +37,21 @@ Parts = dict[Path, Path]
 
 
 def carrel_image() -> Image:
-    parts = _parts()
+    content = parts()
     digest = hashlib.sha256(NAME.encode())
-    for place, file in sorted(parts.items()):
+    for place, file in sorted(content.items()):
         found = file.stat()
         digest.update(f"{place} {found.st_size} {found.st_mtime_ns}\n".encode())
     kept = cache() / "images" / f"carrel-{digest.hexdigest()[:16]}.tar"
     with locked("carrel-image"):
         if not kept.exists():
-            _make(parts, kept)
+            _make(content, kept)
         layer = kept.read_bytes()
     environment = {"LD_LIBRARY_PATH": f"/{HOME}/lib", "PYTHONHOME": f"/{HOME}", "PYTHONDONTWRITEBYTECODE": "1"}
     return Image(NAME, layer, ["carrel", "--help"], environment)
 
 
-def _make(parts: Parts, kept: Path) -> None:
+def _make(content: Parts, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     for old in kept.parent.glob("carrel-*.tar"):
         old.unlink()
@@ -60,7 +60,7 @@ def _make(parts: Parts, kept: Path) -> None:
         folder = tarfile.TarInfo("tmp")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
         archive.addfile(folder)
-        for place, file in sorted(parts.items()):
+        for place, file in sorted(content.items()):
             # A .pyc is believed by the time of its source, so files keep theirs.
             archive.add(file.resolve(), str(place), recursive=False)
         launcher = tarfile.TarInfo(str(HOME / "bin/carrel"))
@@ -69,12 +69,15 @@ def _make(parts: Parts, kept: Path) -> None:
     draft.rename(kept)
 
 
-def _parts() -> Parts:
-    parts = dict(_python())
-    parts |= {STDLIB / "site-packages" / place: file for place, file in _packages()}
-    source = Path(carrel.__file__).parent
-    parts |= {STDLIB / "site-packages/carrel" / place: file for place, file in _files(source)}
-    return parts | dict(_linked_with(parts))
+def parts() -> Parts:
+    """All that goes into the image, but for the launcher."""
+    packages = STDLIB / "site-packages"
+    content = dict(_python())
+    content |= {packages / place: file for place, file in _packages()}
+    # Compiled files of a checkout come and go, and would make another image of the same program.
+    source = [each for each in _files(Path(carrel.__file__).parent) if each[0].suffix != ".pyc"]
+    content |= {packages / "carrel" / place: file for place, file in source}
+    return content | dict(_linked_with(content))
 
 
 def _python() -> Iterator[tuple[Path, Path]]:
@@ -121,9 +124,9 @@ def _is_used(place: Path) -> bool:
     return is_code and not UNUSED.intersection(place.parts) and not place.name.startswith("_tkinter")
 
 
-def _linked_with(parts: Parts) -> Iterator[tuple[Path, Path]]:
+def _linked_with(content: Parts) -> Iterator[tuple[Path, Path]]:
     """The shared libraries of this machine that the interpreter and the packages need."""
-    binaries = [file for place, file in parts.items() if ".so" in place.name or place.name == "python3"]
+    binaries = [file for place, file in content.items() if ".so" in place.name or place.name == "python3"]
     told = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
     for line in told.splitlines():
         found = re.search(r"(?:=> )?(/\S+) \(0x", line)
