@@ -68,6 +68,21 @@ async def test_a_priority_class_that_does_not_exist_is_not_named_as_no_pod_could
     assert "priorityClassName" not in told.object["spec"]
 
 
+@pytest.mark.parametrize(
+    ("pod", "user"),
+    [(a_pod(), ALICE), (a_pod(GPU), JOB_CONTROLLER)],
+    ids=["without a GPU", "of nobody"],
+)
+@pytest.mark.parametrize("name", ["carrel-booked", "carrel-opportunistic"])
+async def test_the_priority_of_a_tier_is_had_by_no_pod_without_one(pod: Json, user: str, name: str) -> None:
+    asked = {**pod, "spec": {**pod["spec"], "priorityClassName": name, "priority": 1000, "preemptionPolicy": "Never"}}
+    told = await booked().make(asked, user)
+
+    assert told.allowed and not told.object["spec"].keys() & {"priorityClassName", "priority", "preemptionPolicy"}
+    mine = await booked().make({**pod, "spec": {**pod["spec"], "priorityClassName": "mine"}}, user)
+    assert mine.object["spec"]["priorityClassName"] == "mine"
+
+
 async def test_a_booking_that_has_just_ended_is_none() -> None:
     world = World(desk=BookedPeople({ALICE: NOON}))
 
@@ -331,6 +346,16 @@ async def test_a_container_that_joins_a_running_pod_sees_what_it_looks_at_and_ot
     assert told.env("free")["NVIDIA_VISIBLE_DEVICES"] == "<carrel.dev/devices>"
 
 
+async def test_where_cards_are_hidden_from_everybody_also_a_container_that_joins_later_sees_none() -> None:
+    all_cards = {"name": "debug", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    running, later = a_pod(), {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
+    new = {**running, "spec": {**running["spec"], "ephemeralContainers": [all_cards]}}
+
+    hiding = World(policy=Policy(hides_from_everybody=True))
+    assert (await hiding.make(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (await World().make(new, old=running, **later)).patch == []
+
+
 # --- pods that are none of our business ------------------------------------------------------------------------------
 
 
@@ -361,6 +386,21 @@ async def test_the_next_pod_of_an_owner_whose_pod_gave_its_card_back_runs_withou
     assert told.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
     assert told.annotations == {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
     assert (await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="other"))).env() == DEVICES
+    assert (await World(handed_over={"job-uid": record}).make(told.object, JOB_CONTROLLER)).patch == []
+
+
+async def test_nobody_else_says_that_he_is_the_successor_of_a_pod() -> None:
+    """Else a record would be closed by a pod that succeeds nobody, and the next pod of its owner had a card again."""
+    mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
+    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+
+    assert (await World().make(a_pod(annotations=mark))).annotations == {}
+    assert (await World(handed_over={"job-uid": elsewhere}).make(a_pod(GPU, owner="job-uid"))).env() == DEVICES
+
+
+@pytest.mark.parametrize("scheduler", ["kai-scheduler", "gpu-scheduler"])
+async def test_a_pod_that_runs_without_a_gpu_does_not_wait_for_a_scheduler_of_gpus(scheduler: str) -> None:
+    assert "schedulerName" not in (await full().make(a_pod(GPU, schedulerName=scheduler))).object["spec"]
 
 
 # --- forged keys -----------------------------------------------------------------------------------------------------
@@ -374,9 +414,7 @@ async def test_a_forged_key_is_stripped(key: str, limits: dict[str, str]) -> Non
 
     told = await World(desk=None).make(a_pod(limits, **{group: {key: forged, "mine": "stays"}}))
 
-    # A pod without a GPU gains nothing by saying that it lost one.
-    stays = {key: forged} if key == "carrel.dev/handed-over" and not limits else {}
-    assert told.object["metadata"][group] == {"mine": "stays", **stays}
+    assert told.object["metadata"][group] == {"mine": "stays"}
 
 
 @pytest.mark.parametrize("subresource", ["", "status", "ephemeralcontainers"])

@@ -42,7 +42,8 @@ from carrel.usecases.identify import Introduction
 
 Json = dict[str, Any]
 
-DEFAULT_SCHEDULERS = frozenset({"", "default-scheduler", "kai-scheduler"})
+DEFAULT_SCHEDULER = "default-scheduler"
+DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER, "kai-scheduler"})
 """What a pod says that did not choose, or was written for a peer whose place Carrel takes."""
 GROUPS = ("initContainers", "containers")
 SETTLED = ASKED - {GANG_SIZE, POD_GROUP}
@@ -113,9 +114,11 @@ class Admission:
         return UNTOUCHED
 
     async def _created(self, request: AdmissionRequest, pod: Pod, draft: "_Draft") -> Answer:
-        wish = _wish_of(pod)
-        draft.strip(keep_handed_over=wish is None)
+        wish, record = _wish_of(pod), self._record_for(draft)
+        mark = handover.write_handed_over(HandedOver(record.decided, record.why, record.uid)) if record else {}
+        draft.strip(keep=mark if wish is None else {})
         if wish is None:
+            draft.give_priority_back()
             if self._policy.hides_from_everybody:
                 draft.each_container(visibility.hidden)
             return draft.answer("untouched")
@@ -123,11 +126,15 @@ class Admission:
             return _refused(wish)
         if (outside := self._stands_outside(pod)) is not None:
             return _refused(outside)
-        record = next(filter(None, map(self._known.handed_over, draft.owners())), None)
         if record is not None:
-            draft.take_gpu(handover.write_handed_over(HandedOver(record.decided, record.why, record.uid)))
+            draft.take_gpu(mark)
             return draft.answer("cpu", f"runs without a GPU: the card of {record.pod} is needed for a booking")
         return await self._tiered(request, pod, wish, draft)
+
+    def _record_for(self, draft: "_Draft") -> HandOver | None:
+        """Of a pod of the same owner that had to give its card back. Anybody may name an owner that is elsewhere."""
+        found = filter(None, map(self._known.handed_over, draft.owners()))
+        return next((record for record in found if record.place[0] == draft.namespace), None)
 
     async def _tiered(self, request: AdmissionRequest, pod: Pod, wish: "_Wish", draft: "_Draft") -> Answer:
         user = self._known.introduce(request, pod)
@@ -142,8 +149,10 @@ class Admission:
                 draft.take_gpu({})
                 return draft.answer("cpu", "runs without a GPU: no card is free, and no booking is active")
             draft.annotate({carrel.USER: user, **standing.annotations(model_is_named=bool(wish.model))})
-            if self._known.has_priority_class(PRIORITIES[standing.tier]):
-                draft.prioritize(PRIORITIES[standing.tier])
+        if standing and self._known.has_priority_class(PRIORITIES[standing.tier]):
+            draft.prioritize(PRIORITIES[standing.tier])
+        else:
+            draft.give_priority_back()
         draft.schedule_with(self._policy.scheduler)
         self._show_cards(pod, wish, draft)
         if self._known.seal is not None:
@@ -202,14 +211,18 @@ class Admission:
     def _debugged(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> Answer:
         """A container that joins a running pod sees what the container sees that it looks at; else all of the pod's."""
         wish = _wish_of(pod)
-        if not isinstance(wish, _Wish) or not new.get("spec"):
+        if not (isinstance(wish, _Wish) or self._policy.hides_from_everybody) or not new.get("spec"):
             return UNTOUCHED
-        sight = visibility.sight_of(pod, wish.dialect, wish.containers)
+        sight = visibility.sight_of(pod, wish.dialect, wish.containers) if isinstance(wish, _Wish) else {}
+
+        def dressed(container: Mapping[str, Any]) -> Json:
+            if not sight:
+                return visibility.hidden(container)
+            return visibility.shown(container, sight.get(container.get("targetContainerName", ""), carrel.DEVICES))
+
         here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [
-            each  # those that are here already must stay as they are
-            if each.get("name") in here
-            else visibility.shown(each, sight.get(each.get("targetContainerName", ""), carrel.DEVICES))
+            each if each.get("name") in here else dressed(each)  # those that are here already must stay as they are
             for each in new["spec"].get("ephemeralContainers") or ()
         ]
         return Answer("debugged", {**new, "spec": {**new["spec"], "ephemeralContainers": joined}} if joined else None)
@@ -283,21 +296,17 @@ class _Draft:
         self._pod = dict(pod)
         self._metadata = dict(pod.get("metadata") or {})
         self._spec = dict(pod.get("spec") or {})
-        self._namespace = namespace
+        self.namespace = namespace
         self._warnings: list[str] = []
 
     def owners(self) -> list[str]:
         return [str(each.get("uid")) for each in self._metadata.get("ownerReferences") or () if each.get("controller")]
 
-    def strip(self, *, keep_handed_over: bool) -> None:
-        """That it has no GPU any more may be said by a pod that asks for none: it gains nothing by it."""
+    def strip(self, keep: Mapping[str, str]) -> None:
+        """Of what only Carrel may write. What we have written ourselves, when we are asked again, may be kept."""
         for group, is_protected in (("annotations", is_protected_annotation), ("labels", is_protected_label)):
             written = self._metadata.get(group) or {}
-            kept = {
-                key: value
-                for key, value in written.items()
-                if not is_protected(key) or (key == carrel.HANDED_OVER and keep_handed_over)
-            }
+            kept = {key: value for key, value in written.items() if not is_protected(key) or keep.get(key) == value}
             if kept != written:
                 self._metadata[group] = kept
 
@@ -308,8 +317,8 @@ class _Draft:
         """A seal that is good stays: who asks again gets the same answer."""
         notes = self._metadata.get("annotations") or {}
         sealed = {ADMITTED: _map(self._pod, "annotations").get(ADMITTED, "")}
-        if not seal.is_on(self._namespace, {**notes, **sealed}, now):
-            sealed = seal.write(self._namespace, notes, now)
+        if not seal.is_on(self.namespace, {**notes, **sealed}, now):
+            sealed = seal.write(self.namespace, notes, now)
         self.annotate(sealed)
 
     def schedule_with(self, scheduler: str) -> None:
@@ -317,11 +326,19 @@ class _Draft:
 
     def prioritize(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:
+            self._lose_priority()
             self._spec["priorityClassName"] = priority_class
-            # Made by the API server from the class that the pod had before; it does so again where they are missing,
-            # and refuses a pod whose number does not go with its class.
-            self._spec.pop("priority", None)
-            self._spec.pop("preemptionPolicy", None)
+
+    def give_priority_back(self) -> None:
+        """That of a tier, by a pod that has none."""
+        if self._spec.get("priorityClassName") in PRIORITIES.values():
+            self._lose_priority()
+
+    def _lose_priority(self) -> None:
+        # The numbers are made by the API server from the class that the pod had before; it does so again where they are
+        # missing, and refuses a pod whose number does not go with its class.
+        for field in ("priorityClassName", "priority", "preemptionPolicy"):
+            self._spec.pop(field, None)
 
     def each_container(self, change: Callable[[Mapping[str, Any]], Json]) -> None:
         for group in GROUPS:
@@ -332,6 +349,8 @@ class _Draft:
         without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes)
         self._metadata |= {group: without["metadata"][group] for group in ("annotations", "labels")}
         self._spec = without["spec"]
+        if self._spec.get("schedulerName", "") != DEFAULT_SCHEDULER:
+            self._spec.pop("schedulerName", None)  # it may be a peer's, which is not there
         self.each_container(lambda each: visibility.hidden(each, nvidia.NO_DEVICE))
 
     def warn(self, text: str) -> None:

@@ -28,8 +28,9 @@ class _Variable(msgspec.Struct):
     name: str
 
 
-class _Container(msgspec.Struct):
+class _Container(msgspec.Struct, rename="camel"):
     name: str = ""
+    target_container_name: str = ""
     env: list[_Variable] = []
 
 
