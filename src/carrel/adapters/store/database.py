@@ -43,6 +43,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
         self._readers = self.engine if self.is_sqlite else _snapshots(self.engine)
+        self._glances = self.engine.execution_options(isolation_level="AUTOCOMMIT", is_glance=True)
         self._writers = self.engine.execution_options(is_writer=True)
         self._turn = asyncio.Lock()
 
@@ -50,6 +51,13 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         with _failures_told():
             async with self._readers.connect() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def glancing(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement that only reads: it sees one moment by itself, and needs no transaction around it."""
+        with _failures_told():
+            async with self._glances.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -109,8 +117,9 @@ def _sqlite(url: URL) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        immediate = " IMMEDIATE" if connection.get_execution_options().get("is_writer") else ""
-        connection.exec_driver_sql(f"BEGIN{immediate}")
+        options = connection.get_execution_options()
+        if not options.get("is_glance"):
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("is_writer") else "BEGIN")
 
     return engine
 

@@ -61,7 +61,7 @@ class SqlPeople:
             await _set_person(connection, session.email, name=session.name, last_seen_at=session.began)
 
     async def session(self, secret_hash: str, now: datetime) -> Session | None:
-        async with self._database.reading() as connection:
+        async with self._database.glancing() as connection:
             wanted = select(tables.sessions).where(S.secret_hash == secret_hash, S.expires_at > now)
             row = (await connection.execute(wanted)).one_or_none()
         if row is None:
@@ -94,7 +94,7 @@ class SqlPeople:
             await connection.execute(insert(tables.tokens).values(secret_hash=secret_hash, **values))
 
     async def token(self, secret_hash: str, now: datetime) -> Token | None:
-        async with self._database.reading() as connection:
+        async with self._database.glancing() as connection:
             row = (await connection.execute(select(tables.tokens).where(T.secret_hash == secret_hash))).one_or_none()
         token = _token(row) if row is not None else None
         if token is None or not token.is_valid(now):
@@ -118,7 +118,7 @@ class SqlPeople:
             return (await connection.execute(select(T.id).where(*theirs))).one_or_none() is not None
 
     async def granted(self, email: str) -> Role | None:
-        async with self._database.reading() as connection:
+        async with self._database.glancing() as connection:
             word = (await connection.execute(select(P.granted).where(P.person == email))).scalar_one_or_none()
         return Role(word) if word else None
 
