@@ -144,7 +144,7 @@ def test_a_container_that_was_given_another_card_than_promised_is_told_of_and_bo
         path = f"/api/v1/namespaces/{ours}/pods/a"
         carrel.api.call("PATCH", path, {"metadata": {"annotations": {"carrel.dev/devices": second}}})
 
-        words = f"the kubelet gave {first} to container main of {ours}/a, which was promised {second}"
+        words = f"the kubelet gave {first} to container main of {ours}/a, whose annotation names {second}, but no Lease"
         eventually(lambda: [device.get("reason") for device in carrel.devices()] == [words, words])
         events = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")["items"]
         assert f"{words}; delete the pod" in [event["message"] for event in events]

@@ -134,6 +134,7 @@ class Lab:
             "spec": {
                 "schedulerName": "gpu-scheduler",
                 "terminationGracePeriodSeconds": spec.get("grace_seconds", 30),
+                "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
             },
         }

@@ -245,6 +245,45 @@ async def test_who_has_its_devices_lends_them_to_nobody() -> None:
         assert "no pod of this node waits for so many" in await bench.refused(MEM, bench.devices(1, 8138))
 
 
+async def test_a_pod_that_was_made_again_is_served_though_the_kubelet_still_shows_its_namesake() -> None:
+    async with a_bench() as bench:
+        await bench.placed("a", **limits(8138))
+        rows = [HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 8138)))]
+        bench.counter.see(bench.inventory, rows)
+        await bench.lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await eventually(lambda: bench.extender.pods.store.get("a", "lab") is None)
+        assert bench.counter.without_namesakes(rows) == []
+        await bench.placed("a", **limits(8138))
+        bench.counter.see(bench.inventory, rows)
+
+        await bench.allocated(MEM, bench.devices(0, 8138))
+        bench.counter.see(bench.inventory, rows)  # from now on the row is its own
+        assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 8138))
+
+
+async def test_init_containers_which_the_kubelet_does_not_show_were_served_before_the_others() -> None:
+    async with a_bench() as bench:
+        container = {"image": "work", "resources": {"limits": {MEM: "4000"}}}
+        names = {"init_containers": "warms-up", "containers": "main"}
+        await bench.placed("a", **{key: [{"name": name, **container}] for key, name in names.items()})
+        # As after a restart: we have answered nobody.
+        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 4000)))])
+
+        await bench.counter.mark_assigned()
+
+        assert (await bench.lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+        assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 4000))
+
+
+async def test_a_pod_that_runs_has_its_part_whatever_the_kubelet_shows() -> None:
+    async with a_bench() as bench:
+        pod = await bench.placed("a", **limits(8138))
+        status = MergePatch({"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"phase": "Running"}})
+        await bench.extender.sees(await bench.lab.client.patch(PODS, "a", status, "lab", subresource="status"))
+        await bench.counter.mark_assigned()
+        assert (await bench.lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
+
+
 async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
     async with a_bench() as bench:
         deaf = Allocation(Post(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict))

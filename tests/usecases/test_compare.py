@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import EVERYTHING
+from carrel.ports.cluster import EVERYTHING, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.resources import EVENTS, PODS
+from carrel.protocols.kubernetes.resources import EVENTS, LEASES, PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.compare import Comparison, Findings, reads_its_cards
+from carrel.usecases.promises import Promises
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -20,15 +21,28 @@ OWN_CARDS = "metadata.annotations['carrel.dev/devices']"
 READS = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": OWN_CARDS}}}
 
 
-async def a_pod(lab: Lab, name: str, promised: str, env: list[dict[str, Any]] | None = None) -> Pod:
+async def a_pod(
+    lab: Lab, name: str, promised: str, env: list[dict[str, Any]] | None = None, *, forged: bool = False
+) -> Pod:
+    """With a Lease for the card that it was promised, unless its annotation is forged."""
     notes = {"carrel.dev/devices": promised} if promised else {}
     container = {"name": "main", "image": "work", "env": env or [], "resources": {"limits": {MEM: "8138"}}}
-    await lab.pod(name, annotations=notes, containers=[container])
+    made = await lab.pod(name, annotations=notes, containers=[container])
+    if promised and not forged:
+        await a_lease(lab, promised, made["metadata"]["uid"])
     return next(pod for pod in (await lab.client.list(PODS, EVERYTHING)).items if pod.metadata.name == name)
 
 
+async def a_lease(lab: Lab, gpu: str, uid: str, index: str = "", **more: str) -> None:
+    shares = f'{{"{uid}": {{"pod": "lab/a", "mib": 8138, "state": "assigned"}}}}'
+    notes = {"carrel.dev/gpu": gpu, "carrel.dev/shares": shares, **more}
+    metadata = {"name": f"gpu-n1-{index or gpu[-1]}", "annotations": notes}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
+    await lab.client.create(LEASES, lease, "carrel")
+
+
 async def compare(lab: Lab, pods: list[Pod], *rows: HandedOver, kubelet_chooses: bool = False) -> Findings:
-    comparison = Comparison(lab.client, lab.clock)
+    comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
     findings = await comparison.compare(pods, rows, INVENTORY, kubelet_chooses=kubelet_chooses)
     for _ in range(2):
         await comparison.tell(findings.mismatches)
@@ -72,6 +86,55 @@ async def test_a_difference_is_found_told_once_and_sets_the_cards_aside(
     assert [(event.reason, event.message, event.type) for event in events] == [
         ("OtherGPUHandedOver", f"{said}; delete the pod", "Warning")
     ]
+
+
+@pytest.mark.parametrize("env", [[], [READS]], ids=["it sees what the plugin answered", "it reads its annotation"])
+async def test_an_annotation_that_no_lease_confirms_is_told_even_if_it_names_what_was_handed_over(
+    env: list[dict[str, Any]],
+) -> None:
+    """A pod went round the scheduler, wrote itself a promise, and got the answer that was meant for its twin."""
+    async with a_lab([]) as lab:
+        honest = await a_pod(lab, "honest", "GPU-n1-0", [READS])
+        forged = await a_pod(lab, "forged", "GPU-n1-0", env, forged=True)
+        rows = [HandedOver("lab", name, "main", MEM, OF_CARD_0) for name in ("honest", "forged")]
+        findings = await compare(lab, [honest, forged], *rows)
+
+    said = "the kubelet gave GPU-n1-0 to container main of lab/forged, whose annotation names GPU-n1-0, but no Lease"
+    assert findings.set_aside() == {"GPU-n1-0": said}
+
+
+async def test_a_pod_that_says_it_has_a_card_does_not_count_as_its_user() -> None:
+    async with a_lab([]) as lab:
+        pods = [await a_pod(lab, name, f"GPU-n1-{n}", forged=bool(n)) for n, name in enumerate(("honest", "forged"))]
+        for pod in pods:
+            status = MergePatch({"metadata": {"uid": pod.metadata.uid}, "status": {"phase": "Running"}})
+            await lab.client.patch(PODS, pod.metadata.name, status, "lab", subresource="status")
+        running = list((await lab.client.list(PODS, EVERYTHING)).items)
+        findings = await compare(lab, running)
+        beside_nvidias_plugin = await compare(lab, running, kubelet_chooses=True)
+
+    assert findings.in_use_by == {"GPU-n1-0": [pods[0].metadata.uid], "GPU-n1-1": []}
+    assert beside_nvidias_plugin.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": []}, "only what the kubelet gave counts"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "is_promised"),
+    [
+        pytest.param("GPU-n1-0", {}, True, id="cards were renumbered at a reboot"),
+        pytest.param(
+            "n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-0"}'}, True, id="its slot's card"
+        ),
+        pytest.param("n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-1"}'}, False, id="another card"),
+        pytest.param("n1/1", {}, False, id="a slot without a known card"),
+        pytest.param("GPU-n1-0", {"carrel.dev/shares": "?"}, False, id="a Lease that cannot be read"),
+    ],
+)
+async def test_the_leases_of_the_node_say_what_was_promised(gpu: str, more: dict[str, str], is_promised: bool) -> None:
+    async with a_lab([]) as lab:
+        await a_lease(lab, gpu, "uid-a", "1", **more)
+        promises = Promises(lab.client, "n1", "carrel")
+        assert await promises.are_made("uid-a", ["GPU-n1-0"], INVENTORY.gpus) is is_promised
+        assert not await promises.are_made("uid-b", ["GPU-n1-0"], INVENTORY.gpus)
 
 
 async def test_where_the_kubelet_chooses_it_cannot_choose_wrong() -> None:

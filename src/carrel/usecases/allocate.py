@@ -18,13 +18,14 @@ from carrel.core.shares import Holder
 from carrel.core.turns import Waiting, in_turn
 from carrel.ports.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
 from carrel.ports.node import HandedOver
-from carrel.protocols import Malformed, carrel, gpuclaim, gpushare, nvidia
+from carrel.protocols import Malformed, carrel, gpushare, nvidia
 from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.pods import annotation_field, resource_asked, subject
-from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.protocols.kubernetes.pods import ContainerAsk, annotation_field, resource_asked, subject
+from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant
 from carrel.usecases.observe import is_going
+from carrel.usecases.promises import Promises
 
 OURS = (gpushare.GPU_MEM, nvidia.GPU)
 PATIENCE_S = 20.0
@@ -56,25 +57,37 @@ class Allocation:
     def __init__(self, post: Post, when_answered: Callable[[], None] = lambda: None) -> None:
         self._post = post
         self._when_answered = when_answered
+        self._promises = Promises(post.cluster, post.node, post.namespace)
         self._inventory = Inventory()
-        self._any_lease_will_do = False
         # Both by the uid of the pod and the container: what we have told the kubelet, and what it has written down.
         self._answered: set[tuple[str, str]] = set()
         self._written_down: set[tuple[str, str]] = set()
+        self._owners: dict[HandedOver, str] = {}  # uid of the pod that a row of the kubelet's books is about
         self._one_at_a_time = asyncio.Lock()
 
-    def see(self, inventory: Inventory, handed_over: Sequence[HandedOver], *, kubelet_chooses: bool = False) -> None:
+    def see(self, inventory: Inventory, handed_over: Sequence[HandedOver]) -> None:
         """What the machine has, and what the kubelet says it has handed over; also after we were restarted."""
         self._inventory = inventory
-        self._any_lease_will_do = kubelet_chooses
         uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
         alive = set(uids.values())
         self._answered = {key for key in self._answered if key[0] in alive}
         self._written_down = {
             (uids[each.namespace, each.pod], each.container)
-            for each in handed_over
+            for each in self.without_namesakes(handed_over)
             if each.resource in OURS and (each.namespace, each.pod) in uids
         }
+
+    def without_namesakes(self, handed_over: Sequence[HandedOver]) -> list[HandedOver]:
+        """The kubelet names pods by their names. A pod that was made again has the name, not the devices: a row is the
+        old pod's, even if we hear of it later than of the new one, until the new one has been answered."""
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
+        owners: dict[HandedOver, str] = {}
+        for each in handed_over:
+            uid = uids.get((each.namespace, each.pod), "")
+            is_its_own = (uid, each.container) in self._answered
+            owners[each] = uid if is_its_own else self._owners.get(each) or uid
+        self._owners = owners
+        return [each for each, owner in owners.items() if owner == uids.get((each.namespace, each.pod))]
 
     # --- what the kubelet asks ---------------------------------------------------------------------------------------
 
@@ -135,7 +148,7 @@ class Allocation:
         by_uid = {pod.metadata.uid: pod for pod in pods}
         waiting = in_turn(self._waiting(resource, pods), amount, cards)
         for each in waiting:
-            if await self._is_promised(each):
+            if await self._promises.are_made(each.holder.uid, each.cards, self._inventory.gpus):
                 return by_uid[each.holder.uid], each
         names = ", ".join(sorted({each.holder.name for each in waiting}))
         why = f"no Lease gives {names} its cards" if waiting else "no pod of this node waits for so many"
@@ -155,34 +168,18 @@ class Allocation:
 
     def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
         holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
-        for position, ask in enumerate(resource_asked(pod, resource).containers):
-            key = (holder.uid, ask.container)
+        for position, ask in self._unserved(resource, pod):
             cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
-            if cards and key not in self._written_down:
-                is_answered = key in self._answered
+            if cards:
+                is_answered = (holder.uid, ask.container) in self._answered
                 yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
 
-    async def _is_promised(self, waiting: Waiting) -> bool:
-        """Whether the Leases say so too: an annotation alone may be forged."""
-        here = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
-        if not all(uuid in here for uuid in waiting.cards):
-            return False
-        if self._any_lease_will_do:
-            # There a Lease stands for any card of the node, and is not named after the one that the kubelet chose.
-            return any([await self._names(index, waiting.holder.uid) for index in here.values()])
-        return all([await self._names(here[uuid], waiting.holder.uid, uuid) for uuid in waiting.cards])
-
-    async def _names(self, index: int, uid: str, gpu: str = "") -> bool:
-        name = gpuclaim.lease_name(self._post.node, index)
-        only_it = Selection(self._post.namespace, fields=f"metadata.name={name}")
-        for lease in (await self._post.cluster.list(LEASES, only_it)).items:
-            try:
-                record = carrel.read_lease(lease)
-            except Malformed:
-                continue
-            if record is not None and gpu in ("", record.gpu) and any(each.holder.uid == uid for each in record.shares):
-                return True
-        return False
+    def _unserved(self, resource: str, pod: Pod) -> Iterable[tuple[int, ContainerAsk]]:
+        """The containers after the last one that is written down: they are served in order, and the kubelet's books do
+        not show init containers."""
+        asks = tuple(enumerate(resource_asked(pod, resource).containers))
+        served = [at for at, ask in asks if (pod.metadata.uid, ask.container) in self._written_down]
+        return asks[served[-1] + 1 :] if served else asks
 
     # --- what they get -----------------------------------------------------------------------------------------------
 
@@ -222,10 +219,12 @@ class Allocation:
         if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_going(pod):
             return False
         try:
-            asked = resource_asked(pod, gpushare.GPU_MEM).containers
+            left = self._unserved(gpushare.GPU_MEM, pod)
         except Malformed:
             return False
-        return {(pod.metadata.uid, ask.container) for ask in asked} <= self._answered | self._written_down
+        return pod.status.phase == "Running" or all(
+            (pod.metadata.uid, ask.container) in self._answered for _, ask in left
+        )
 
 
 def _since_ns(pod: Pod) -> int:

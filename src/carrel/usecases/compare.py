@@ -3,7 +3,7 @@
 A container that reads its cards from the pod's own annotation sees those it was promised, whatever the devices are
 called. Another one sees what the plugin answered, which may have been meant for its twin: a pod of equal size that was
 promised another card. That is told, and the cards are set aside until it is over; nothing is rewritten behind anybody's
-back.
+back. An annotation that no Lease confirms is told as well: its pod went round the scheduler, with a twin's devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from carrel.protocols.kubernetes.pods import annotation_field
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.observe import FINISHED
+from carrel.usecases.promises import Promises
 
 OTHER_CARD = "OtherGPUHandedOver"
 TELLER = "carrel-agent"
@@ -28,14 +29,20 @@ TELLER = "carrel-agent"
 class Mismatch:
     pod: Pod
     container: str
-    promised: frozenset[str]
+    named: frozenset[str]
+    """By the pod's annotation."""
     handed_over: frozenset[str]
+    is_promised: bool
+    """Whether Leases say the same as the annotation."""
 
     @property
     def words(self) -> str:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        had = f"was promised {_joined(self.promised)}" if self.promised else "was promised no card"
-        return f"the kubelet gave {_joined(self.handed_over)} to container {self.container} of {name}, which {had}"
+        had = "which was promised no card"
+        if self.named:
+            cards = _joined(self.named)
+            had = f"which was promised {cards}" if self.is_promised else f"whose annotation names {cards}, but no Lease"
+        return f"the kubelet gave {_joined(self.handed_over)} to container {self.container} of {name}, {had}"
 
     @property
     def note(self) -> Note:
@@ -50,33 +57,45 @@ class Findings:
 
     def set_aside(self) -> dict[str, str]:
         """UUID → why nobody new may have the card."""
-        return {uuid: each.words for each in self.mismatches for uuid in each.promised | each.handed_over}
+        return {uuid: each.words for each in self.mismatches for uuid in each.named | each.handed_over}
 
 
 class Comparison:
-    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+    def __init__(self, cluster: Cluster, promises: Promises, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
+        self._promises = promises
         self._now = now
         self._told: set[str] = set()
         self._reads_annotation: dict[tuple[str, str], bool] = {}  # uid of the pod, container
+        self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, cards
 
     async def compare(
         self, pods: Iterable[Pod], handed_over: Sequence[HandedOver], inventory: Inventory, *, kubelet_chooses: bool
     ) -> Findings:
-        """`kubelet_chooses`: which whole cards it hands over is then its own affair."""
+        """`kubelet_chooses`: which whole cards it hands over is then its own affair, and only those count as used."""
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
-        uses = {pod.metadata.uid: set(_promised(pod)) for pod in running.values() if pod.status.phase == "Running"}
+        uses: dict[str, set[str]] = {}
         mismatches: list[Mismatch] = []
         for each in handed_over:
             pod = running.get((each.namespace, each.pod))
             if pod is None or each.resource not in (gpushare.GPU_MEM, nvidia.GPU):
                 continue
-            promised = frozenset(_promised(pod, each.container))
+            named = frozenset(_named(pod, each.container))
             has, _ = inventory.cards_of(each.resource, each.devices)
-            uses.setdefault(pod.metadata.uid, set()).update(promised or has)
-            is_its_own_affair = kubelet_chooses and each.resource == nvidia.GPU
-            if has and has != promised and not is_its_own_affair and not await self._sees_promised(pod, each.container):
-                mismatches.append(Mismatch(pod, each.container, promised, has))
+            if kubelet_chooses and each.resource == nvidia.GPU:
+                uses.setdefault(pod.metadata.uid, set()).update(has)
+                continue
+            is_promised = await self._is_promised(pod, named, inventory)
+            if not kubelet_chooses:
+                uses.setdefault(pod.metadata.uid, set()).update(named if is_promised else has)
+            sees_others = has != named and not await self._sees_named(pod, each.container)
+            if has and (sees_others or not is_promised):
+                mismatches.append(Mismatch(pod, each.container, named, has, is_promised))
+        for pod in running.values():
+            # Claims and fractions ask the kubelet for nothing, so it does not show them.
+            named = frozenset(_named(pod))
+            if pod.status.phase == "Running" and not kubelet_chooses and await self._is_promised(pod, named, inventory):
+                uses.setdefault(pod.metadata.uid, set()).update(named)
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         self._told &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
@@ -97,7 +116,7 @@ class Comparison:
                         raise
                 self._told.add(name)
 
-    async def _sees_promised(self, pod: Pod, container: str) -> bool:
+    async def _sees_named(self, pod: Pod, container: str) -> bool:
         key = (pod.metadata.uid, container)
         if key not in self._reads_annotation:
             try:
@@ -105,9 +124,22 @@ class Comparison:
             except ClusterError:
                 return True  # not known; the next round asks again
             self._reads_annotation[key] = reads_its_cards(manifest, container)
-        return self._reads_annotation[key] and bool(_promised(pod, container))
+        return self._reads_annotation[key] and bool(_named(pod, container))
+
+    async def _is_promised(self, pod: Pod, cards: frozenset[str], inventory: Inventory) -> bool:
+        """What was promised once stays so as long as the pod lives, so it is not asked again."""
+        key = (pod.metadata.uid, cards)
+        if cards and key not in self._promised:
+            try:
+                promised = await self._promises.are_made(*key, inventory.gpus)
+            except ClusterError:
+                return True  # not known; the next round asks again
+            if promised:
+                self._promised.add(key)
+        return key in self._promised
 
     def _forget_all_but(self, uids: set[str]) -> None:
+        self._promised = {key for key in self._promised if key[0] in uids}
         self._reads_annotation = {key: reads for key, reads in self._reads_annotation.items() if key[0] in uids}
 
 
@@ -124,7 +156,7 @@ def reads_its_cards(pod: Json, container: str) -> bool:
     )
 
 
-def _promised(pod: Pod, container: str = "") -> tuple[str, ...]:
+def _named(pod: Pod, container: str = "") -> tuple[str, ...]:
     try:
         return carrel.read_devices(pod, container) or carrel.read_devices(pod)
     except Malformed:

@@ -145,7 +145,7 @@ async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_go
         async def reasons() -> object:
             return [card.get("reason") for card in await running.devices()]
 
-        words = f"the kubelet gave {first} to container main of lab/a, which was promised {second}"
+        words = f"the kubelet gave {first} to container main of lab/a, whose annotation names {second}, but no Lease"
         await becomes(reasons, [words, words])
         events = (await lab.client.list(EVENTS, EVERYTHING)).items
         assert [(event.reason, event.involved_object.name) for event in events] == [("OtherGPUHandedOver", "a")]
@@ -155,7 +155,7 @@ async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_go
         await becomes(reasons, [None, None])
 
 
-async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn() -> None:
+async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-n1"}}
 
@@ -163,7 +163,14 @@ async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn() -> 
             return [card.get("reason") for card in await running.devices()]
 
         await lab.client.create(CONFIG_MAPS, {**config_map, "data": {"gpus": "1"}}, "kube-system")
-        await becomes(reasons, [None, "set aside by ConfigMap kube-system/unhealthy-gpu-n1"])
+        aside = [None, "set aside by ConfigMap kube-system/unhealthy-gpu-n1"]
+        await becomes(reasons, aside)
+        slip = MergePatch({"data": {"gpus": "1;"}})
+        await lab.client.patch(CONFIG_MAPS, "unhealthy-gpu-n1", slip, "kube-system")
+        await eventually(lambda: "data.gpus" in caplog.text)
+        running.simulate([{**CARD, "unusable": "XID 79"}, CARD])
+        await becomes(reasons, ["XID 79", aside[1]])  # a slip of the pen mends no card
+        running.simulate([CARD, CARD])
         await lab.client.delete(CONFIG_MAPS, "unhealthy-gpu-n1", "kube-system")
         await becomes(reasons, [None, None])
 

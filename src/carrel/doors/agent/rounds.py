@@ -29,6 +29,7 @@ from carrel.protocols.kubernetes.resources import CONFIG_MAPS, NODES, PODS
 from carrel.protocols.kubernetes.shapes import NodeObject, Pod
 from carrel.usecases.allocate import Allocation, Post
 from carrel.usecases.compare import Comparison, Findings
+from carrel.usecases.promises import Promises
 from carrel.usecases.report import Report, Reporter
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Agent:
         self._is_coexisting = settings.mode is Mode.COEXIST
         self._due = asyncio.Event()
         self._handed_over: Sequence[HandedOver] = ()
+        self._aside: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
 
         self.mirror = Mirror(cluster, rhythm)
@@ -78,7 +80,8 @@ class Agent:
         self._pods.on_change(self._see_pod)
         self._nodes.on_change(self._see_node)
 
-        self._comparison = Comparison(cluster, now)
+        promises = Promises(cluster, settings.node_name, settings.carrel_namespace)
+        self._comparison = Comparison(cluster, promises, now)
         self._reporter = Reporter(cluster, now)
         post = Post(
             cluster=cluster,
@@ -163,8 +166,9 @@ class Agent:
         self._note("cards", look.trouble)
         await self._ask_kubelet()
         seen = Inventory(look.gpus, self._settings.memory_unit)
+        rows = self._allocation.without_namesakes(self._handed_over)
         findings = await self._comparison.compare(
-            self._pods.store.snapshot(), self._handed_over, seen, kubelet_chooses=self._is_coexisting
+            self._pods.store.snapshot(), rows, seen, kubelet_chooses=self._is_coexisting
         )
         aside, by_admin = findings.set_aside(), self._set_aside_by_admin()
         gpus = tuple(
@@ -172,7 +176,7 @@ class Agent:
             for gpu in look.gpus
         )
         inventory = Inventory(gpus, self._settings.memory_unit)
-        self._allocation.see(inventory, self._handed_over, kubelet_chooses=self._is_coexisting)
+        self._allocation.see(inventory, self._handed_over)
         await self._offer(inventory)
         await self._report(look, inventory, findings, seen_at)
         self.metrics.see(look, gpus, len(findings.mismatches), self._reporter.said_at)
@@ -180,16 +184,16 @@ class Agent:
     def _set_aside_by_admin(self) -> dict[int, str]:
         """Index → where an admin says so, as gpushare's users do."""
         try:
-            aside = {
+            self._aside = {
                 index: f"set aside by {subject(each.metadata, 'ConfigMap')}"
                 for each in self._by_admin.store.snapshot()
                 for index in gpushare.read_unhealthy(each)
             }
         except Malformed as malformed:
-            self._note("admin", str(malformed))
-            return {}
+            self._note("admin", str(malformed))  # what was set aside stays so: a slip of the pen mends no card
+            return self._aside
         self._note("admin", "")
-        return aside
+        return self._aside
 
     async def _ask_kubelet(self) -> None:
         try:
