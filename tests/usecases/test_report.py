@@ -82,6 +82,18 @@ async def test_an_older_look_never_replaces_a_newer_one() -> None:
         assert await old.report(report(lab)), "what it sees now is news again"
 
 
+async def test_who_was_not_believed_does_not_say_that_it_was_heard() -> None:
+    async with a_lab([]) as lab:
+        await Reporter(lab.client, lab.clock).report(report(lab))
+        lab.clock.now -= timedelta(seconds=60)
+        set_back = Reporter(lab.client, lab.clock)
+
+        assert not await set_back.report(report(lab))
+        assert set_back.said_at is None
+        lab.clock.now += timedelta(seconds=61)
+        assert await set_back.report(report(lab))
+
+
 async def test_a_heartbeat_from_a_wrong_clock_does_not_silence_the_agent_for_ever() -> None:
     async with a_lab([]) as lab:
         await Reporter(lab.client, lab.clock).report(report(lab))

@@ -57,7 +57,9 @@ class Reporter:
         if news == self._said and not is_due:
             return False
         written = await self._write(body, report.seen_at)
-        self._said, self._said_at = news if written else {}, self._now()
+        self._said = news if written else {}
+        if written:
+            self._said_at = self._now()
         return written
 
     async def _write(self, body: Json, seen_at: datetime) -> bool:
