@@ -71,6 +71,7 @@ async def serving(
             lifespan="off",
             interface="asgi3",
             server_header=False,
+            proxy_headers=False,  # anybody on this machine could say that they are another; see --trusted-proxy
             http="httptools",
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -12,8 +12,13 @@ SECURE = PeopleSettings(public_url="https://gpus.lab.org", oidc_issuer="https://
 WRONG = {
     "everybody who reaches us may say who they are": (PeopleSettings(dev=True), "0.0.0.0", ["--dev lets everybody in"]),
     "by the name of another machine": (PeopleSettings(dev=True), "gpus.lab.org", ["--dev lets everybody in"]),
+    "by a proxy on this machine": (
+        PeopleSettings(dev=True, public_url="https://gpus.lab.org"),
+        "127.0.0.1",
+        ["--dev lets everybody in"],
+    ),
     "for trying it and for real": (
-        PeopleSettings(dev=True, public_url="https://x", oidc_issuer="https://y", oidc_client_id="z"),
+        PeopleSettings(dev=True, public_url="http://localhost:8080", oidc_issuer="https://y", oidc_client_id="z"),
         "127.0.0.1",
         ["exclude each other"],
     ),

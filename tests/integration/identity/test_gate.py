@@ -50,7 +50,7 @@ async def test_a_body_whose_length_was_not_said_is_counted() -> None:
 async def test_a_sender_who_dawdles_is_sent_away() -> None:
     async with a_service(Plan(is_dev=True, limits=Limits(address=MANY, body_s=0.2))) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(service.url.rsplit(":", 1)[1]))
-        writer.write(b"POST /sign-in/dev HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n")
+        writer.write(b"POST /sign-in/dev HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n")
         writer.write(b"Content-Length: 100\r\n\r\nemail=")
         answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         writer.close()
@@ -92,6 +92,12 @@ async def test_too_many_calls_of_one_person_do_not_hinder_another() -> None:
 
         assert await calls(service, "ada@lab.example") == [200, 200, 429]
         assert await calls(service, "ben@lab.example") == [200, 200, 429]
+
+
+async def test_who_says_that_they_are_another_is_counted_as_who_they_are() -> None:
+    async with a_service(Plan(is_dev=True, limits=Limits(address=Rate(per_second=0.5, burst=3)))) as service:
+        said = [{"x-forwarded-for": f"192.0.2.{number}"} for number in range(5)]
+        assert [(await service.get("/sign-in", headers=each))[0] for each in said] == [200, 200, 200, 429, 429]
 
 
 def test_buckets_take_a_bounded_memory() -> None:

@@ -99,6 +99,19 @@ async def test_a_name_that_was_pointed_at_this_machine_signs_nobody_in(service: 
     assert (await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example"}, headers=headers))[0] == 404
 
 
+THROUGH_A_PROXY = {
+    "that keeps the name": {"host": "gpus.lab.example"},
+    "that tells for whom it calls": {"x-forwarded-for": "192.0.2.7"},
+    "of the new fashion": {"forwarded": "for=192.0.2.7"},
+}
+
+
+@pytest.mark.parametrize("headers", THROUGH_A_PROXY.values(), ids=THROUGH_A_PROXY)
+async def test_who_comes_through_a_proxy_is_not_on_this_machine(service: Service, headers: dict[str, str]) -> None:
+    assert (await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example"}, headers=headers))[0] == 404
+    assert (await service.get("/api/v1/me"))[1]["email"] == "ada@lab.example"
+
+
 async def test_without_dev_nobody_may_say_who_they_are() -> None:
     async with a_service(Plan()) as service:
         status, _ = await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example"})

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,6 +14,7 @@ import pytest
 from carrel.adapters.identity import Kubernetes, RoleBook, Vouching
 from carrel.adapters.kube.client import Client
 from carrel.adapters.wire import ApiRequest, ApiResponse
+from carrel.ports.people import Grant, Role
 from tests.integration.identity.opened import Plan, Service, a_service, csrf_in
 from tests.kit.lab import Clock
 
@@ -111,6 +113,23 @@ async def test_a_token_cannot_make_tokens(service: Service) -> None:
     assert (status, problem["code"]) == (403, "forbidden")
 
 
+async def test_a_role_that_is_taken_away_is_taken_from_tokens_too(service: Service) -> None:
+    given = Grant("ada@lab.example", Role("platform-admin"), "root@lab.example", "she runs it", service.clock.now)
+    await service.people.grant(given)
+    made = await _token(service, scopes=["read", "book", "admin"])
+    line = _CommandLine("read book admin")
+    body = {"code": await line.allowed(service), "verifier": line.verifier}
+    _, by_browser = await service.call("POST", "/api/v1/tokens/exchange", json=body)
+    service.visitor.cookie_jar.clear()
+    for token in (made["token"], by_browser["token"]):
+        assert (await service.get("/api/v1/people", **_with(token)))[0] == 200
+
+    await service.people.grant(replace(given, role=None, why="she left"))
+
+    for token in (made["token"], by_browser["token"]):
+        assert (await service.get("/api/v1/people", **_with(token)))[0] == 403
+
+
 async def test_an_admins_token_without_the_scope_is_no_admin(service: Service) -> None:
     form = {"email": "root@lab.example", "role": "platform-admin", "back": "/page"}
     await service.call("POST", "/sign-in/dev", data=form)
@@ -138,11 +157,14 @@ class _CommandLine:
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     question = f"/cli-login?port={port}&state={state}&challenge={challenge}&label=carrel+on+desk&scopes=read+book"
 
+    def __init__(self, scopes: str = "read book") -> None:
+        self.scopes = scopes
+
     async def allowed(self, service: Service) -> str:
         """The code that the browser brings to the command line."""
         _, page = await service.get(self.question)
         fields = {"port": self.port, "state": self.state, "challenge": self.challenge, "label": "carrel on desk"}
-        form = {"csrf": csrf_in(page), "scopes": "read book", **fields}
+        form = {"csrf": csrf_in(page), "scopes": self.scopes, **fields}
         async with service.visitor.post(f"{service.url}/cli-login", data=form, allow_redirects=False) as answer:
             where = urlsplit(answer.headers["location"])
         assert (where.scheme, where.netloc) == ("http", f"127.0.0.1:{self.port}")
@@ -242,6 +264,20 @@ async def test_kubernetes_vouches_for_users_and_for_our_own_processes(in_cluster
 @pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody"])
 async def test_who_could_be_made_by_anybody_is_nobody(in_cluster: Service, token: str) -> None:
     assert (await in_cluster.get("/api/v1/me", **_with(token)))[0] == 401
+
+
+async def test_who_is_in_no_group_of_members_is_let_in_by_no_way(reviews: _Reviews) -> None:
+    reviews.audiences = ["carrel-booking"]
+
+    def kubernetes(roles: RoleBook, clock: Clock) -> Kubernetes:
+        return Kubernetes(Client(reviews), roles, clock.seconds, Vouching("carrel-booking", "oidc:"))
+
+    async with a_service(Plan(kubernetes=kubernetes, roles=RoleBook(member_groups=frozenset({"lab"})))) as service:
+        status, problem = await service.get("/page", **_with("ada-token"))
+        assert (status, problem["code"]) == (403, "no-role")
+
+        await service.people.grant(Grant("ada@lab.example", Role("member"), "root", "a guest", service.clock.now))
+        assert (await service.get("/page", **_with("ada-token")))[0] == 200
 
 
 @pytest.mark.parametrize("audiences", [None, [], ["another"]])

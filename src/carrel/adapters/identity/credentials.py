@@ -5,7 +5,7 @@ line gets its token for a code that came through the person's browser and for a 
 neither the browser's history nor another program on the machine has it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -73,11 +73,13 @@ class CredentialsDesk:
         """Your tokens; never their secrets."""
         return {"tokens": [_shown(token) for token in await self.identity.people.tokens_of(person.email)]}
 
-    async def make_token(self, wanted: NewToken, person: CurrentPerson, response: Response) -> dict[str, Any]:
+    async def make_token(
+        self, request: Request, wanted: NewToken, person: CurrentPerson, response: Response
+    ) -> dict[str, Any]:
         """A new token. Its secret is in this answer and nowhere else."""
         _check_in_person(person)
         response.headers["cache-control"] = "no-store"
-        return await self._made(person, wanted)
+        return await self._made(replace(person, roles=await self._vouched_for(request)), wanted)
 
     async def revoke(self, token_id: str, person: CurrentPerson) -> Response:
         """The token is worth nothing from now on. A token may revoke itself and its siblings."""
@@ -95,7 +97,7 @@ class CredentialsDesk:
         csrf = self.identity.csrf_token(request)
         return forms.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{question.port}")
 
-    async def allow(self, person: CurrentPerson, question: Annotated[Question, Form()]) -> Response:
+    async def allow(self, request: Request, person: CurrentPerson, question: Annotated[Question, Form()]) -> Response:
         """The person said yes: the command line, which listens on loopback, gets a code that it can exchange."""
         _check_in_person(person)
         code = new_secret()
@@ -104,7 +106,7 @@ class CredentialsDesk:
             "label": question.label,
             "scopes": question.scopes,
             "email": person.email,
-            "roles": " ".join(role.value for role in person.roles),
+            "roles": " ".join(role.value for role in await self._vouched_for(request)),
             "how": person.how.value,
         }
         await self.identity.people.begin_errand(hashed(code), Errand(facts, self.identity.now() + ON_THE_WAY))
@@ -122,6 +124,13 @@ class CredentialsDesk:
         person = Person(errand.facts["email"], roles=roles, how=How(errand.facts["how"]))
         response.headers["cache-control"] = "no-store"
         return await self._made(person, NewToken(label=errand.facts["label"], scopes=scopes))
+
+    async def _vouched_for(self, request: Request) -> frozenset[Role]:
+        """What the session itself brings. What settings and grants give is looked up at each call of a token, too: kept
+        in it, it would outlive the day on which it is taken away."""
+        secret = hashed(self.identity.session_secret(request))
+        session = await self.identity.people.session(secret, self.identity.now())
+        return session.roles if session else frozenset()
 
     async def _made(self, person: Person, wanted: NewToken) -> dict[str, Any]:
         secret, now = new_token(), self.identity.now()

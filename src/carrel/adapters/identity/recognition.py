@@ -6,6 +6,7 @@
 A credential that is no good is refused even if there is another: whoever sent it wants to know.
 """
 
+import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,7 +29,6 @@ from carrel.ports.people import How, People, Person, Scope
 SAFE = ("GET", "HEAD", "OPTIONS")
 CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf"
 LONGEST_CREDENTIAL = 8192
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class NotSignedIn(Problem):
@@ -149,6 +149,9 @@ class Identity:
         if person.is_service:
             return person
         more = self.roles.by_name(person.email, await self.people.granted(person.email))
+        if not person.roles | more:
+            why = f"{person.email} is in no group that may use this service."
+            raise Problem(403, "no-role", "You may not use this service", why, "ask a lab admin")
         return replace(person, roles=person.roles | more)
 
     async def _check_own_page(self, request: Request, secret: str) -> None:
@@ -176,8 +179,16 @@ class Identity:
         if public.netloc:
             return origin == f"{public.scheme}://{public.netloc}"
         # A page of another site whose name was pointed at this machine has the same origin as its calls.
-        here = request.headers.get("host", "")
-        return urlsplit(origin).netloc == here and urlsplit(f"//{here}").hostname in LOOPBACK
+        return urlsplit(origin).netloc == request.headers.get("host", "") and is_for_loopback(request)
+
+
+def is_for_loopback(request: Request) -> bool:
+    """By the name that the caller called."""
+    host = request.url.hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def current_person(request: Request) -> Person:

@@ -120,6 +120,8 @@ def mistakes(settings: PeopleSettings, bind_address: str) -> Iterable[str]:
     if settings.dev and settings.oidc_issuer:
         yield "--dev and --oidc-issuer exclude each other"
     public = urlsplit(settings.public_url)
+    if settings.dev and settings.public_url and not is_loopback(public.hostname or ""):
+        yield f"--dev lets everybody in who reaches {settings.public_url}: it is only for this machine"
     if settings.public_url and (public.scheme not in ("http", "https") or not public.netloc or public.path.strip("/")):
         yield f"--public-url is {settings.public_url!r}; expected something like https://gpus.lab.org"
     if settings.oidc_issuer:
