@@ -3,6 +3,7 @@
 import base64
 import ssl
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from carrel.adapters.kube.client import Client
 from carrel.adapters.memory import EmbeddedApi
 from carrel.manifests import webhooks
 from carrel.ports.certificates import Pair, Unreadable, Validity
-from carrel.ports.cluster import JsonPatch
+from carrel.ports.cluster import Conflict, JsonPatch
 from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, VALIDATING_WEBHOOKS
 from carrel.usecases.certify import Certificates, Lifetimes, Names
 from tests.kit.lab import Clock
@@ -138,6 +139,48 @@ async def test_a_certificate_that_was_taken_out_or_broken_is_made_anew() -> None
 
     assert len({each.certificate for each in shown}) == 4
     assert len(await house.trusted()) == 1
+
+
+@pytest.mark.parametrize("key", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
+async def test_whatever_is_left_of_a_broken_secret_it_is_made_whole(key: str) -> None:
+    house = await House().furnish()
+    await house.replica().keep()
+    kept, random = await house.secret(), Random(key)
+    first, *lines, last = kept[key].splitlines()
+    for _ in range(60):
+        broken = bytearray(base64.b64decode(b"".join(lines)))
+        broken[random.randrange(len(broken))] ^= random.randrange(1, 256)
+        value = base64.b64encode(b"\n".join([first, base64.b64encode(broken), last])).decode()
+        change = JsonPatch([{"op": "replace", "path": f"/data/{key}", "value": value}])
+        await house.client.patch(SECRETS, NAMES.secret, change, "carrel")
+
+        assert await house.is_trusted(await house.replica().keep())
+
+
+async def test_what_a_clock_that_was_far_ahead_has_made_is_made_anew() -> None:
+    house = await House().furnish()
+    house.clock.now += DAY
+    ahead = await house.replica().keep()
+    house.clock.now -= DAY
+    shown = await house.replica().keep()
+
+    assert shown != ahead and NOTARY.validity(shown.certificate).begins <= house.clock.now
+    assert NOTARY.validity((await house.trusted())[0]).begins <= house.clock.now
+
+
+async def test_a_certificate_is_not_shown_while_the_api_server_could_not_be_told_whom_to_trust() -> None:
+    house = await House().furnish()
+    update = house.client.update
+
+    async def changed_by_others(resource: Any, body: Any) -> Any:
+        if resource is MUTATING_WEBHOOKS:
+            raise Conflict(409, "Conflict", "changed")
+        return await update(resource, body)
+
+    house.client.update = changed_by_others  # type: ignore[method-assign,assignment] # whenever it is written
+
+    with pytest.raises(Conflict):
+        await house.replica().keep()
 
 
 async def test_another_name_needs_another_certificate() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -18,6 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from carrel.ports.certificates import Pair, Unreadable, Validity
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
+_BROKEN = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension)
+"""What `cryptography` says of a certificate or a key that is not what it looks like."""
 
 
 class X509Notary:
@@ -64,7 +66,7 @@ class X509Notary:
     def is_by(self, certificate: bytes, authority: bytes) -> bool:
         try:
             _certificate(certificate).verify_directly_issued_by(_certificate(authority))
-        except (ValueError, TypeError, InvalidSignature):
+        except (*_BROKEN, InvalidSignature):
             return False
         return True
 
@@ -155,15 +157,19 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pai
 
 def _certificate(pem: bytes) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError:
+        found = x509.load_pem_x509_certificate(pem)
+        # Each part is read only when it is asked for; then it would be too late to find out that it is broken.
+        _ = found.public_key(), found.extensions, found.subject, found.issuer
+        _ = found.not_valid_before_utc, found.not_valid_after_utc
+    except _BROKEN:
         raise Unreadable("there is no certificate") from None
+    return found
 
 
 def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError):
+    except _BROKEN:
         raise Unreadable("there is no private key") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise Unreadable("the private key is not of the kind that Carrel makes")

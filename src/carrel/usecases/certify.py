@@ -123,12 +123,16 @@ class Certificates:
         """It outlives what it signs, and is the first of those that are trusted."""
         if kept.authority is None or kept.authority.certificate not in kept.trusted[:1]:
             return False
-        return self._notary.validity(kept.authority.certificate).ends >= now + self._lifetimes.certificate
+        valid = self._notary.validity(kept.authority.certificate)
+        return valid.begins <= now and valid.ends >= now + self._lifetimes.certificate
 
     def _is_shown_good(self, kept: Kept, authority: Pair, now: datetime) -> bool:
         if kept.shown is None or self._notary.names(kept.shown.certificate) != frozenset(self._names.served):
             return False
-        left = self._notary.validity(kept.shown.certificate).ends - now
+        valid = self._notary.validity(kept.shown.certificate)
+        if valid.begins > now:
+            return False  # somebody's clock was far ahead; nobody else believes it
+        left = valid.ends - now
         if not any(self._notary.is_by(kept.shown.certificate, each) for each in kept.trusted) or left <= timedelta(0):
             return False
         settled = self._notary.validity(authority.certificate).begins + BACKDATED + self._lifetimes.settles <= now
@@ -197,6 +201,9 @@ class Certificates:
                 continue
             log.info("authority_told kind=%s name=%s", resource.kind, self._names.configuration)
             return
+        raise Conflict(
+            409, "Conflict", f"{resource.kind} {self._names.configuration} was changed {TRIES} times in a row"
+        )
 
 
 def _decoded(data: Mapping[str, str], key: str) -> bytes:
