@@ -7,6 +7,7 @@
  *     lost <card>                                                  it does not answer any more
  *     remap <card>                                                 memory rows wait for a reset
  *     mig <card>                                                   it is cut into slices
+ *     secret <card>                                                its processes are told to nobody
  *     link <card> <bus id of the other end>                        NVLink, 25,000 MB/s each way
  *     xid <card> <number>                                          an error; each is told once
  *
@@ -17,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
 enum { CARDS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
@@ -29,7 +30,7 @@ typedef struct {
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
     unsigned long long mib;
     unsigned processes, links;
-    int lost, remap, mig;
+    int lost, remap, mig, secret;
 } Card;
 
 static struct { Card cards[CARDS]; int count, gone, xids, xid_card[XIDS], xid[XIDS]; } now;
@@ -50,6 +51,7 @@ static void look(void) {
         if (sscanf(line, "lost %d", &index) == 1) now.cards[index].lost = 1;
         if (sscanf(line, "remap %d", &index) == 1) now.cards[index].remap = 1;
         if (sscanf(line, "mig %d", &index) == 1) now.cards[index].mig = 1;
+        if (sscanf(line, "secret %d", &index) == 1) now.cards[index].secret = 1;
         if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.cards[index].ends[now.cards[index].links++], end);
         if (sscanf(line, "xid %d %d", &index, &number) == 2) { now.xid_card[now.xids] = index; now.xid[now.xids++] = number; }
     }
@@ -130,6 +132,7 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *fields) {
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
     CARD
+    if (card->secret) return NO_PERMISSION;
     if (infos) memset(infos, 0, 24 * card->processes);
     int is_too_small = *count < card->processes;
     *count = card->processes;

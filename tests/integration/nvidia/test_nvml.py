@@ -176,6 +176,23 @@ def test_a_card_that_fell_off_the_bus_is_still_known_by_its_name(libraries: dict
         assert see.unusable() == [""] * 4
 
 
+def test_no_card_is_told_of_twice_when_cards_were_renumbered_and_one_is_lost(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    first, second, *others = FOUR.splitlines(keepends=True)
+    with eyes(libraries["new"], tmp_path, FOUR) as see:
+        see.ask("look")
+        see.machine("".join((second, first, *others)) + "lost 0\n")
+        look = see.ask("look")
+    assert [(gpu["uuid"], gpu["index"]) for gpu in look["gpus"]] == [("GPU-a", 1), ("GPU-c", 2), ("GPU-d", 3)]
+    assert look["trouble"] == "card 0: GPU is lost"
+
+
+def test_a_card_that_keeps_its_processes_secret_is_as_good_as_any(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "secret 0\n") as see:
+        assert see.unusable() == [""] * 4
+
+
 def test_a_card_that_was_lost_from_the_beginning_is_told_of(libraries: dict[str, Path], tmp_path: Path) -> None:
     with eyes(libraries["new"], tmp_path, FOUR + "lost 3\n") as see:
         look = see.ask("look")

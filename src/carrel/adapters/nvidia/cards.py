@@ -14,7 +14,12 @@ T = TypeVar("T")
 
 MIB = 1024 * 1024
 
-_UNSAYABLE = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_UNSAYABLE = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # of a list that grew while it was read
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,8 +97,11 @@ class NvmlMachine:
                 silent[index] = str(error)
         island_of = islands(seen.values())
         gpus = {index: self._gpu(index, card, island_of.get(card.uuid, "")) for index, card in seen.items()}
+        answer = {card.uuid for card in seen.values()}
         lost = {
-            i: replace(self._known[i], unusable=f"it does not answer: {silent[i]}") for i in silent if i in self._known
+            i: replace(self._known[i], unusable=f"it does not answer: {silent[i]}")
+            for i in silent
+            if i in self._known and self._known[i].uuid not in answer  # else it has another index by now
         }
         self._known = gpus | lost
         strangers = [f"card {index}: {why}" for index, why in silent.items() if index not in lost]
