@@ -47,7 +47,7 @@ def test_the_same_file_gives_the_same_uuids_and_every_card_its_own() -> None:
         pytest.param("nodes: [", "cluster.yaml: line 1 is", id="not YAML"),
         pytest.param(
             GOOD.replace("81920", "-5"),
-            "cluster.yaml: line 5 ($.nodes[0].cards[0].memoryMiB) is -5; expected Expected `int` >= 1",
+            "cluster.yaml: line 5 ($.nodes[0].cards[0].memoryMiB) is -5; expected a whole number >= 1",
             id="negative memory",
         ),
         pytest.param(GOOD.replace("81920", "lots"), "line 5 ($.nodes[0].cards[0].memoryMiB) is 'lots'", id="no number"),

@@ -47,14 +47,18 @@ async def test_a_file_that_cannot_be_read_is_told_with_its_line_and_the_cards_st
     good = (await machine.look()).gpus
 
     for text, words in (
-        (BAD, "cards.yaml: line 2 ($.cards[0].memoryMiB) is 'lots'; expected Expected `int`, got `str`"),
+        (BAD, "cards.yaml: line 2 ($.cards[0].memoryMiB) is 'lots'; expected a whole number"),
         ("cards: [", "line 1"),
+        ("cards:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
+        ("cards: " + "[" * 5000, "expected YAML that is nested less deeply"),
         ("nodes: []", "unknown field `nodes`"),
     ):
         edit(file, text)
         look = await machine.look()
         assert look.gpus == good
         assert words in look.trouble
+    file.write_bytes(b"cards:\n  - \xff")  # noqa: ASYNC240 # a moment
+    assert (await machine.look()).trouble == r"cards.yaml: line 2 is b'\xff'; expected text in UTF-8"
     file.rename(file.with_suffix(".moved"))  # noqa: ASYNC240 # a moment
     assert (await machine.look()).gpus == good
     edit(file, FAILED)
@@ -69,6 +73,9 @@ async def test_a_file_that_cannot_be_read_is_told_with_its_line_and_the_cards_st
         pytest.param("", id="an empty file"),
         pytest.param("cards: 3", id="no list"),
         pytest.param("cards:\n  - {model: x, memoryMiB: 0}", id="a card without memory"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 99999999999999999999}", id="a card that is too large"),
+        pytest.param('cards:\n  - {model: "", memoryMiB: 1}', id="a card without a name"),
+        pytest.param("cards:\n  - {model: x}", id="a word too few"),
         pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown word"),
         pytest.param("\tcards: []", id="not YAML"),
     ],

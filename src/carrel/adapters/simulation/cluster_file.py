@@ -19,7 +19,7 @@ import yaml
 from carrel.core.gpus import Gpu, MiB, Node
 from carrel.protocols import Malformed
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+Memory = Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
 
 F = TypeVar("F", bound=msgspec.Struct)
@@ -28,9 +28,22 @@ _IDENTITIES = uuid.UUID("6f1d1c4e-3f0b-4b52-9d54-0c8a5d9f6b11")
 """The same file gives the same UUIDs, so that a simulated node may be restarted."""
 
 
+_WORDS = {"object": "a mapping", "array": "a list", "int": "a whole number", "str": "a text"}
+
+
+class _Loader(yaml.SafeLoader):
+    """A value that looks like a date or a number and is none has a line, too."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, OverflowError) as error:
+            raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
+
+
 class _Cards(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    model: str
-    memory_mib: Positive = msgspec.field(name="memoryMiB")
+    model: Annotated[str, msgspec.Meta(min_length=1)]
+    memory_mib: Memory = msgspec.field(name="memoryMiB")
     count: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     per_island: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many cards are linked with each other. 0: none."""
@@ -71,8 +84,10 @@ def read_cards(text: str, source: str, node: str) -> tuple[Gpu, ...]:
 
 def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        tree = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, Loader=_Loader)  # noqa: S506 # a SafeLoader
+    except RecursionError:
+        raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else "the file"
@@ -82,7 +97,17 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `")
         path = path.rstrip("`") or "$"
-        raise Malformed(source, f"line {_line_of(tree, path)} ({path})", _value_at(data, path), what) from None
+        raise Malformed(
+            source, f"line {_line_of(tree, path)} ({path})", _value_at(data, path), _expected(what)
+        ) from None
+
+
+def _expected(what: str) -> str:
+    """The library's complaint as the end of our sentence: the value itself is in it already."""
+    if what.startswith("Expected "):
+        kind, _, more = what.removeprefix("Expected ").partition(", got ")[0].replace("`", "").partition(" ")
+        return f"{_WORDS.get(kind, kind)} {more}".strip()
+    return what.replace("Object contains", "no").replace("Object missing required", "the")
 
 
 def _node(node: _Node) -> Node:

@@ -22,18 +22,18 @@ class SimulatedMachine:
         """Raises `Malformed` or `OSError` if the file cannot be used: one begins with cards that are known."""
         self._file = file
         self._node = node
-        self._read = file.read_text()
+        self._read = _text(file)
         self._gpus: tuple[Gpu, ...] = read_cards(self._read, file.name, node)
         self._trouble = ""
 
     async def look(self) -> Look:
         try:
-            text = self._file.read_text()
+            text = _text(self._file)
             if text != self._read or self._trouble:
                 self._read = text
                 self._gpus = read_cards(text, self._file.name, self._node)
             self._trouble = ""
-        except (Malformed, OSError, UnicodeDecodeError) as error:
+        except (Malformed, OSError) as error:
             if str(error) != self._trouble:
                 log.warning("simulation_not_read file=%s: %s", self._file, error)
             self._trouble = str(error)
@@ -46,6 +46,15 @@ class SimulatedMachine:
 
     def _contents(self) -> str:
         try:
-            return self._file.read_text()
-        except (OSError, UnicodeDecodeError):
+            return _text(self._file)
+        except (OSError, Malformed):
             return self._read
+
+
+def _text(file: Path) -> str:
+    contents = file.read_bytes()
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        line = contents[: error.start].count(b"\n") + 1
+        raise Malformed(file.name, f"line {line}", contents[error.start : error.end], "text in UTF-8") from None

@@ -36,7 +36,7 @@ def _machine(settings: AgentSettings) -> Machine:
 
     try:
         return SimulatedMachine(settings.simulate, settings.node_name)
-    except (Malformed, OSError, UnicodeDecodeError) as error:
+    except (Malformed, OSError) as error:
         raise complain("No cards to simulate", str(error), "carrel agent --help", USAGE) from None
 
 
