@@ -18,7 +18,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from carrel.ports.certificates import Pair, Unreadable, Validity
 
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
-_BROKEN = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension)
+_BROKEN = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 """What `cryptography` says of a certificate or a key that is not what it looks like."""
 
 
