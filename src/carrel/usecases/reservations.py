@@ -112,6 +112,8 @@ class Reservations:
             await self._delete(pod)
         elif step is Act.DROP:
             is_gone = await self._cards.set_reservation(lease, None)
+            self._found_at.pop(name, None)
+            self._failures.pop(name, None)
             return Looked(None if is_gone else SOON_S, has_room=is_gone, is_news=is_gone)
         return Looked(self._pause(name, lease.record.reservation))
 
