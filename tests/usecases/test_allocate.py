@@ -293,6 +293,24 @@ async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
         assert not isinstance(await deaf.allocate(MEM, bench.devices(0, 8138)), Refusal)
 
 
+async def test_nobody_gets_the_answer_of_its_twin_because_we_have_not_heard_of_it_yet() -> None:
+    async with a_bench() as bench:
+        clock = bench.lab.clock
+        await bench.placed("a", **limits(12207))
+        heard = tuple(bench.extender.pods.store.snapshot())
+        counter = Allocation(
+            Post(bench.lab.client, "n1", "carrel", clock, clock.seconds, pods=lambda: heard, labels=dict)
+        )
+        counter.see(bench.inventory, ())
+        first = await counter.allocate(MEM, bench.devices(0, 12207))
+        await bench.placed("b", **limits(12207))
+
+        second = await counter.allocate(MEM, bench.devices(1, 12207))
+
+        assert not isinstance(first, Refusal) and not isinstance(second, Refusal)
+        assert [answer["NVIDIA_VISIBLE_DEVICES"] for answer in (first, second)] == ["GPU-n1-0", "GPU-n1-1"]
+
+
 async def test_a_node_without_isolation_says_so_to_its_containers() -> None:
     async with a_bench() as bench:
         bench.labels["cgpu.disable.isolation"] = "true"

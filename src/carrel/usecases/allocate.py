@@ -131,8 +131,8 @@ class Allocation:
         while True:
             try:
                 found = await self._confirmed(resource, amount, cards, pods)
-                if not isinstance(found, Refusal):
-                    return found
+                if not isinstance(found, Refusal) and not found[1].is_answered:
+                    return found  # one that was answered is more likely the twin of a pod that we have not heard of
                 here = Selection(fields=f"spec.nodeName={self._post.node}")
                 fresh = (await self._post.cluster.list(PODS, here)).items
                 # Leases are written before the Binding, so what the API server says now is final.
