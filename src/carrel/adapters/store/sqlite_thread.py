@@ -4,6 +4,7 @@ aiosqlite goes to its thread and back to open a cursor, again to execute, and ag
 most statements. Here a statement is opened, executed and fetched in one go, and its rows wait for SQLAlchemy.
 """
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -69,8 +70,15 @@ class QuickCursor:
         return self
 
 
-def connect(database: str, **options: Any) -> QuickConnection:
-    """To be awaited. Its thread does not keep a process from ending."""
+async def connect(database: str, **options: Any) -> QuickConnection:
+    """Its thread does not keep a process from ending."""
     connection = QuickConnection(lambda: sqlite3.connect(database, **options), iter_chunk_size=64)
-    connection._thread.daemon = True
+    thread = connection._thread
+    thread.daemon = True
+    try:
+        await connection
+    except BaseException:
+        # Its thread still has a last word for this loop, which may be closed by then if nobody waits.
+        await asyncio.to_thread(thread.join)
+        raise
     return connection
