@@ -7,7 +7,7 @@ sending leaves the letter to be sent again, with the same id.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from carrel.core.letters import REMINDERS, Letter, Occasion, reminder
 from carrel.ports.bookings import BookingStore, LogEntry
@@ -55,8 +55,12 @@ class Notifier:
 
     async def _deliver(self, delivery: Delivery) -> bool:
         letter, way = delivery.letter, self._ways.get(delivery.way)
-        if way is None or self._clock() >= letter.useless_after:
+        if self._clock() >= letter.useless_after:
             await self._outbox.failed(delivery, "it is of no use any more", None)
+            return False
+        if way is None:
+            # Another replica has this way: its settings are newer than ours, or older.
+            await self._outbox.failed(delivery, f"{delivery.way} is not set up here", self._next_try(delivery))
             return False
         try:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
@@ -87,4 +91,6 @@ def letter_of(entry: LogEntry) -> Letter | None:
     if occasion is None or not entry.subject:
         return None
     facts = {**entry.details, "actor": entry.actor, "why": entry.why}
-    return Letter(f"log-{entry.number}", occasion, entry.subject, entry.at, entry.booking, entry.number, facts)
+    # Another database counts from one again; whoever knows a letter by its id must not take the new one for the old.
+    id = f"log-{entry.number}-{entry.at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return Letter(id, occasion, entry.subject, entry.at, entry.booking, entry.number, facts)

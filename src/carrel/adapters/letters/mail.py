@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from email.errors import MessageError
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 from urllib.parse import unquote, urlsplit
@@ -68,11 +69,12 @@ class Mail:
 
     def message(self, letter: Letter) -> EmailMessage:
         """Raises `ValueError` if something in it would forge a header."""
-        if "@" not in letter.person:
+        person = Address(addr_spec=letter.person)
+        if "@" not in letter.person or person.addr_spec != letter.person:  # of several in one, it would go to all
             raise ValueError(f"{letter.person!r} is no address")
         message = EmailMessage()
         message["From"] = self.sender
-        message["To"] = letter.person
+        message["To"] = person
         message["Subject"] = subject(letter, self.zone)
         message["Date"] = format_datetime(letter.at)
         message["Message-ID"] = f"<{letter.id}@carrel>"
