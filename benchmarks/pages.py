@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import aiohttp
 from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
 
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.adapters.identity import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
@@ -25,7 +26,7 @@ from carrel.adapters.pages.timeline_page import DAYS, rows_of
 from carrel.adapters.store.bookings import SqlBookings
 from carrel.adapters.store.database import Database
 from carrel.adapters.store.people import SqlPeople
-from carrel.adapters.web import Address, serving
+from carrel.adapters.web import Address, AsgiApp, serving
 from carrel.core.bookings import Booking, Rules
 from carrel.core.gpus import MiB
 from carrel.core.stock import Stock
@@ -47,6 +48,9 @@ class Shelf:
     """The cards of the lab."""
 
     is_known = True
+
+    def idle(self) -> None:
+        return None
 
     def stock(self) -> Mapping[str, Stock]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
@@ -78,9 +82,22 @@ async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
             yield Lab(store, Shelf(), Rules(), ZONE, now, lambda: secrets.token_hex(8)), database
 
 
+class Watched:
+    """An app whose every answer is timed: CPU seconds from the request to the last byte given away."""
+
+    def __init__(self, app: AsgiApp) -> None:
+        self._app = app
+        self.took: list[float] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = time.process_time()
+        await self._app(scope, receive, send)
+        self.took.append(time.process_time() - start)
+
+
 @contextlib.asynccontextmanager
-async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str]]:
-    """Its URL, and the cookie of somebody who is signed in."""
+async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str, Watched]]:
+    """Its URL, the cookie of somebody who is signed in, and how long it took."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
@@ -89,8 +106,9 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
     app = FastAPI()
     install_identity(app, identity)
     install_pages(app, PagesDesk(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
-    async with serving(app, Address()) as url:
-        yield url, secret
+    watched = Watched(app)
+    async with serving(watched, Address()) as url:
+        yield url, secret, watched
 
 
 async def drawn(lab: Lab) -> float:
@@ -98,23 +116,18 @@ async def drawn(lab: Lab) -> float:
     today = now().astimezone(ZONE).date()
     window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
     looking, person = Consulting(lab), Person("ada@lab.example")
-    models = await looking.availability(window.first, window.days)
-    found = await looking.within(window.start, window.end)
-    reader = Reader(now())
-    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(models, found, (), person)])
+    seen, reader = await looking.overview(window.first, window.days), Reader(now())
+    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(seen, window, person)])
 
 
-async def answered(url: str, secret: str) -> float:
-    """CPU seconds until the whole page has come, best of several; the store's share and the client's are in them."""
+async def answered(url: str, secret: str, watched: Watched) -> float:
+    """CPU seconds of the whole request: who asks, the store, the rules, the pictures, the page. Best of several."""
     async with aiohttp.ClientSession(cookies={Premises().cookie: secret}) as session:
-        took = []
         for _ in range(15):
-            start = time.process_time()
             async with session.get(f"{url}/timeline") as answer:
                 body = await answer.text()
-            took.append(time.process_time() - start)
             assert answer.status == 200 and body.count('class="bar other"') > BOOKINGS * 0.8, answer.status
-    return min(took)
+    return min(watched.took)
 
 
 async def shown(url: str, secret: str) -> float:
@@ -134,11 +147,11 @@ async def shown(url: str, secret: str) -> float:
 
 
 async def _measure() -> list[Figure]:
-    async with a_lab() as (lab, database), a_service(lab, database) as (url, secret):
+    async with a_lab() as (lab, database), a_service(lab, database) as (url, secret, watched):
         name = f"timeline, {MODELS * CARDS} cards, {BOOKINGS:,} bookings"
         return [
-            Figure(f"{name}: drawn", await drawn(lab) * 1e3, "ms", 50.0),
-            Figure(f"{name}: answered, with the store", await answered(url, secret) * 1e3, "ms"),
+            Figure(f"{name}: drawn", await drawn(lab) * 1e3, "ms"),
+            Figure(f"{name}: whole request", await answered(url, secret, watched) * 1e3, "ms", 50.0),
             Figure(f"{name}: shown by Chromium, best of 3", await shown(url, secret), "s", 1.0),
         ]
 

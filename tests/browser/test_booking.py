@@ -49,7 +49,7 @@ async def wait_running(page: Page) -> None:
 async def test_the_first_legal_start_is_chosen_already_and_one_click_books_it(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ada") as page:
         await page.get_by_role("link", name="Book a card").click()
-        await expect(page.locator("main")).to_contain_text("A card is free now, and nothing stands in the way.")
+        await expect(page.locator("main")).to_contain_text("A card can be booked now, and nothing stands in the way.")
         await expect(page.locator(".chip.kept")).to_have_count(7)
 
         await page.get_by_role("button", name="Book", exact=True).click()

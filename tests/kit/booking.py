@@ -39,9 +39,14 @@ class Shelf:
 
     cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
+    idle_cards: dict[str, int] | None = None
+    """None: there is no cluster."""
 
     def stock(self) -> Mapping[str, Stock]:
         return {model: Stock(model, count, MiB(49140)) for model, count in self.cards.items()}
+
+    def idle(self) -> Mapping[str, int] | None:
+        return self.idle_cards
 
 
 @dataclass(frozen=True)

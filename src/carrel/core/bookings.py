@@ -25,7 +25,7 @@ class Booking:
     def __post_init__(self) -> None:
         for name in ("start", "end", "cancelled_at"):
             instant = getattr(self, name)
-            if instant is not None:
+            if instant is not None and instant.tzinfo is not UTC:
                 if instant.utcoffset() is None:
                     raise ValueError(f"{name} of booking {self.id} has no time zone: {instant.isoformat()}")
                 # Python subtracts datetimes of the same zone by their clock faces, which is wrong across DST.

@@ -183,14 +183,17 @@ class DayRoom:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """One model: how many are free now, when the next one is, and each day."""
+    """One model: how many can be booked now, when the next one can, and each day."""
 
     stock: Stock
     free_now: int
+    """Not booked. Pods without a booking may be on them: they make room for who books."""
     next_free: datetime | None
     """From when on one card is free for the shortest booking; now, if one is."""
     days: tuple[DayRoom, ...] = ()
     shares_per_card: int = 1
+    idle_now: int | None = None
+    """Held by nobody at this moment, booked or not; None where no cluster is seen."""
 
     @property
     def overbooked(self) -> int:
@@ -205,6 +208,15 @@ class Window:
     maintenance: Maintenance
     why: str
     created_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What is free, and the bookings and maintenance that make it so: all that touch the days, and all later ones."""
+
+    models: tuple[Availability, ...]
+    records: Sequence[BookingRecord]
+    windows: Sequence[Window]
 
 
 @dataclass(frozen=True, slots=True)

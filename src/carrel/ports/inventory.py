@@ -15,3 +15,7 @@ class Inventory(Protocol):
     def stock(self) -> Mapping[str, Stock]:
         """The healthy cards now, by model."""
         ...
+
+    def idle(self) -> Mapping[str, int] | None:
+        """By model, how many healthy cards nobody holds a part of now. None without a cluster: nobody can tell."""
+        ...

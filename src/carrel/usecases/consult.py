@@ -19,6 +19,7 @@ from carrel.ports.bookings import (
     DayRoom,
     LogEntry,
     No,
+    Overview,
     Page,
     Query,
     Reading,
@@ -101,17 +102,25 @@ class Consulting:
 
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]:
         """Of each model, and each of `count` days in the lab's zone. Also of models that are booked but gone."""
+        return (await self.overview(first, count, models)).models
+
+    async def overview(self, first: date, count: int, models: Collection[str] = ()) -> Overview:
+        """The same, with the bookings and windows behind it: what a timeline shows, of one moment, read once."""
         now, wanted = self.lab.now(), days(first, count, self.lab.zone)
         earliest = min([now, *(day.start for day in wanted)])
         async with self.lab.store.reading() as reading:
-            bookings = [record.booking for record in await reading.within(earliest, FOREVER)]
-            windows = [window.maintenance for window in await reading.maintenance(earliest, FOREVER)]
-        gone = {booking.model: Stock(booking.model, 0, MiB(0)) for booking in bookings}
+            records = await reading.within(earliest, FOREVER)
+            kept = await reading.maintenance(earliest, FOREVER)
+        bookings: dict[str, list[Booking]] = {}
+        for record in records:
+            bookings.setdefault(record.booking.model, []).append(record.booking)
+        windows = [window.maintenance for window in kept]
+        gone = {model: Stock(model, 0, MiB(0)) for model in bookings}
         stock = {**gone, **self.lab.inventory.stock()}
-        rules = self.lab.rules
+        rules, idle = self.lab.rules, self.lab.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
-            calendar = Calendar(model, stock[model].cards, bookings, windows, rules.shares_per_card)
+            calendar = Calendar(model, stock[model].cards, bookings.get(model, ()), windows, rules.shares_per_card)
             found.append(
                 Availability(
                     stock=stock[model],
@@ -122,9 +131,10 @@ class Consulting:
                         for day, span in zip(wanted, calendar.by_day(wanted), strict=True)
                     ),
                     shares_per_card=rules.shares_per_card,
+                    idle_now=idle.get(model, 0) if idle is not None else None,
                 )
             )
-        return tuple(found)
+        return Overview(tuple(found), records, kept)
 
     async def next_free(
         self, user: str, model: str, length: timedelta, cards: int = 1, share: bool = False

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from carrel.core.bookings import Rules
+from carrel.core.ledger import Ledger
+from carrel.doors.booking.stocktaking import ClusterInventory
 from carrel.ports.people import Scope
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, with_rules
-from tests.kit.gpus import A100, A6000
+from tests.kit.gpus import A100, A6000, a_node, held
 
 BOOKINGS = "/api/v1/bookings"
 
@@ -324,6 +326,19 @@ async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada:
     assert await found("model=a100") == [OTHER]
     assert await found(f"end={at(1)}") == [MEMBER]
     assert await found("model=h100") == []
+
+
+async def test_idle_cards_are_those_that_nobody_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
+    assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # no cluster is seen
+
+    ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("train", "n1", 0, 1000)])
+    inventory = ClusterInventory(ledger, lambda: True)
+    opened.shelf.cards, opened.shelf.idle_cards = {A6000: 3}, dict(inventory.idle())
+
+    [told] = (await ada.get("/api/v1/models")).json["items"]
+    assert (told["free_now"], told["idle_now"]) == (3, 2)
+    ledger.forget("uid-train")
+    assert inventory.idle() == {A6000: 3}
 
 
 async def test_free_cards_per_day_and_the_next_free_slot(opened: Opened, ada: Caller, bob: Caller) -> None:

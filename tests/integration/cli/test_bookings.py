@@ -47,7 +47,7 @@ class Person:
 def test_a_booking_from_the_first_look_to_the_last(service: BookingProcess) -> None:
     ada = Person(service, "ada@lab.example")
 
-    assert "NVIDIA-RTX-A6000       2 of 2    now" in ada.types("free").out
+    assert "NVIDIA-RTX-A6000       2 of 2         now" in ada.types("free").out
     tried = ada.types("book", "a6000", "--days", "5", "--dry-run")
     assert (tried.code, tried.out.splitlines()[0][:20]) == (0, "✓ It could be booked")
     assert ada.types("list").out.startswith("You have no booking.")

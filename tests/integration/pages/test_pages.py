@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from carrel.adapters.store.database import Database
-from carrel.ports.people import Role
+from carrel.ports.people import Role, Scope
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
-from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Opened, opened_on
+from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on
 from tests.kit.gpus import A6000
 
 PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
@@ -31,6 +31,12 @@ def value_of(page: str, field: str) -> str:
     found = re.search(rf'name="{field}"[^>]*value="([^"]*)"', page)
     assert found is not None
     return found[1]
+
+
+def models_of(answer: Answer) -> str:
+    found = re.search(r'<ul class="models">.*?</ul>', text_of(answer), re.DOTALL)
+    assert found is not None
+    return found[0]
 
 
 async def book(visitor: Visitor, **other: str) -> str:
@@ -85,7 +91,7 @@ async def test_nothing_inline_needs_to_be_allowed(member: Visitor, admin: Visito
 async def test_the_first_legal_start_is_filled_in_with_the_reason(opened: Opened, member: Visitor) -> None:
     page = text_of(await member.get("/timeline"))
     assert value_of(page, "start") == "2026-11-16T13:00"  # in Stockholm
-    assert "A card is free now" in page
+    assert "A card can be booked now" in page
 
     where = await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
     opened.clock.now += DAY
@@ -108,7 +114,20 @@ async def test_where_all_cards_are_taken_the_first_that_becomes_free_is_offered(
 
     assert value_of(page, "start") == "2026-11-18T13:00"
     assert "A card becomes free then for so long." in page
-    assert "0 of 2 free now, next free" in page
+    assert "0 of 2 can be booked now, the next" in page
+
+
+async def test_cards_that_can_be_booked_are_told_apart_from_those_that_are_idle(
+    opened: Opened, member: Visitor
+) -> None:
+    assert "idle" not in models_of(await member.get("/"))  # without a cluster nobody can tell
+
+    opened.shelf.idle_cards = {A6000: 0}
+    told = models_of(await member.get("/"))
+
+    assert "0 idle now" in told
+    assert '<span class="figure">2</span> <span class="quiet">of 2 can be booked</span>' in told
+    assert "free" not in re.sub(r"<[^>]+>", "", told)
 
 
 async def test_who_books_at_once_gets_the_whole_length_though_the_minute_has_begun(
@@ -237,6 +256,13 @@ async def test_a_calendar_feed_is_shown_once_works_and_can_be_revoked(opened: Op
     assert (await opened.nobody.get(address[1])).status == 404
 
 
+async def test_a_token_for_reading_makes_no_feed_that_outlives_it(opened: Opened) -> None:
+    reader = await opened.caller(MEMBER, frozenset({Scope.READ}))
+
+    for path in ("/feed", "/feed/revoke", "/api/v1/feed"):
+        assert (await reader.post(path)).status == 403
+
+
 # --- usage and admin -------------------------------------------------------------------------------------------------
 
 
@@ -249,6 +275,26 @@ async def test_usage_can_be_taken_along_as_a_table(opened: Opened, member: Visit
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.body.decode().splitlines()[1].endswith(f"{MEMBER},{A6000},1,120.00")
     assert "120.0" in text_of(await member.get("/usage"))
+
+
+async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visitor, admin: Visitor) -> None:
+    await book(member)
+    opened.clock.now = NOW + timedelta(days=10)
+    other = await a_visitor(opened, OTHER)
+
+    for path in ("/usage", "/usage.csv"):
+        assert MEMBER not in text_of(await other.get(path))
+        assert MEMBER in text_of(await admin.get(path))
+
+
+@pytest.mark.parametrize("offset", ["", "Z", "-12:00"])
+async def test_a_booking_at_the_end_of_the_calendar_is_not_understood(
+    opened: Opened, member: Visitor, offset: str
+) -> None:
+    far = {"start": f"9999-12-15T00:00{offset}", "end": f"9999-12-31T23:00{offset}"}
+
+    assert (await member.send("/timeline", **{**WISH, **far})).status == 422
+    await book(member)
 
 
 async def test_rules_are_tried_before_they_are_set(member: Visitor, admin: Visitor) -> None:

@@ -68,7 +68,7 @@ def test_an_unhealthy_card_and_a_kept_one_look_different_and_are_not_free() -> N
     seen = see_node(ledger, "n1", nobody)
 
     assert [draw(card).split('"')[1] for card in seen.cards] == ["card well", "card kept", "card ill"]
-    assert seen.free == 1
+    assert seen.idle == 1
     assert "kept for lab/urgent" in seen.cards[1].words
     assert "takes no new pod: unhealthy: XID 79" in seen.cards[2].words
 

@@ -94,7 +94,7 @@ def test_days_that_have_passed_cannot_be_chosen() -> None:
 def test_a_day_says_in_words_what_its_number_says() -> None:
     picture = draw(a_row(free=[2, 2, 1, 0, -1, *[2] * 9]), a_window(), Reader(NOW))
 
-    assert "Wed 18 Nov: 1 of 2 free. Book from here." in picture
+    assert "Wed 18 Nov: 1 of 2 can be booked. Book from here." in picture
     assert re.search(r'class="day none"[^>]*data-day="2026-11-19"', picture)
     assert re.search(r'class="day over"[^>]*data-day="2026-11-20"', picture)
     assert "−1" in picture

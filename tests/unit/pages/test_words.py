@@ -190,7 +190,7 @@ def test_a_lab_without_a_cooldown_has_no_chip_for_it() -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ([], "A card is free now, and nothing stands in the way."),
+        ([], "A card can be booked now, and nothing stands in the way."),
         (["cooldown"], "Your cooldown ends then."),
         (["capacity"], "A card becomes free then for so long."),
         (["cooldown", "capacity"], "Your cooldown is over then and a card is free."),

@@ -102,7 +102,7 @@ class NodeSeen:
     cards: tuple[CardSeen, ...]
 
     @property
-    def free(self) -> int:
+    def idle(self) -> int:
         """Cards that nobody holds a part of, and that a new pod may have."""
         return sum(not (card.holdings or card.unusable or card.kept_for or self.unusable) for card in self.cards)
 
@@ -119,7 +119,7 @@ class NodeSeen:
 @dataclass(frozen=True, slots=True)
 class Totals:
     cards: int
-    free: int
+    idle: int
     held_memory: int
     memory: int
 
@@ -165,7 +165,7 @@ def totals(ledger: Ledger) -> Totals:
     cards = [(node, card) for node in nodes if node for card in ledger.cards(node.name)]
     return Totals(
         cards=len(cards),
-        free=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.unusable) for node, card in cards),
+        idle=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.unusable) for node, card in cards),
         held_memory=sum(card.gpu.memory - max(card.free, 0) for _, card in cards),
         memory=sum(card.gpu.memory for _, card in cards),
     )

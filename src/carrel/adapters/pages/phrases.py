@@ -33,6 +33,7 @@ def time_tag(instant: datetime, zone: tzinfo) -> Markup:
     return Markup(f"<time {exact}>{at(instant, zone)}</time>")  # noqa: S704 # made of numbers and our own words
 
 
+@lru_cache(maxsize=1_000)
 def span(length: timedelta) -> str:
     """The two largest units: `3 d 4 h`, `4 h 20 min`, `20 min`, `under a minute`."""
     minutes = max(int(length.total_seconds()), 0) // 60
@@ -52,6 +53,7 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+@lru_cache(maxsize=1_000)
 def model(name: str) -> str:
     """`NVIDIA-RTX-A6000` is `RTX A6000` to people; the full name is what is booked and sent."""
     return re.sub(r"^nvidia[- ]", "", name, flags=re.IGNORECASE).replace("-", " ")

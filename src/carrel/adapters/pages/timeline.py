@@ -202,6 +202,7 @@ def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str
     """Each day is a link that begins a booking there: by mouse, by keyboard and without a script."""
     today = reader.now.astimezone(window.zone).date()
     first = True
+    base = escape("?" + urlencode({"model": row.model, "from": window.first.isoformat()}))
     days = zip(window.dates, row.free, pairwise(window.edges), strict=True)
     for number, (when, free, (left, right)) in enumerate(days):
         place = f'x="{left:.3f}%" width="{right - left:.3f}%"'
@@ -216,10 +217,10 @@ def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue
-        href = escape("?" + urlencode({"model": row.model, "day": when.isoformat(), "from": window.first.isoformat()}))
-        label = f"{phrases.day(when)}: {max(free, 0)} of {row.cards} free. Book from here."
+        label = f"{phrases.day(when)}: {max(free, 0)} of {row.cards} can be booked. Book from here."
+        iso = when.isoformat()
         yield (
-            f'<a class="day {state}" href="{href}" data-day="{when.isoformat()}" tabindex="{0 if first else -1}"'
+            f'<a class="day {state}" href="{base}&amp;day={iso}" data-day="{iso}" tabindex="{0 if first else -1}"'
             f' aria-label="{label}"><rect {place} y="{AXIS}" height="{STRIP}"/>'
             f'<text class="free" {middle} y="{AXIS + 18}">{_signed(free)}</text></a>'
         )

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from itertools import groupby
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,10 +16,11 @@ from carrel.adapters.pages.fields import Unreadable
 from carrel.adapters.pages.shell import Shell
 from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row
 from carrel.adapters.pages.wishes import Judgement, judge, once_of, read_wish, reason_for, times_of
+from carrel.core.bookings import Booking
 from carrel.ports.bookings import (
     Availability,
-    BookingRecord,
     No,
+    Overview,
     Preview,
     Query,
     Reason,
@@ -50,7 +50,7 @@ class Draft:
     """The form as it is shown, and what is said about it."""
 
     asked: dict[str, str]
-    models: Sequence[Availability]
+    seen: Overview
     judgement: Judgement
 
 
@@ -67,9 +67,9 @@ class TimelinePage:
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         asked = fields.texts(request.query_params)
-        models = await self._models(asked)
-        judgement = await self._suggested(asked, models, person)
-        return await self._page(request, person, Draft(asked, models, judgement))
+        seen = await self._overview(asked)
+        judgement = await self._suggested(asked, seen.models, person)
+        return await self._page(request, person, Draft(asked, seen, judgement))
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         """The same as the picture: as a part of the page when somebody opens it there, or as a page of its own."""
@@ -96,11 +96,11 @@ class TimelinePage:
         try:
             wish = read_wish(asked, self._desk.zone, self._desk.now())
         except Unreadable as unreadable:
-            draft = Draft(asked, await self._models(asked), Judgement((), unreadable.problems))
+            draft = Draft(asked, await self._overview(asked), Judgement((), unreadable.problems))
             return await self._page(request, person, draft, status=422)
         answer = await self._desk.booking.create(wish, person, once_of(asked))
         if isinstance(answer, No):
-            draft = Draft(asked, await self._models(asked), judge(answer, wish, self._desk.rules))
+            draft = Draft(asked, await self._overview(asked), judge(answer, wish, self._desk.rules))
             return await self._page(request, person, draft, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
@@ -139,14 +139,12 @@ class TimelinePage:
 
     # --- the page ----------------------------------------------------------------------------------------------------
 
-    async def _models(self, asked: Mapping[str, str]) -> Sequence[Availability]:
+    async def _overview(self, asked: Mapping[str, str]) -> Overview:
         window = self._window(asked)
-        return await self._desk.looking.availability(window.first, window.days)
+        return await self._desk.looking.overview(window.first, window.days)
 
     async def _page(self, request: Request, person: Person, draft: Draft, *, status: int = 200) -> Response:
         desk, window = self._desk, self._window(draft.asked)
-        records = await desk.looking.within(window.start, window.end)
-        kept = await desk.looking.maintenance(window.start, window.end)
         since = window.start - desk.rules.cooldown
         query = Query(user=person.email, start=since, end=window.end, limit=1000)
         own = [record.booking for record in (await desk.looking.find(query)).records]
@@ -155,15 +153,14 @@ class TimelinePage:
             cooldown=timeline.merged((b.ends, b.ends + desk.rules.cooldown) for b in own if b.counts),
             wish=self._drawn(draft.judgement),
         )
-        rows = rows_of(draft.models, records, kept, person)
-        pictures = [timeline.draw(row, window, reader) for row in rows]
+        pictures = [timeline.draw(row, window, reader) for row in rows_of(draft.seen, window, person)]
         return self._shell.page(
             request,
             person,
             "timeline.html",
             status=status,
             **self._verdict(draft.judgement, window),
-            models=list(zip(draft.models, pictures, strict=True)),
+            models=list(zip(draft.seen.models, pictures, strict=True)),
             asked=BLANK | draft.asked,
             key=draft.asked.get("key") or secrets.token_urlsafe(12),
             window=window,
@@ -216,36 +213,30 @@ def as_field_can_say(start: datetime, now: datetime, zone: tzinfo) -> datetime:
     return whole
 
 
-def rows_of(
-    models: Sequence[Availability],
-    records: Sequence[BookingRecord],
-    kept: Sequence[KeptMaintenance],
-    person: Person,
-) -> list[Row]:
-    by_model = {
-        model: list(group)
-        for model, group in groupby(
-            sorted(records, key=lambda record: record.booking.model), key=lambda record: record.booking.model
-        )
-    }
+def rows_of(seen: Overview, window: timeline.Window, person: Person) -> list[Row]:
+    bars: dict[str, list[Bar]] = {each.stock.model: [] for each in seen.models}
+    is_admin = person.is_lab_admin
+    for record in seen.records:
+        booking = record.booking
+        if booking.start < window.end and booking.ends > window.start:
+            bars[booking.model].append(_bar(booking, booking.user == person.email, is_admin))
+    for kept in seen.windows:
+        # Of a model that is neither there nor booked, nothing is shown.
+        if kept.maintenance.model in bars:
+            bars[kept.maintenance.model].append(_closed(kept))
     return [
         Row(
             model=each.stock.model,
             cards=each.stock.cards,
-            bars=[
-                *(_bar(record, person) for record in by_model.get(each.stock.model, ())),
-                *(_closed(window) for window in kept if window.maintenance.model == each.stock.model),
-            ],
+            bars=bars[each.stock.model],
             free=[day.free for day in each.days],
             shares=each.shares_per_card,
         )
-        for each in models
+        for each in seen.models
     ]
 
 
-def _bar(record: BookingRecord, person: Person) -> Bar:
-    booking = record.booking
-    is_mine = booking.user == person.email
+def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
     name = "You" if is_mine else phrases.who(booking.user)
     amount = "a share" if booking.share else phrases.count(booking.cards, "card")
     length = phrases.span(booking.ends - booking.start)
@@ -256,7 +247,7 @@ def _bar(record: BookingRecord, person: Person) -> Bar:
         cards=booking.cards,
         label=name if booking.cards == 1 else f"{name} · {booking.cards}",
         title=f"{'You' if is_mine else booking.user}: {amount} of {phrases.model(booking.model)}, {length}",
-        link=f"/bookings/{booking.id}" if is_mine or person.is_lab_admin else "",
+        link=f"/bookings/{booking.id}" if is_mine or is_admin else "",
         is_share=booking.share,
     )
 

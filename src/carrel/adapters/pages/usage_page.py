@@ -19,6 +19,7 @@ from carrel.adapters.pages.tally import HOUR
 from carrel.core.ledger import Ledger
 from carrel.core.stock import Stock
 from carrel.ports.bookings import BookingRecord, Use
+from carrel.ports.people import Person
 
 SPANS = (7, 14, 30, 90)
 USUAL = 14
@@ -53,6 +54,7 @@ class UsagePage:
         desk = self._desk
         days, start, end = self._span(request)
         uses = await desk.looking.usage(start, end)
+        seen = _seen_by(person, uses)
         models = await desk.looking.availability(end.astimezone(desk.zone).date(), 1)
         stock = {each.stock.model: each.stock for each in models}
         rows = warmth(await desk.looking.within(start, end), stock, start, int((end - start) / HOUR))
@@ -67,8 +69,8 @@ class UsagePage:
             spans=SPANS,
             start=start,
             end=end,
-            uses=uses,
-            most=max((use.card_hours for use in uses), default=1.0) or 1.0,
+            uses=seen,
+            most=max((use.card_hours for use in seen), default=1.0) or 1.0,
             hours=hours,
             percent=round(100 * hours / possible) if possible else 0,
             rows=rows,
@@ -76,14 +78,14 @@ class UsagePage:
             has_cluster=desk.sight is not None,
             held=held,
             held_picture=heat.draw(held, start, desk.zone),
-            held_by=desk.sight.tally.by_user(start) if desk.sight else {},
+            held_by=_held_by(desk.sight, person, start) if desk.sight else {},
             held_since=desk.sight.tally.since if desk.sight else None,
             fragments=fragments(desk.sight.ledger) if desk.sight else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         days, start, end = self._span(request)
-        text = as_csv(await self._desk.looking.usage(start, end), start, end)
+        text = as_csv(_seen_by(person, await self._desk.looking.usage(start, end)), start, end)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -93,6 +95,16 @@ class UsagePage:
         days = int(text) if text in map(str, SPANS) else USUAL
         end = self._desk.now().replace(minute=0, second=0, microsecond=0) + HOUR
         return days, end - timedelta(days=days), end
+
+
+def _seen_by(person: Person, uses: Iterable[Use]) -> list[Use]:
+    """A lab admin sees everybody, others themselves, as by the API."""
+    return [use for use in uses if person.is_lab_admin or use.user == person.email]
+
+
+def _held_by(sight: ClusterSight, person: Person, start: datetime) -> Mapping[str, float]:
+    held = sight.tally.by_user(start)
+    return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
 
 
 def held_by_card(sight: ClusterSight, start: datetime, end: datetime) -> Sequence[Warmth]:

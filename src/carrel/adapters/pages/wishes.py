@@ -127,7 +127,7 @@ def reason_for(answer: Preview | No) -> str:
         return answer.message
     names = {problem.rule for problem in answer.problems}
     if not names:
-        return "A card is free now, and nothing stands in the way."
+        return "A card can be booked now, and nothing stands in the way."
     if "no-active-overlap" in names:
         return "You have a booking that runs; a new one can be made after it has ended."
     if "future-limit" in names:

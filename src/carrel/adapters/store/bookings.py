@@ -211,17 +211,19 @@ _WRITE_LOG = insert(tables.log)
 
 
 def _record(row: Row[Any]) -> BookingRecord:
+    # In the order of the table's columns: a timeline reads a thousand of these, and by name each takes twice as long.
+    cells: tuple[Any, ...] = tuple(row)
+    id, person, model, start, planned_end, _, cards, share, cancelled_at = cells[:9]
+    namespace, note, reason, created_at, created_by, version, once_key, once_fingerprint = cells[9:]
     return BookingRecord(
-        booking=Booking(
-            row.id, row.person, row.model, row.starts_at, row.planned_end, row.cards, row.cancelled_at, row.share
-        ),
-        created_at=row.created_at,
-        created_by=row.created_by,
-        version=row.version,
-        namespace=row.namespace,
-        note=row.note,
-        reason=row.reason,
-        once=Once(row.once_key, row.once_fingerprint) if row.once_key is not None else None,
+        Booking(id, person, model, start, planned_end, cards, cancelled_at, share),
+        created_at,
+        created_by,
+        version,
+        namespace,
+        note,
+        reason,
+        Once(once_key, once_fingerprint) if once_key is not None else None,
     )
 
 

@@ -18,6 +18,9 @@ class FileInventory:
     def stock(self) -> Mapping[str, Stock]:
         return self._stock
 
+    def idle(self) -> None:
+        return None
+
 
 class ClusterInventory:
     """The cards of the ledger, counted anew when it has changed."""
@@ -25,17 +28,23 @@ class ClusterInventory:
     def __init__(self, ledger: Ledger, is_synced: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._is_synced = is_synced
-        self._counted: tuple[int, Mapping[str, Stock]] = (-1, {})
+        self._counted: tuple[int, Mapping[str, Stock], Mapping[str, int]] = (-1, {}, {})
 
     @property
     def is_known(self) -> bool:
         return self._is_synced()
 
     def stock(self) -> Mapping[str, Stock]:
+        return self._count()[1]
+
+    def idle(self) -> Mapping[str, int]:
+        return self._count()[2]
+
+    def _count(self) -> tuple[int, Mapping[str, Stock], Mapping[str, int]]:
         if self._counted[0] != self._ledger.moment:
             nodes = (node for name in self._ledger.nodes if (node := self._ledger.node(name)) is not None)
-            self._counted = (self._ledger.moment, stock_of(nodes))
-        return self._counted[1]
+            self._counted = (self._ledger.moment, stock_of(nodes), idle_cards(self._ledger))
+        return self._counted
 
 
 def idle_cards(ledger: Ledger) -> dict[str, int]:

@@ -46,7 +46,7 @@ class LoginSettings(ServiceSettings):
 @dataclass(frozen=True)
 class FreeSettings(ListingSettings):
     model: Annotated[str, typer.Argument(help="One model, or a part of its name; without it, all.")] = ""
-    days: Annotated[int, typer.Option(help="Also how many are free through each of so many days.", min=0, max=366)] = 0
+    days: Annotated[int, typer.Option(help="How many can be booked through each of so many days.", min=0, max=366)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,9 @@ def login(settings: LoginSettings) -> None:
 
 
 def free(settings: FreeSettings) -> None:
-    """Show how many cards of each model are free, and when the next one is.
+    """Show how many cards of each model can be booked, from when, and how many nobody uses now.
+
+    A card that can be booked need not be idle: pods without a booking make room for who books.
 
     Examples:
 

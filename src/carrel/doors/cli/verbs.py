@@ -49,13 +49,15 @@ def free(settings: FreeSettings) -> None:
         head = ["DAY", *(item["model"] for item in items)]
         rows = [[day, *(str(item["days"][number]["free"]) for item in items)] for number, day in enumerate(days)]
     else:
-        head = ["MODEL", "FREE NOW", "NEXT FREE"]
+        sees_cluster = any(item["idle_now"] is not None for item in items)
+        head = ["MODEL", "CAN BE BOOKED", "FROM", *(["IDLE NOW"] * sees_cluster)]
         rows = [
             [
                 item["model"],
                 f"{item['free_now']} of {item['cards']}"
                 + (f", {item['overbooked']} overbooked" * bool(item["overbooked"])),
                 "now" if item["free_now"] else shown(item["next_free"], zone),
+                *([str(item["idle_now"])] * sees_cluster),
             ]
             for item in items
         ]

@@ -33,7 +33,7 @@ router = APIRouter(tags=["calendar"])
 HOUR = timedelta(hours=1)
 
 
-@router.get("/models", summary="Each model: how many, how many free now, when the next one is")
+@router.get("/models", summary="Each model: how many, how many can be booked now and are idle, when the next can")
 async def models(service: TheService, person: CurrentPerson) -> ModelsOut:
     today = service.lab.now().astimezone(service.lab.zone).date()
     found = await service.consulting.availability(today, 0)
@@ -123,6 +123,7 @@ def _model_out(found: Availability) -> ModelOut:
         cards=found.stock.cards,
         memory_mib=found.stock.memory,
         free_now=max(0, found.free_now),
+        idle_now=found.idle_now,
         next_free=seconds(found.next_free) if found.next_free else None,
         overbooked=found.overbooked,
         shares_per_card=found.shares_per_card,

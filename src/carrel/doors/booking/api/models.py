@@ -186,7 +186,8 @@ class ModelOut(_Told):
     model: str
     cards: Annotated[int, Field(description="Healthy cards.")]
     memory_mib: int
-    free_now: Annotated[int, Field(description="Not booked now.")]
+    free_now: Annotated[int, Field(description="Not booked now: these can be booked.")]
+    idle_now: Annotated[int | None, Field(description="Held by nobody now, booked or not. Null: no cluster is seen.")]
     next_free: Annotated[str | None, Field(description="From when on one is free for the shortest booking.")]
     overbooked: Annotated[int, Field(description="Promised beyond what there is, at worst.")]
     shares_per_card: int
