@@ -202,6 +202,14 @@ async def test_a_node_without_rights_says_so_and_recovers_when_it_gets_them(capl
     assert caplog.text.count("trouble about=report") == 1
 
 
+async def test_a_node_that_the_cluster_does_not_have_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with a_lab([]) as lab, an_agent(lab):
+        await eventually(lambda: "trouble about=node: the cluster has no node n1: is --node-name right?" in caplog.text)
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        await eventually(lambda: "trouble_over about=node" in caplog.text)
+
+
 async def test_a_kubelet_that_is_away_keeps_nobody_from_reporting() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         await running.kubelet.stop()

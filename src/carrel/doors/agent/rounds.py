@@ -214,6 +214,8 @@ class Agent:
         message = "; ".join(filter(None, (look.trouble, _too_fine(inventory))))
         report = Report(node, findings, seen_at, unit, message)
         await self._try("report", self._reporter.report(report))
+        is_stranger = self._nodes.is_synced and self._node() is None
+        self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_stranger else "")
         await self._try("count", self._reporter.count_cards(self._node(), len(inventory.gpus)))
         await self._try("assigned", self._allocation.mark_assigned())
         await self._try("mismatch", self._comparison.tell(findings.mismatches))
