@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import EVERYTHING, MergePatch
+from carrel.adapters.kube import Client
+from carrel.adapters.wire import ApiRequest, ApiResponse
+from carrel.ports.cluster import EVERYTHING, Forbidden, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.kubelet import Inventory
 from carrel.protocols.kubernetes.resources import EVENTS, LEASES, PODS
@@ -135,6 +137,31 @@ async def test_the_leases_of_the_node_say_what_was_promised(gpu: str, more: dict
         promises = Promises(lab.client, "n1", "carrel")
         assert await promises.are_made("uid-a", ["GPU-n1-0"], INVENTORY.gpus) is is_promised
         assert not await promises.are_made("uid-b", ["GPU-n1-0"], INVENTORY.gpus)
+
+
+async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
+    class NoLeases:
+        """An API server that shows Leases to nobody."""
+
+        def __init__(self, lab: Lab) -> None:
+            self._lab = lab
+
+        async def send(self, request: ApiRequest) -> ApiResponse:
+            if "/leases" in request.path:
+                raise Forbidden(403, "Forbidden", "leases is forbidden: carrel-agent cannot list them")
+            return await self._lab.api.send(request)
+
+        async def aclose(self) -> None:
+            """The API belongs to the test."""
+
+    async with a_lab([]) as lab:
+        pod = await a_pod(lab, "a", "GPU-n1-0")
+        comparison = Comparison(lab.client, Promises(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
+        row = HandedOver("lab", "a", "main", MEM, OF_CARD_0)
+        findings = await comparison.compare([pod], [row], INVENTORY, kubelet_chooses=False)
+
+    assert findings.mismatches == ()
+    assert "carrel-agent cannot list them" in findings.unsure
 
 
 async def test_where_the_kubelet_chooses_it_cannot_choose_wrong() -> None:

@@ -54,6 +54,8 @@ class Findings:
     in_use_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """UUID of a card → uids of the pods that use it."""
     mismatches: tuple[Mismatch, ...] = ()
+    unsure: str = ""
+    """Why not everything could be compared."""
 
     def set_aside(self) -> dict[str, str]:
         """UUID → why nobody new may have the card."""
@@ -65,6 +67,7 @@ class Comparison:
         self._cluster = cluster
         self._promises = promises
         self._now = now
+        self._unsure = ""
         self._told: set[str] = set()
         self._reads_annotation: dict[tuple[str, str], bool] = {}  # uid of the pod, container
         self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, cards
@@ -74,6 +77,7 @@ class Comparison:
     ) -> Findings:
         """`kubelet_chooses`: which whole cards it hands over is then its own affair, and only those count as used."""
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
+        self._unsure = ""
         uses: dict[str, set[str]] = {}
         mismatches: list[Mismatch] = []
         for each in handed_over:
@@ -99,7 +103,7 @@ class Comparison:
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         self._told &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
-        return Findings(in_use, tuple(mismatches))
+        return Findings(in_use, tuple(mismatches), self._unsure)
 
     async def tell(self, mismatches: Iterable[Mismatch]) -> None:
         """By an Event on the pod, once. Raises `ClusterError`."""
@@ -121,7 +125,8 @@ class Comparison:
         if key not in self._reads_annotation:
             try:
                 manifest = await self._cluster.get(PODS, pod.metadata.name, pod.metadata.namespace)
-            except ClusterError:
+            except ClusterError as error:
+                self._unsure = str(error)
                 return True  # not known; the next round asks again
             self._reads_annotation[key] = reads_its_cards(manifest, container)
         return self._reads_annotation[key] and bool(_named(pod, container))
@@ -132,7 +137,8 @@ class Comparison:
         if cards and key not in self._promised:
             try:
                 promised = await self._promises.are_made(*key, inventory.gpus)
-            except ClusterError:
+            except ClusterError as error:
+                self._unsure = str(error)
                 return True  # not known; the next round asks again
             if promised:
                 self._promised.add(key)

@@ -220,6 +220,7 @@ class Agent:
         await self._try("assigned", self._allocation.mark_assigned())
         await self._try("mismatch", self._comparison.tell(findings.mismatches))
         self._note("promise", "; ".join(each.words for each in findings.mismatches))
+        self._note("comparison", findings.unsure)
         self._note("unit", _too_fine(inventory))
 
     async def _try(self, what: str, doing: Awaitable[object]) -> None:
