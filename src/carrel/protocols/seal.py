@@ -8,7 +8,6 @@ seal. It is made with a key that only Carrel's processes have, over the pod's na
 instant: it cannot be moved to another namespace, and a copy is worthless on a pod that is made later than the seal.
 """
 
-import hashlib
 import hmac
 import json
 from collections.abc import Mapping
@@ -60,4 +59,4 @@ class Seal:
 
 def _mac(key: bytes, at: str, namespace: str, annotations: Mapping[str, str]) -> str:
     said = json.dumps([at, namespace, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
-    return hmac.new(key, said.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, said.encode(), "sha256").hex()

@@ -15,6 +15,7 @@ from carrel.protocols.reading import Field
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +46,22 @@ class AdmissionRequest:
 
 def read(review: object) -> AdmissionRequest:
     field = Field(review, KIND)
-    if field["apiVersion"].text() not in VERSIONS:
+    version = field["apiVersion"].text()
+    if version not in VERSIONS:
         raise field["apiVersion"].malformed(" or ".join(VERSIONS))
     if field["kind"].text() != KIND:
         raise field["kind"].malformed(KIND)
     request = field["request"]
     if not request.present:
         raise request.malformed("the request to decide on")
-    if request["operation"].text() not in OPERATIONS:
+    operation = request["operation"].text()
+    if operation not in OPERATIONS:
         raise request["operation"].malformed(", ".join(OPERATIONS))
     return AdmissionRequest(
-        api_version=field["apiVersion"].text(),
+        api_version=version,
         uid=request["uid"].some_text(),
         kind=request["kind"]["kind"].some_text(),
-        operation=request["operation"].text(),
+        operation=operation,
         namespace=request["namespace"].text(),
         name=request["name"].text(),
         user=_user(request["userInfo"]),
@@ -75,7 +78,7 @@ def allowed(
     """Yes, with these changes (RFC 6902), and what the person at the keyboard should read."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if operations:
-        patch = json.dumps(list(operations), separators=(",", ":"), ensure_ascii=False).encode()
+        patch = _COMPACT.encode(list(operations)).encode()
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
     return _review(request, response, warnings)
 

@@ -6,7 +6,7 @@ A patch that cannot be applied raises `Malformed`, which names the operation; th
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from carrel.protocols.malformed import Malformed
@@ -41,7 +41,9 @@ def apply(document: Any, operations: Sequence[Operation]) -> Any:
 
 def diff(before: Any, after: Any) -> list[dict[str, Any]]:
     """Operations that turn one document into the other. Lists are compared by position, between equal head and tail."""
-    return list(_diff(before, after, ""))
+    found: list[dict[str, Any]] = []
+    _diff(before, after, "", found)
+    return found
 
 
 def annotate(document: Mapping[str, Any], annotations: Mapping[str, str | None]) -> list[dict[str, Any]]:
@@ -193,31 +195,32 @@ def _copied(container: Any) -> Any:
     return container.copy() if isinstance(container, dict | list) else container
 
 
-def _diff(before: Any, after: Any, at: str) -> Iterator[dict[str, Any]]:
+def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None:
+    # Into a list that is passed down: a generator within a generator would hand each operation up step by step.
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before:
             if key not in after:
-                yield {"op": "remove", "path": at + pointer(key)}
+                found.append({"op": "remove", "path": at + pointer(key)})
         for key, value in after.items():
             if key not in before:
-                yield {"op": "add", "path": at + pointer(key), "value": value}
+                found.append({"op": "add", "path": at + pointer(key), "value": value})
             elif before[key] is not value:  # most of a document is shared with what it was made from
-                yield from _diff(before[key], value, at + pointer(key))
+                _diff(before[key], value, at + pointer(key), found)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _diff_lists(before, after, at)
+        _diff_lists(before, after, at, found)
     elif not same(before, after):
-        yield {"op": "replace", "path": at, "value": after}
+        found.append({"op": "replace", "path": at, "value": after})
 
 
-def _diff_lists(before: list[Any], after: list[Any], at: str) -> Iterator[dict[str, Any]]:
+def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[str, Any]]) -> None:
     shorter = min(len(before), len(after))
     head = next((i for i in range(shorter) if not same(before[i], after[i])), shorter)
     tail = next((i for i in range(shorter - head) if not same(before[-1 - i], after[-1 - i])), shorter - head)
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     both = min(len(old), len(new))
     for i in range(both):
-        yield from _diff(old[i], new[i], at + pointer(head + i))
+        _diff(old[i], new[i], f"{at}/{head + i}", found)
     for i in reversed(range(both, len(old))):
-        yield {"op": "remove", "path": at + pointer(head + i)}
+        found.append({"op": "remove", "path": f"{at}/{head + i}"})
     for i in range(both, len(new)):
-        yield {"op": "add", "path": at + pointer(head + i), "value": new[i]}
+        found.append({"op": "add", "path": f"{at}/{head + i}", "value": new[i]})
