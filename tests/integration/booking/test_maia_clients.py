@@ -91,7 +91,19 @@ async def test_what_cannot_be_understood_is_told_in_maias_way(opened: Opened, bo
     assert list(answer.json) == ["error"]
 
 
-@pytest.mark.parametrize("text", ["\x00", "\ud800"], ids=["a NUL", "half a character"])
+@pytest.mark.parametrize("year", ["1900", "9999"])
+async def test_a_booking_at_the_end_of_the_calendar_is_not_made(opened: Opened, year: str) -> None:
+    wish = {"gpu": A6000, "starting_time": f"{year}-12-18 13:00:00", "ending_time": f"{year}-12-30 13:00:00"}
+
+    answer = await ask(opened, booking=wish)
+
+    assert (answer.status, list(answer.json)) == (400, ["error"])
+    assert (await (await opened.caller(MEMBER)).book(days=2)).status == 201, "nothing came of it"
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00", "\ud800", "x" * 1000], ids=["a NUL", "half a character", "more than a column has"]
+)
 async def test_text_that_no_database_keeps_is_not_understood(on_both: Opened, text: str) -> None:
     wish = {"gpu": A6000, "starting_time": "2026-11-17 13:00:00", "ending_time": "2026-11-20 13:00:00"}
 

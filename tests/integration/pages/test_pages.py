@@ -158,7 +158,7 @@ async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visi
         pytest.param({"cards": "🦆"}, "is not a number of cards", id="no number"),
         pytest.param({"end": "2026-11-20T08:00"}, "The end must be after the start", id="end before start"),
         pytest.param({"start": "1900-01-01T00:00"}, "has passed", id="the year 1900"),
-        pytest.param({"start": "9999-12-30T00:00", "end": "9999-12-31T23:59"}, "", id="the end of the calendar"),
+        pytest.param({"start": "9999-12-30T00:00", "end": "9999-12-31T23:59"}, "too far away", id="the year 9999"),
         pytest.param({"model": "<b>h100</b>"}, "There is no model", id="an unknown model"),
         pytest.param({"model": ""}, "Which model?", id="no model"),
         pytest.param({"user": OTHER}, "Only a lab admin may act for others", id="for another"),
@@ -169,7 +169,7 @@ async def test_a_form_that_cannot_be_booked_comes_back_with_the_reason(
 ) -> None:
     answer = await member.send("/timeline", **{**WISH, **other})
 
-    assert 400 <= answer.status < 500 or (not said and answer.status == 303)
+    assert 400 <= answer.status < 500
     assert said in text_of(answer)
     assert "<b>h100" not in text_of(answer)
 
@@ -291,7 +291,7 @@ async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visito
 async def test_a_booking_at_the_end_of_the_calendar_is_not_understood(
     opened: Opened, member: Visitor, offset: str
 ) -> None:
-    far = {"start": f"9999-12-15T00:00{offset}", "end": f"9999-12-31T23:00{offset}"}
+    far = {"start": f"9999-12-20T00:00{offset}", "end": f"9999-12-31T23:00{offset}"}
 
     assert (await member.send("/timeline", **{**WISH, **far})).status == 422
     await book(member)

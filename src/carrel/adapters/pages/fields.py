@@ -7,6 +7,8 @@ from starlette.datastructures import FormData, QueryParams
 
 MOST_TEXT = 500
 MOST_CARDS = 10_000
+FIRST_YEAR, LAST_YEAR = 1900, 2199
+"""Of bookings: what is counted on from one must still be a date."""
 
 
 class Unreadable(ValueError):
@@ -28,13 +30,12 @@ def local_instant(text: str, zone: tzinfo) -> datetime:
         local = datetime.fromisoformat(text)
     except ValueError:
         raise Unreadable(f"“{text}” is not a date and a time." if text else "A date and a time are missing.") from None
+    if not FIRST_YEAR <= local.year <= LAST_YEAR:
+        raise Unreadable(f"“{text}” is too far away.")
     if local.tzinfo is not None:
         return local.astimezone(UTC)
-    try:
-        instant = local.replace(tzinfo=zone).astimezone(UTC)
-        shown = instant.astimezone(zone).replace(tzinfo=None)
-    except OverflowError:
-        raise Unreadable(f"“{text}” is too far away.") from None
+    instant = local.replace(tzinfo=zone).astimezone(UTC)
+    shown = instant.astimezone(zone).replace(tzinfo=None)
     if shown != local:
         raise Unreadable(f"The clock never shows {local:%H:%M} on {local:%d %b %Y}: it is set forward then.")
     return instant

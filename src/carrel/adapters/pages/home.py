@@ -7,13 +7,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from carrel.adapters.identity.recognition import CurrentPerson
+from carrel.adapters.identity.recognition import CurrentPerson, needs
 from carrel.adapters.pages.desk import ClusterSight, tier_of
 from carrel.adapters.pages.shell import Shell
 from carrel.adapters.pages.wishes import reason_for
 from carrel.core.tiers import Tier
 from carrel.ports.bookings import Availability, Preview, Query, State, Wish
-from carrel.ports.people import Person
+from carrel.ports.people import Person, Scope
 
 ENDS_SOON = timedelta(hours=24)
 """From then on a banner says so."""
@@ -52,11 +52,13 @@ class HomePage:
 
     async def make_feed(self, request: Request, person: CurrentPerson) -> Response:
         """The secret address is shown this once; making another revokes it."""
+        needs(person, Scope.BOOK)
         response = await self._page(request, person, feed=await self._desk.booking.make_feed(person))
         response.headers["cache-control"] = "no-store"
         return response
 
     async def revoke_feed(self, request: Request, person: CurrentPerson) -> Response:
+        needs(person, Scope.BOOK)
         await self._desk.booking.revoke_feed(person)
         return RedirectResponse("/?done=feed-revoked", 303)
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Response
 from starlette.requests import Request
 
 from carrel.core.shares import Share
-from carrel.doors.booking.api.models import is_writable
+from carrel.doors.booking.api.models import FIRST_YEAR, LAST_YEAR, is_writable
 from carrel.doors.booking.service import Service, TheService
 from carrel.doors.booking.stocktaking import idle_cards
 from carrel.ports.bookings import No, Reason, StoreUnavailable, Wish
@@ -23,6 +23,8 @@ from carrel.protocols.reading import Field
 CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)
 """Whoever knows the token may book for anybody, as with MAIA; the log says that it was so."""
 REASON = "booked through MAIA"
+LONGEST_NAME = 255
+"""As in MAIA's own tables."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -35,8 +37,13 @@ async def schedulability(service: TheService, request: Request) -> Response:
         enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.lab.zone)
     except Malformed as malformed:
         return _said(maia.not_booked([str(malformed)]), 400)
-    if not is_writable(f"{enquiry.user}{enquiry.namespace}{enquiry.wish.model if enquiry.wish else ''}"):
-        return _said(maia.not_booked(["Text without control characters is expected."]), 400)
+    names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
+    if not all(is_writable(name) and len(name) <= LONGEST_NAME for name in names):
+        return _said(maia.not_booked(["Short text without control characters is expected."]), 400)
+    if enquiry.wish and not all(
+        FIRST_YEAR <= time.year <= LAST_YEAR for time in (enquiry.wish.start, enquiry.wish.end)
+    ):
+        return _said(maia.not_booked([f"A year between {FIRST_YEAR} and {LAST_YEAR} is expected."]), 400)
     if not _knows_token(service, enquiry.token):
         return _said(maia.not_booked(["The token is wrong."]), 403)
     try:
