@@ -1,6 +1,7 @@
 """Both databases, for tests that hold on either: a fixture gives the URL of an empty one."""
 
-from collections.abc import AsyncIterator, Iterator
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,18 @@ import pytest
 from carrel.adapters.store.database import Database
 from tests.kit.postgres import new_database, postgres
 
+SERVER = pytest.StashKey[str]()
+
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    with postgres() as socket:
-        yield socket
+def postgres_server(request: pytest.FixtureRequest) -> str:
+    """One for the whole run: a fixture that several folders import would else be made for each of them."""
+    config = request.config
+    if SERVER not in config.stash:
+        stack = contextlib.ExitStack()
+        config.stash[SERVER] = stack.enter_context(postgres())
+        config.add_cleanup(stack.close)
+    return config.stash[SERVER]
 
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])
