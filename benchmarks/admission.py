@@ -1,7 +1,13 @@
 """The webhook over HTTP, beside a bare ASGI app that only decodes and echoes the same review.
 
 The reviews are of a notebook as JupyterHub spawns it, with volumes, variables and tolerations; its user has a booking.
-The booking service answers at once: how long it takes is its own matter, and most answers are remembered anyway.
+The booking service answers at once: how long it takes is its own matter, and most answers are remembered anyway. No TLS
+on either side.
+
+- Server CPU per review: the least of many short rounds, in turns with the bare app. What others do on the machine
+  hardly counts, so this is the figure to compare.
+- p99 at 200 reviews/s: over *all* reviews of all runs, from when each was due, on one connection. Whoever else takes
+  the core counts: the bare app's own p99 stands beside it, and that of the calmest run, nearest to an idle machine.
 """
 
 import json
@@ -21,7 +27,7 @@ from carrel.protocols.seal import Seal
 
 ROUNDS, CALLS, PEOPLE = 40, 50, 25
 PER_SECOND, SECONDS, RUNS = 200, 2, 8
-"""The best of several short runs: another process that takes the core for a moment makes everything after it late."""
+"""Several short runs: another process that takes the core for a moment makes everything late that comes after it."""
 SPAWNER = "system:serviceaccount:jhub:hub"
 
 
@@ -107,8 +113,15 @@ def measure() -> Iterator[Figure]:
             yield Figure("  of the bare app", theirs * 1e3, "ms")
             yield Figure("  ratio", ours / theirs, "×", 3.0)
         for name, server, goal in (("the bare app", bare, None), ("booked pods", webhook, 20.0)):
-            best = min(sorted(_paced(server, booked))[int(PER_SECOND * SECONDS * 0.99)] for _ in range(RUNS))
-            yield Figure(f"p99 at {PER_SECOND} reviews/s: {name}", best * 1e3, "ms", goal)
+            runs = [list(_paced(server, booked)) for _ in range(RUNS)]
+            everything = [delay for run in runs for delay in run]
+            yield Figure(f"p99 of {len(everything)} reviews at {PER_SECOND}/s: {name}", _p99(everything), "ms", goal)
+            yield Figure(f"  of the calmest {SECONDS} s", min(map(_p99, runs)), "ms")
+
+
+def _p99(seconds: list[float]) -> float:
+    """In milliseconds."""
+    return sorted(seconds)[int(len(seconds) * 0.99)] * 1e3
 
 
 def _cpu_per_call(server: Server, bodies: list[bytes]) -> float:
