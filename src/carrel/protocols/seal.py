@@ -37,7 +37,9 @@ class Seal:
 
     def is_on(self, namespace: str, annotations: Mapping[str, str], made: datetime) -> bool:
         """`made`: when the pod was made, by the API server's clock; of one that is being made, now."""
-        at, _, mac = annotations.get(ADMITTED, "").partition(" ")
+        if ADMITTED not in annotations:
+            return False
+        at, _, mac = annotations[ADMITTED].partition(" ")
         try:
             sealed = instant(at, "seal", annotation_field(ADMITTED))
         except Malformed:

@@ -315,8 +315,8 @@ class _Draft:
 
     def seal(self, seal: Seal, now: datetime) -> None:
         """A seal that is good stays: who asks again gets the same answer."""
-        notes = self._metadata.get("annotations") or {}
-        sealed = {ADMITTED: _map(self._pod, "annotations").get(ADMITTED, "")}
+        notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
+        sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
         if not seal.is_on(self.namespace, {**notes, **sealed}, now):
             sealed = seal.write(self.namespace, notes, now)
         self.annotate(sealed)

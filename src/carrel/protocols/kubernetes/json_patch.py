@@ -200,12 +200,12 @@ def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before:
             if key not in after:
-                found.append({"op": "remove", "path": at + pointer(key)})
+                found.append({"op": "remove", "path": f"{at}/{escape(key)}"})
         for key, value in after.items():
             if key not in before:
-                found.append({"op": "add", "path": at + pointer(key), "value": value})
+                found.append({"op": "add", "path": f"{at}/{escape(key)}", "value": value})
             elif before[key] is not value:  # most of a document is shared with what it was made from
-                _diff(before[key], value, at + pointer(key), found)
+                _diff(before[key], value, f"{at}/{escape(key)}", found)
     elif isinstance(before, list) and isinstance(after, list):
         _diff_lists(before, after, at, found)
     elif not same(before, after):
