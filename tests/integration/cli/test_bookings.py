@@ -98,6 +98,9 @@ NO = {
     "an unknown model": (["free", "h9000"], 4, "Not found"),
     "no end": (["book", "a6000"], 2, "Until when?"),
     "two ends": (["book", "a6000", "--days", "1", "--until", "2030-01-01"], 2, "Until when?"),
+    "both ends": (["extend", "--days", "1", "--until", "2030-01-01"], 2, "and only one"),
+    "a state that is none": (["list", "--state", "over"], 2, "state.0: Input should be 'planned'"),
+    "no day": (["usage", "--since", "soon"], 2, "Try:  carrel usage --since"),
     "no instant": (["book", "a6000", "--days", "1", "--from", "soon"], 2, "Which instant?"),
     "an hour that is skipped": (["book", "a6000", "--days", "1", "--from", "2027-03-28T02:30"], 2, "does not exist"),
     "an hour that comes twice": (["book", "a6000", "--days", "1", "--from", "2027-10-31T02:30"], 2, "exists twice"),
@@ -112,6 +115,13 @@ def test_no_has_an_exit_code_and_a_reason(service: BookingProcess, words: list[s
     assert said.code == code, said
     assert what in said.err
     assert "\n  Try:  " in said.err
+
+
+def test_nothing_that_matches_is_not_nothing_at_all(service: BookingProcess) -> None:
+    kim = Person(service, "kim@lab.example")
+
+    assert kim.types("list").out.startswith("You have no booking.\n")
+    assert kim.types("list", "--model", "h9000").out.startswith("You have no booking that matches.\n")
 
 
 def test_who_books_for_another_says_why_and_that_person_sees_it(service: BookingProcess) -> None:

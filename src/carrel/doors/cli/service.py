@@ -40,13 +40,19 @@ class Refused(Exception):
     def complaint(self) -> typer.Exit:
         """The same three lines as everywhere: what, why (all of it), and what to do."""
         said = self.problem
-        reasons = [str(each.get("message", "")) for each in said.get("problems", ()) if isinstance(each, dict)]
+        reasons = [_reason(each) for each in said.get("problems", ()) if isinstance(each, dict)]
         why = "\n  ".join(filter(None, reasons)) or str(said.get("detail", f"The service answered {self.status}."))
         is_rule = said.get("code") == "rules-broken"
         code = REFUSED if is_rule else EXITS.get(self.status, USAGE if self.status == 422 else UNAVAILABLE)
         return complain(
             str(said.get("title", "The service said no")), why, str(said.get("hint") or "carrel --help"), code
         )
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    """What could not be understood is told with its name."""
+    message, field = str(problem.get("message", "")), problem.get("field")
+    return f"{field}: {message}" if field else message
 
 
 class Lost(Exception):

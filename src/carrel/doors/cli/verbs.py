@@ -32,6 +32,12 @@ from carrel.settings import NOT_FOUND, REFUSED, USAGE, complain
 T = TypeVar("T")
 Json = dict[str, Any]
 AHEAD = ("active", "planned")
+WITH_INSTANTS: dict[type, str] = {
+    BookSettings: "carrel book a6000 --days 5 --from 2026-12-12",
+    ExtendSettings: "carrel extend --until 2026-12-20",
+    UsageSettings: "carrel usage --since 2026-11-01 --until 2026-12-01",
+}
+"""For who wrote an instant that is none: how each command is written with one."""
 
 
 def free(settings: FreeSettings) -> None:
@@ -90,8 +96,10 @@ def list_bookings(settings: ListSettings) -> None:
 
     found, zone = _asked(settings, ask)
     if not found and settings.output is Listing.TABLE:
-        typer.echo("There is no booking." if settings.everybody else "You have no booking.")
-        typer.echo("Try:  carrel free")
+        whose = "There is no booking" if settings.everybody else "You have no booking"
+        is_narrowed = bool(settings.model or settings.state or settings.search)
+        typer.echo(f"{whose} that matches." if is_narrowed else f"{whose}.")
+        typer.echo(f"Try:  {'carrel list' + ' -A' * settings.everybody if is_narrowed else 'carrel free'}")
         return
     head = ["ID", *(["USER"] * settings.everybody), "MODEL", "CARDS", "START", "END", "STATE"]
     rows = [
@@ -119,7 +127,9 @@ def show_one(settings: OneSettings) -> None:
 
 def extend(settings: ExtendSettings) -> None:
     if (settings.days is None) == (not settings.until):
-        raise complain("Until when?", "Either --days or --until is needed.", "carrel extend --days 2", USAGE)
+        raise complain(
+            "Until when?", "One of --days and --until is needed, and only one.", "carrel extend --days 2", USAGE
+        )
 
     async def ask(service: Service) -> tuple[Json, ZoneInfo]:
         zone = await service.zone()
@@ -214,13 +224,13 @@ def _asked(settings: ServiceSettings, ask: Callable[[Service], Awaitable[T]]) ->
     except Lost as lost:
         raise no_answer(login.server, lost) from None
     except Unclear as unclear:
-        raise complain("Which instant?", f"{unclear}.", "carrel book a6000 --days 5 --from 2026-12-12", USAGE) from None
+        raise complain("Which instant?", f"{unclear}.", WITH_INSTANTS[type(settings)], USAGE) from None
 
 
 def _wish(settings: BookSettings, zone: ZoneInfo) -> Json:
     if (settings.days is None) == (not settings.until):
         advice = f"carrel book {settings.model} --days 5"
-        raise complain("Until when?", "Either --days or --until is needed.", advice, USAGE)
+        raise complain("Until when?", "One of --days and --until is needed, and only one.", advice, USAGE)
     wish: Json = {"model": settings.model, "cards": settings.cards, "share": settings.share}
     for name, value in (("start", settings.start), ("end", settings.until)):
         if value:
