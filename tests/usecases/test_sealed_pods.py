@@ -14,7 +14,7 @@ from tests.kit.reviews import GPU, NOON
 
 SEAL = Seal((b"key",))
 CARREL = Carrel(Client(EmbeddedApi()), House(seal=SEAL))
-SEALED = SEAL.write("lab", {}, NOON)
+SEALED = SEAL.write("lab/p", {}, NOON)
 
 
 def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> Pod:

@@ -4,8 +4,9 @@
 
 API servers before 1.28 cannot ask a webhook about GPU pods only, so a webhook that is down must not keep pods from
 being made; then a GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods looks for the
-seal. It is made with a key that only Carrel's processes have, over the pod's namespace, user, tier, model and the
-instant: it cannot be moved to another namespace, and a copy is worthless on a pod that is made later than the seal.
+seal. It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model and the
+instant: it cannot be moved to another namespace or name, and a copy is worthless on a pod that is made later than the
+seal. A name that the API server makes up is not known yet; then it is over what the name begins with.
 """
 
 import hmac
@@ -31,11 +32,11 @@ class Seal:
     keys: tuple[bytes, ...] = field(repr=False)
     """The first one makes seals; all are believed, so that a key can be changed without a pod that waits."""
 
-    def write(self, namespace: str, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
+    def write(self, place: str, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
         at = seconds(now)
-        return {ADMITTED: f"{at} {_mac(self.keys[0], at, namespace, annotations)}"}
+        return {ADMITTED: f"{at} {_mac(self.keys[0], at, place, annotations)}"}
 
-    def is_on(self, namespace: str, annotations: Mapping[str, str], made: datetime) -> bool:
+    def is_on(self, place: str, annotations: Mapping[str, str], made: datetime) -> bool:
         """`made`: when the pod was made, by the API server's clock; of one that is being made, now."""
         if ADMITTED not in annotations:
             return False
@@ -46,19 +47,23 @@ class Seal:
             return False
         if abs(made - sealed) > FRESH:
             return False
-        return any(
-            hmac.compare_digest(mac.encode(), _mac(key, at, namespace, annotations).encode()) for key in self.keys
-        )
+        return any(hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations).encode()) for key in self.keys)
 
     def missing_on(self, pod: Pod) -> Refusal | None:
         """Why a pod may not have a card; None if it carries a good seal."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
-        if self.is_on(pod.metadata.namespace, pod.metadata.annotations, made):
+        place = place_of(pod.metadata.namespace, pod.metadata.name, pod.metadata.generate_name)
+        if self.is_on(place, pod.metadata.annotations, made):
             return None
         why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
         return Refusal(f"{subject(pod.metadata)} gets no card: {why}; delete the pod and create it again")
 
 
-def _mac(key: bytes, at: str, namespace: str, annotations: Mapping[str, str]) -> str:
-    said = json.dumps([at, namespace, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
+def place_of(namespace: str, name: str, generate_name: str) -> str:
+    """What is known of where a pod will be before it is made, and still when it is. No name has a star in it."""
+    return f"{namespace}/{generate_name}*" if generate_name else f"{namespace}/{name}"
+
+
+def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str]) -> str:
+    said = json.dumps([at, place, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
     return hmac.digest(key, said.encode(), "sha256").hex()

@@ -37,7 +37,7 @@ from carrel.protocols.maia import Revocable
 from carrel.protocols.on_cpu import ASKED, on_cpu
 from carrel.protocols.protected import is_protected_annotation, is_protected_label
 from carrel.protocols.reading import Field
-from carrel.protocols.seal import ADMITTED, Seal
+from carrel.protocols.seal import ADMITTED, Seal, place_of
 from carrel.usecases.identify import Introduction
 
 Json = dict[str, Any]
@@ -317,8 +317,9 @@ class _Draft:
         """A seal that is good stays: who asks again gets the same answer."""
         notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
         sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
-        if not seal.is_on(self.namespace, {**notes, **sealed}, now):
-            sealed = seal.write(self.namespace, notes, now)
+        place = place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
+        if not seal.is_on(place, {**notes, **sealed}, now):
+            sealed = seal.write(place, notes, now)
         self.annotate(sealed)
 
     def schedule_with(self, scheduler: str) -> None:

@@ -4,49 +4,50 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.protocols.seal import Seal
+from carrel.protocols.seal import Seal, place_of
 from tests.kit.objects import pod_from
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 SEAL = Seal((b"key",))
 BOOKED = {"carrel.dev/tier": "booked", "carrel.dev/user": "alice"}
-SEALED = {**BOOKED, **SEAL.write("lab", BOOKED, NOON)}
+SEALED = {**BOOKED, **SEAL.write("lab/p", BOOKED, NOON)}
 
 
 def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
-    assert SEAL.is_on("lab", SEALED, NOON)
-    assert SEAL.is_on("lab", {**SEALED, "terminate-at": "2099-01-01T00:00:00Z"}, NOON), "an end may be moved later"
+    assert SEAL.is_on("lab/p", SEALED, NOON)
+    assert SEAL.is_on("lab/p", {**SEALED, "terminate-at": "2099-01-01T00:00:00Z"}, NOON), "an end may be moved later"
 
 
 @pytest.mark.parametrize(
-    ("namespace", "annotations", "made"),
+    ("place", "annotations", "made"),
     [
-        pytest.param("lab", BOOKED, NOON, id="there is none"),
-        pytest.param("other", SEALED, NOON, id="in another namespace"),
-        pytest.param("lab", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON, id="another tier"),
-        pytest.param("lab", {**SEALED, "carrel.dev/user": "eve"}, NOON, id="another user"),
-        pytest.param("lab", {**SEALED, "carrel.dev/gpu-model": "H100"}, NOON, id="another model"),
-        pytest.param("lab", SEALED, NOON + timedelta(minutes=3), id="copied onto a later pod"),
-        pytest.param("lab", {**SEALED, "carrel.dev/admitted": "rubbish"}, NOON, id="rubbish"),
-        pytest.param("lab", {**SEALED, "carrel.dev/admitted": "2026-11-16T12:00:00Z é"}, NOON, id="no hex"),
+        pytest.param("lab/p", BOOKED, NOON, id="there is none"),
+        pytest.param("other/p", SEALED, NOON, id="in another namespace"),
+        pytest.param("lab/eve", SEALED, NOON, id="of another name"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON, id="another tier"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/user": "eve"}, NOON, id="another user"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/gpu-model": "H100"}, NOON, id="another model"),
+        pytest.param("lab/p", SEALED, NOON + timedelta(minutes=3), id="copied onto a later pod"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/admitted": "rubbish"}, NOON, id="rubbish"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/admitted": "2026-11-16T12:00:00Z é"}, NOON, id="no hex"),
         pytest.param(
-            "lab",
+            "lab/p",
             {**SEALED, "carrel.dev/admitted": SEALED["carrel.dev/admitted"].replace("12:00:00", "12:01:00")},
             NOON,
             id="another instant",
         ),
-        pytest.param("lab", {**BOOKED, **Seal((b"other",)).write("lab", BOOKED, NOON)}, NOON, id="another key"),
+        pytest.param("lab/p", {**BOOKED, **Seal((b"other",)).write("lab/p", BOOKED, NOON)}, NOON, id="another key"),
     ],
 )
-def test_a_seal_is_no_good(namespace: str, annotations: dict[str, str], made: datetime) -> None:
-    assert not SEAL.is_on(namespace, annotations, made)
+def test_a_seal_is_no_good(place: str, annotations: dict[str, str], made: datetime) -> None:
+    assert not SEAL.is_on(place, annotations, made)
 
 
 def test_a_key_can_be_changed_while_pods_wait() -> None:
     both = Seal((b"new", b"key"))
 
-    assert both.is_on("lab", SEALED, NOON)
-    assert Seal((b"new",)).is_on("lab", {**BOOKED, **both.write("lab", BOOKED, NOON)}, NOON)
+    assert both.is_on("lab/p", SEALED, NOON)
+    assert Seal((b"new",)).is_on("lab/p", {**BOOKED, **both.write("lab/p", BOOKED, NOON)}, NOON)
 
 
 def test_a_pod_without_a_good_seal_is_told_what_to_do() -> None:
@@ -59,6 +60,28 @@ def test_a_pod_without_a_good_seal_is_told_what_to_do() -> None:
         "pod lab/p gets no card: it was not admitted by Carrel's webhook, or what that wrote was changed; "
         "delete the pod and create it again"
     )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_good"),
+    [
+        ({"name": "p"}, True),
+        ({"name": "eve"}, False),
+        ({"name": "eve", "generateName": "p"}, False),
+    ],
+    ids=["its own", "another's", "another's, who says that it was made up"],
+)
+def test_the_seal_of_somebody_elses_pod_is_worth_nothing(metadata: dict[str, str], is_good: bool) -> None:
+    made = {"namespace": "lab", "creationTimestamp": "2026-11-16T12:00:01Z", "annotations": SEALED}
+
+    assert (SEAL.missing_on(pod_from({"metadata": {**made, **metadata}})) is None) is is_good
+
+
+def test_a_name_that_the_api_server_makes_up_is_not_in_the_seal() -> None:
+    sealed = {**BOOKED, **SEAL.write(place_of("lab", "", "job-"), BOOKED, NOON)}
+    made = {"namespace": "lab", "creationTimestamp": "2026-11-16T12:00:01Z", "annotations": sealed}
+
+    assert SEAL.missing_on(pod_from({"metadata": {**made, "name": "job-x7k2p", "generateName": "job-"}})) is None
 
 
 def test_the_key_is_shown_to_nobody() -> None:

@@ -49,6 +49,7 @@ class OwnerReference(View):
 
 class Metadata(View):
     name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
