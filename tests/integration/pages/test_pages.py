@@ -100,7 +100,7 @@ async def test_the_first_legal_start_is_filled_in_with_the_reason(opened: Opened
 
     page = text_of(await member.get("/timeline"))
     assert value_of(page, "start") == "2026-12-01T13:00"
-    assert "Your cooldown ends then." in page
+    assert "The first start is Tue 1 Dec 13:00. Your cooldown ends then." in page
     assert 'class="cooldown"' in page
 
 
@@ -275,6 +275,21 @@ async def test_usage_can_be_taken_along_as_a_table(opened: Opened, member: Visit
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.body.decode().splitlines()[1].endswith(f"{MEMBER},{A6000},1,120.00")
     assert "120.0" in text_of(await member.get("/usage"))
+
+
+async def test_usage_does_not_count_what_is_still_to_come(opened: Opened, member: Visitor) -> None:
+    await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
+    opened.clock.now = NOW + timedelta(minutes=15)
+
+    assert (await member.get("/usage.csv")).body.decode().splitlines()[1].endswith(",0.25")
+    assert '<dt>Card hours</dt><dd class="figure">0.2</dd>' in text_of(await member.get("/usage"))
+
+
+async def test_the_log_tells_times_as_people_do(member: Visitor, admin: Visitor) -> None:
+    await book(member)
+    log = text_of(await admin.get("/admin")).partition('id="log"')[2]
+
+    assert ">Fri 20 Nov 09:00</time>" in log
 
 
 async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visitor, admin: Visitor) -> None:

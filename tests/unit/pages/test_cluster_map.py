@@ -136,12 +136,12 @@ def test_an_event_is_one_event_whatever_lines_it_has() -> None:
 # --- usage -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_hour_shows_the_part_of_the_cards_that_was_booked() -> None:
+def test_each_hour_shows_the_part_of_the_cards_that_was_booked_until_now() -> None:
     records = [a_record("ada", NOON + timedelta(hours=1), 2 / 24), a_record("bob", NOON + timedelta(hours=2.5), 1)]
 
-    (row,) = warmth(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, 4)
+    (row,) = warmth(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
 
-    assert row.parts == [0, 0.5, 0.75, 0.5]
+    assert row.parts == [0, 0.5, 0.75, 0.25]
     assert row.name == "RTX A6000"
 
 

@@ -48,6 +48,11 @@ def memory(mib: int) -> str:
     return f"{mib:,} MiB"
 
 
+def amount(number: float) -> str:
+    """`0.4`, `12`, `1,280`: of little, the tenths count."""
+    return f"{number:,.1f}" if 0 < number < 10 else f"{number:,.0f}"
+
+
 def count(number: int, thing: str) -> str:
     """`1 card`, `3 cards`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

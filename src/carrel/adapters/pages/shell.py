@@ -14,6 +14,8 @@ from carrel.adapters.identity.recognition import Identity
 from carrel.adapters.pages import phrases
 from carrel.adapters.pages.desk import PagesDesk
 from carrel.ports.people import Person
+from carrel.protocols.kubernetes.time import instant
+from carrel.protocols.malformed import Malformed
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -37,9 +39,11 @@ class Shell:
             "model": phrases.model,
             "span": phrases.span,
             "count": phrases.count,
+            "amount": phrases.amount,
             "who": phrases.who,
             "when": self.when,
             "field": self.field,
+            "detail": self.detail,
         }
         self._templates.globals |= {"version": __version__}
 
@@ -49,6 +53,13 @@ class Shell:
     def field(self, instant: datetime) -> str:
         """As a form's field for a local time wants it."""
         return instant.astimezone(self.desk.zone).strftime("%Y-%m-%dT%H:%M")
+
+    def detail(self, value: object) -> object:
+        """What the log keeps as words for machines, for people."""
+        try:
+            return self.when(instant(str(value), "log", "details"))
+        except Malformed:
+            return value
 
     def fragment(self, template: str, **context: Any) -> str:
         return self._templates.get_template(template).render(**context)

@@ -189,8 +189,9 @@ def draw(row: Row, window: Window, reader: Reader) -> Markup:
         f' data-model="{escape(row.model)}">',
         *_days(row, window, reader, height),
         *_shades(window, reader, (top, height)),
-        *_rules(row, lanes, top),
+        *_rules(lanes, top),
         *(markup for bar, slots in placed for markup in _bar(bar, _boxes(bar, slots, row.shares, top), window)),
+        *_limit(row, lanes, top),
         _wish(row, window, reader, height),
         *_now(window, reader.now, height),
         "</svg>",
@@ -258,10 +259,14 @@ def _wish(row: Row, window: Window, reader: Reader, height: int) -> str:
     return f'<rect class="wish" x="{left}" width="{width}" y="{AXIS}" height="{height - AXIS}"/>'
 
 
-def _rules(row: Row, lanes: int, top: int) -> Iterable[str]:
+def _rules(lanes: int, top: int) -> Iterable[str]:
     for lane in range(lanes + 1):
         y = top + lane * LANE
         yield f'<line class="hair" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
+
+
+def _limit(row: Row, lanes: int, top: int) -> Iterable[str]:
+    """Drawn over the bars, where many lie."""
     # Shares that would fit on fewer cards, if they were moved, may take a lane more than there are cards: that is fine.
     if lanes > row.cards and min(row.free, default=0) < 0:
         y = top + row.cards * LANE

@@ -120,8 +120,9 @@ class TimelinePage:
         now_wish = Wish(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
         at_once = await desk.booking.preview(now_wish, person)
         start = (at_once.earliest_start if isinstance(at_once, Preview) else None) or desk.now()
-        asked["why"] = reason_for(at_once)
         chosen = as_field_can_say(start, desk.now(), desk.zone)
+        since = f"The first start is {phrases.at(chosen, desk.zone)}. " if start > desk.now() else ""
+        asked["why"] = since + reason_for(at_once)
         asked["offered"] = self._shell.field(chosen)
         day = fields.day(asked.get("day", ""))
         if day is not None and day != start.astimezone(desk.zone).date():

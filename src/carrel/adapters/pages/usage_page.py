@@ -51,16 +51,16 @@ class UsagePage:
         router.add_api_route("/usage.csv", self.table, methods=["GET"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        desk = self._desk
+        desk, now = self._desk, self._desk.now()
         days, start, end = self._span(request)
-        uses = await desk.looking.usage(start, end)
+        uses = await desk.looking.usage(start, now)
         seen = _seen_by(person, uses)
         models = await desk.looking.availability(end.astimezone(desk.zone).date(), 1)
         stock = {each.stock.model: each.stock for each in models}
-        rows = warmth(await desk.looking.within(start, end), stock, start, int((end - start) / HOUR))
+        rows = warmth(await desk.looking.within(start, now), stock, start, now)
         hours = sum(use.card_hours for use in uses)
         held = held_by_card(desk.sight, start, end) if desk.sight else []
-        possible = sum(each.cards for each in stock.values()) * ((end - start) / HOUR)
+        possible = sum(each.cards for each in stock.values()) * ((now - start) / HOUR)
         return self._shell.page(
             request,
             person,
@@ -72,7 +72,7 @@ class UsagePage:
             uses=seen,
             most=max((use.card_hours for use in seen), default=1.0) or 1.0,
             hours=hours,
-            percent=round(100 * hours / possible) if possible else 0,
+            percent=100 * hours / possible if possible else 0.0,
             rows=rows,
             picture=heat.draw(rows, start, desk.zone),
             has_cluster=desk.sight is not None,
@@ -84,13 +84,13 @@ class UsagePage:
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        days, start, end = self._span(request)
-        text = as_csv(_seen_by(person, await self._desk.looking.usage(start, end)), start, end)
+        (days, start, _), now = self._span(request), self._desk.now()
+        text = as_csv(_seen_by(person, await self._desk.looking.usage(start, now)), start, now)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
     def _span(self, request: Request) -> tuple[int, datetime, datetime]:
-        """Whole hours, so that the picture and the sum agree."""
+        """Whole hours, the one that has begun too. What is booked for the rest of it is not counted yet."""
         text = request.query_params.get("days", "")
         days = int(text) if text in map(str, SPANS) else USUAL
         end = self._desk.now().replace(minute=0, second=0, microsecond=0) + HOUR
@@ -116,16 +116,17 @@ def held_by_card(sight: ClusterSight, start: datetime, end: datetime) -> Sequenc
 
 
 def warmth(
-    records: Iterable[BookingRecord], stock: Mapping[str, Stock], start: datetime, hours: int
+    records: Iterable[BookingRecord], stock: Mapping[str, Stock], start: datetime, now: datetime
 ) -> Sequence[Warmth]:
-    """Of each model and each hour, the part of its cards that was booked."""
+    """Of each model and each hour until now, the part of its cards that was booked."""
+    hours = int((now - start) / HOUR) + 1
     booked = {model: [0.0] * hours for model in stock}
     for record in records:
         row = booked.get(record.booking.model)
         if row is None:
             continue
         since = max((record.booking.start - start) / HOUR, 0.0)
-        until = min((record.booking.ends - start) / HOUR, float(hours))
+        until = (min(record.booking.ends, now) - start) / HOUR
         for hour in range(int(since), min(int(until) + 1, hours)):
             row[hour] += record.booking.cards * max(min(until, hour + 1) - max(since, hour), 0.0)
     return [
