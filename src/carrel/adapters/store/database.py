@@ -160,11 +160,14 @@ def _snapshots(engine: AsyncEngine) -> AsyncEngine:
 def _failures_told() -> Iterator[None]:
     try:
         yield
-    except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
-        raise StoreUnavailable(_first_line(error)) from error
     except (sqlalchemy.exc.DataError, UnicodeEncodeError):
         # Somebody's text has a NUL or half a character in it: SQLite would keep the one, PostgreSQL neither.
         raise Malformed("the request", "a text in it", "(not shown)", "text without control characters") from None
+    except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.NotSupportedError):
+        raise  # defects of ours
+    except (sqlalchemy.exc.DatabaseError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
+        # Away, full, locked, damaged, read-only after a fail-over, or our session was ended because we stalled.
+        raise StoreUnavailable(_first_line(error)) from error
 
 
 def _first_line(error: SQLAlchemyError) -> str:

@@ -75,6 +75,7 @@ class SqlPeople:
     async def sign_out_everywhere(self, email: str, now: datetime) -> int:
         async with self._database.writing() as connection:
             ended = await connection.execute(delete(tables.sessions).where(S.person == email))
+            await connection.execute(delete(tables.feeds).where(tables.feeds.c.person == email))
             valid = (T.person == email, T.revoked_at.is_(None), T.expires_at > now)
             revoked = await connection.execute(update(tables.tokens).where(*valid).values(revoked_at=now))
             return ended.rowcount + revoked.rowcount

@@ -1,5 +1,6 @@
 """What probes and Prometheus look at: base units, and no person's name in any label."""
 
+import logging
 import time
 from datetime import timedelta
 
@@ -10,6 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from carrel.adapters.web import AsgiApp, Receive, Scope, Send
 from carrel.doors.booking.service import TheService
 from carrel.ports.bookings import StoreUnavailable
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(include_in_schema=False)
 
@@ -59,7 +62,8 @@ async def readyz(service: TheService) -> Response:
     try:
         await service.consulting.get("none")
     except StoreUnavailable as error:
-        return PlainTextResponse(f"the database does not answer: {error}", status_code=503)
+        log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
+        return PlainTextResponse("the database does not answer", status_code=503)
     return PlainTextResponse("ok")
 
 
