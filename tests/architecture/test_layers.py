@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,14 @@ FOREIGN_WORDS = (
 )
 
 
-def modules() -> Iterator[tuple[str, Path, ast.Module]]:
+@cache
+def modules() -> list[tuple[str, Path, ast.Module]]:
     """The name of the layer (empty at the top), the file and its syntax tree."""
+    found = []
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).parts
-        yield (parts[0] if len(parts) > 1 else ""), path, ast.parse(path.read_text())
+        found.append(((parts[0] if len(parts) > 1 else ""), path, ast.parse(path.read_text())))
+    return found
 
 
 def imports(tree: ast.Module) -> Iterator[str]:
@@ -115,17 +119,20 @@ def test_foreign_words_are_spelled_in_protocols_only() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno} spells {word}"
         for layer, path, tree in modules()
         if layer != "protocols"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_docstring(tree, node)
+        for node in strings(tree)
         for word in FOREIGN_WORDS
-        if word in node.value
+        if word in str(node.value)
     ]
     assert not wrong
 
 
-def _is_docstring(tree: ast.Module, constant: ast.Constant) -> bool:
-    """Also the string under a field, which says what the field is for."""
-    return any(isinstance(node, ast.Expr) and node.value is constant for node in ast.walk(tree))
+def strings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """But no docstrings, and not the string under a field, which says what the field is for."""
+    nodes = list(ast.walk(tree))
+    told = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+            yield node
 
 
 def test_only_the_edge_reads_the_environment() -> None:

@@ -14,8 +14,6 @@ from carrel.ports.bookings import StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(include_in_schema=False)
-
 
 class Metrics:
     def __init__(self) -> None:
@@ -50,24 +48,24 @@ class Measured:
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
-@router.get("/healthz")
-async def healthz() -> Response:
-    return PlainTextResponse("ok")
-
-
-@router.get("/readyz")
-async def readyz(service: TheService) -> Response:
-    if not service.lab.inventory.is_known:
-        return PlainTextResponse("the cluster has not been read yet", status_code=503)
-    try:
-        await service.consulting.get("none")
-    except StoreUnavailable as error:
-        log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
-        return PlainTextResponse("the database does not answer", status_code=503)
-    return PlainTextResponse("ok")
-
-
 def install_health(app: FastAPI, metrics: Metrics) -> None:
+    router = APIRouter(include_in_schema=False)  # one for each app: these figures are of this one
+
+    @router.get("/healthz")
+    async def healthz() -> Response:
+        return PlainTextResponse("ok")
+
+    @router.get("/readyz")
+    async def readyz(service: TheService) -> Response:
+        if not service.lab.inventory.is_known:
+            return PlainTextResponse("the cluster has not been read yet", status_code=503)
+        try:
+            await service.consulting.get("none")
+        except StoreUnavailable as error:
+            log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
+            return PlainTextResponse("the database does not answer", status_code=503)
+        return PlainTextResponse("ok")
+
     @router.get("/metrics")
     async def numbers(service: TheService) -> Response:
         today = service.lab.now().astimezone(service.lab.zone).date()
