@@ -292,6 +292,13 @@ async def test_the_log_tells_times_as_people_do(member: Visitor, admin: Visitor)
     assert ">Fri 20 Nov 09:00</time>" in log
 
 
+async def test_a_note_commands_no_terminal(opened: Opened, member: Visitor) -> None:
+    where = await book(member, note="\x1b]0;mine\x07 line\none \x9b2J\x00")
+
+    shown = (await (await opened.caller(ADMIN)).get(f"/api/v1{where}")).json
+    assert shown["note"] == "]0;mine line\none 2J"
+
+
 async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visitor, admin: Visitor) -> None:
     await book(member)
     opened.clock.now = NOW + timedelta(days=10)

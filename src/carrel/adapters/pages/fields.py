@@ -1,5 +1,6 @@
 """What forms and addresses say, read with care: each answer is a value, or in words what is wrong with it."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, tzinfo
 
@@ -11,6 +12,9 @@ FIRST_YEAR, LAST_YEAR = 1900, 2199
 """Of bookings: what is counted on from one must still be a date."""
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
 class Unreadable(ValueError):
     """Everything that is wrong with what was sent, in words."""
 
@@ -20,8 +24,13 @@ class Unreadable(ValueError):
 
 
 def texts(given: FormData | QueryParams) -> dict[str, str]:
-    """Files are not asked for, and not taken. What no person would write is cut off."""
-    return {name: value.strip()[:MOST_TEXT] for name, value in given.items() if isinstance(value, str)}
+    """Files are not asked for, and not taken. What no person would write is cut off, and left out.
+
+    A terminal would obey control characters in a note of somebody else.
+    """
+    return {
+        name: _CONTROL.sub("", value).strip()[:MOST_TEXT] for name, value in given.items() if isinstance(value, str)
+    }
 
 
 def local_instant(text: str, zone: tzinfo) -> datetime:

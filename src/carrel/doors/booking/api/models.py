@@ -15,7 +15,7 @@ FIRST_YEAR, LAST_YEAR = 1970, 2199
 MOST_CARDS = 1024
 MOST_DAYS = 3650
 A_START, AN_END = "2026-12-12T08:00:00Z", "2026-12-17T08:00:00Z"
-_UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters, and halves of characters, which no database and no page can show."""
 
 
