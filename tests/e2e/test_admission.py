@@ -58,6 +58,9 @@ def test_the_api_server_takes_the_tier_the_priority_and_the_environment(bed: Bed
         booked = made(bed.alice, ours, pod("booked", limits=GPU), "?dryRun=All")
         other = made(bed.eve, ours, pod("other", limits=GPU), "?dryRun=All")
         cpu = made(bed.eve, ours, pod("cpu"), "?dryRun=All")
+        borrowed = pod("borrowed")
+        borrowed["spec"]["priorityClassName"] = "carrel-booked"
+        borrowed = made(bed.eve, ours, borrowed, "?dryRun=All")
 
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
     assert booked["metadata"]["annotations"]["carrel.dev/gpu-model"] == MODEL
@@ -69,6 +72,7 @@ def test_the_api_server_takes_the_tier_the_priority_and_the_environment(bed: Bed
         assert [variable["name"] for variable in each["spec"]["containers"][0]["env"]] == list(NAMES)
         assert each["spec"]["schedulerName"] == "gpu-scheduler"
     assert cpu["spec"]["schedulerName"] == "default-scheduler" and "annotations" not in cpu["metadata"]
+    assert "priorityClassName" not in borrowed["spec"] and borrowed["spec"]["priority"] == 0
 
 
 def test_a_pod_runs_on_cpu_when_no_card_is_free(bed: Bed) -> None:
