@@ -225,3 +225,11 @@ def test_annotations_are_set_and_removed_on_any_object(pod: dict[str, Any], oper
     assert annotate(pod, wanted) == operations
     annotated = apply(pod, operations)
     assert annotate(annotated, wanted) == []
+
+
+def test_a_list_that_is_changed_all_over_is_replaced_in_one_step() -> None:
+    before = {"env": [{"name": "ALL" if number % 2 else f"V{number}"} for number in range(20_000)]}
+    after = {"env": [each for each in before["env"] if each["name"] != "ALL"]}
+
+    assert diff(before, after) == [{"op": "replace", "path": "/env", "value": after["env"]}]
+    assert apply(before, diff(before, after)) == after

@@ -18,6 +18,9 @@ Tokens = tuple[str, ...]
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _BAD_ESCAPE = re.compile(r"~(?![01])")
 
+MOST_CHANGED = 100
+"""Of more items in a row the whole list is replaced: whoever applies the patch moves all the others for each one."""
+
 
 def escape(token: str) -> str:
     """One step of a pointer: `carrel.dev/tier` is spelled `carrel.dev~1tier`."""
@@ -217,6 +220,9 @@ def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[s
     head = next((i for i in range(shorter) if not same(before[i], after[i])), shorter)
     tail = next((i for i in range(shorter - head) if not same(before[-1 - i], after[-1 - i])), shorter - head)
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
+    if max(len(old), len(new)) > MOST_CHANGED:
+        found.append({"op": "replace", "path": at, "value": after})
+        return
     both = min(len(old), len(new))
     for i in range(both):
         _diff(old[i], new[i], f"{at}/{head + i}", found)
