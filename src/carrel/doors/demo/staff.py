@@ -69,21 +69,16 @@ async def staff(api_url: str, badges: Badges) -> AsyncIterator[Opened]:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="carrel-demo-")))
         place = _Place(folder, api_url, badges)
         database = f"sqlite:///{folder}/bookings.db"
-        booking, _ = await asyncio.gather(
-            closing.enter_async_context(
-                place.door("booking", "--dev", "--platform-admin", ADMIN, "--database", database, maia_token=token)
-            ),
-            closing.enter_async_context(place.door("controller")),
+        booking = await closing.enter_async_context(
+            place.door("booking", "--dev", "--platform-admin", ADMIN, "--database", database, maia_token=token)
         )
-        asked = (
-            "--api-url",
-            f"{booking}/maia-api/gpu-schedulability/",
-            "--gpu-stats-url",
-            f"{booking}/maia-api/gpu-stats/",
-        )
+        asked = ("--api-url", f"{booking}/maia-api/gpu-schedulability/")
         # Whoever finds no card waits: the demo is about why.
-        waits = ("--when-full", "wait", "--leave-after", "0")
-        webhook = await closing.enter_async_context(place.door("webhook", *asked, *waits, maia_token=token))
+        waits = ("--gpu-stats-url", "", "--when-full", "wait", "--leave-after", "0")
+        webhook, _ = await asyncio.gather(
+            closing.enter_async_context(place.door("webhook", *asked, *waits, maia_token=token)),
+            closing.enter_async_context(place.door("controller", *asked, maia_token=token)),
+        )
         yield Opened(booking, webhook, token)
 
 
