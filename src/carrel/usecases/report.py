@@ -18,7 +18,7 @@ from carrel.protocols.kubernetes.time import instant
 from carrel.usecases.compare import Findings
 
 HEARTBEAT = timedelta(seconds=15)
-"""With a round every ten seconds, well within half a minute. Who reads it takes an agent for silent after two minutes."""
+"""With a round every ten seconds, well within half a minute. Readers take an agent for silent after two minutes."""
 AHEAD = timedelta(minutes=2)
 """A heartbeat that is further in the future is a wrong clock, not a newer look."""
 ATTEMPTS = 3

@@ -50,7 +50,9 @@ async def test_a_body_whose_length_was_not_said_is_counted() -> None:
 async def test_a_sender_who_dawdles_is_sent_away() -> None:
     async with a_service(Plan(is_dev=True, limits=Limits(address=MANY, body_s=0.2))) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(service.url.rsplit(":", 1)[1]))
-        writer.write(b"POST /sign-in/dev HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n")
+        writer.write(
+            b"POST /sign-in/dev HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        )
         writer.write(b"Content-Length: 100\r\n\r\nemail=")
         answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
         writer.close()
