@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+export KUBERNETES
 
 .PHONY: help demo test check fmt bench e2e testbed lock stubs clean
 
@@ -25,7 +26,7 @@ fmt: $(READY)  ## Format the code and mend what the linter can
 bench: $(READY)  ## Run the benchmarks; they print figures and ratios
 	@$(BIN)/python -m benchmarks
 
-e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; minutes the first time, which builds it)
+e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
 	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with

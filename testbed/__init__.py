@@ -2,15 +2,18 @@
 
 Nothing of it is shipped. Bottom up, each module may use those above it:
 
-    tools           where binaries come from: PATH, $KUBEBUILDER_ASSETS, the cache folder
+    tools           the cache folder, locks, words of progress, programs in $KUBEBUILDER_ASSETS
     debian          packages of Debian 12, unpacked into the cache folder without touching the machine
-    build           Kubernetes itself, built once from Debian's source package
+    pypi, clients   kubectl and helm, pinned
+    golang          Go: the machine's own, or a pinned one
+    build           Kubernetes, etcd, containerd and CNI plugins, built once from the Go modules pinned in `modules`
+    pin             pins another release of Kubernetes
     processes       one program: started, watched, its log kept, ended with us
     slots, runs     ports, addresses and a folder for each test bed, so that many run side by side
     certificates    keys, tokens and kubeconfigs
     control_plane   etcd, kube-apiserver, and on demand controller-manager and scheduler
     hollow          nodes that are only objects: simulated GPUs, pods that "run"
-    programs        the node's programs, Debian 12's
+    programs        the node's programs
     namespace       a machine within the machine, of which nothing is left
     images          container images written as files
     carrel_image    one with Carrel in it, for pods that run a door

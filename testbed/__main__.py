@@ -1,12 +1,11 @@
-"""`python -m testbed`: prepare, up, down, status."""
+"""`python -m testbed`: prepare, up, down, status, pin."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 
-from testbed import debian, namespace, programs, session, tools
-from testbed.build import KUBERNETES, kubernetes
-from testbed.control_plane import etcd
+from testbed import build, clients, debian, namespace, programs, session
+from testbed.pin import pin
 from testbed.processes import Failed
 from testbed.tools import Missing, say
 
@@ -20,6 +19,8 @@ def main(words: Sequence[str] | None = None) -> int:
         command.add_argument("--nodes", type=int, default=3, help="how many hollow GPU nodes (default 3)")
     commands.add_parser("down", help="end that cluster and everything it started")
     commands.add_parser("status", help="say whether that cluster runs, and where its kubeconfig is")
+    pinning = commands.add_parser("pin", help="pin another release of Kubernetes, so that it can be built and tested")
+    pinning.add_argument("release", help="such as 1.36.4")
     arguments = parser.parse_args(words)
     try:
         return _run(arguments)
@@ -42,21 +43,20 @@ def _run(arguments: argparse.Namespace) -> int:
             running = session.status()
             print(session.next_steps(running) if running else "No test bed is up. Start one: python -m testbed up")
             return 0 if running else 1
+        case "pin":
+            print(f"Pinned in {pin(arguments.release)}. To test on it: make e2e KUBERNETES={arguments.release}")
     return 0
 
 
 def prepare() -> None:
     """Everything that the end-to-end tests need, so that they themselves fetch nothing."""
-    missing = namespace.lacking()
-    if not all(tools.find(*names) for names in (KUBERNETES, ["etcd"])):
-        missing += debian.lacking()
+    missing = namespace.lacking() + debian.lacking()
     if missing:
         lines = "".join(f"\n  - {thing}" for thing in missing)
         raise Missing(f"the end-to-end tests cannot run on this machine. Missing:{lines}")
-    kubernetes(*KUBERNETES)
-    etcd()
+    build.prepare()
     programs.fetch()
-    tools.kubectl()
+    clients.kubectl()
     say("everything is here")
 
 

@@ -1,7 +1,9 @@
-"""Kubernetes itself, built once from the source package of Debian 12: minutes the first time, nothing afterwards.
+"""The programs of a cluster, built once from Go modules: minutes the first time, nothing afterwards.
 
-Everything is made in one folder of the cache, which goes when the binaries are ready. A build that was cut short goes
-on where it was, because Go keeps what it compiled; a second process waits for the first.
+Each folder below `modules` pins one set of programs: go.mod names them and their version, go.sum has the hash of
+everything that they are made of. What is built lies in a folder of the same name in the cache, so that releases of
+Kubernetes lie side by side. A build that was cut short goes on where it was, because Go keeps what it has fetched and
+compiled; a second process waits for the first.
 """
 
 import os
@@ -9,138 +11,173 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import debian
-from testbed.tools import Missing, cache, find, locked, say
+from testbed import golang
+from testbed.tools import Missing, assets, cache, locked, say
 
-KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy")
-VERSION = "v1.20.2"
-COMPILER = ("golang-1.19-go", "golang-1.19-src", "golang-github-modern-go-reflect2-dev")
-TREE = Path("gopath/src/k8s.io/kubernetes")
-OPENAPI = "k8s.io/kubernetes/pkg/generated/openapi"
+MODULES = Path(__file__).parent / "modules"
+RELEASE = "1.37.1"
+"""The Kubernetes of the tests, unless $KUBERNETES names another release."""
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
 PROGRESS_SECONDS = 15
 
 
-def kubernetes(*names: str) -> dict[str, Path]:
-    """These components of Kubernetes; builds them all if no place has them."""
-    if found := find(*names):
-        return found
-    with locked("kubernetes"):
-        if find(*names) is None:
-            _build(cache() / "build")
-    found = find(*names)
-    assert found is not None, f"the build of Kubernetes did not make all of {', '.join(names)}"
-    return found
+@dataclass(frozen=True)
+class Programs:
+    """What is built from one pinned module."""
+
+    name: str
+    """Its folder below `modules`, and in the cache."""
+    tags: tuple[str, ...] = ()
+    """Parts that are left out, because they need a C library."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Where Go names a program after its package, and people do not."""
+
+    @property
+    def pin(self) -> Path:
+        return MODULES / self.name
+
+    @property
+    def folder(self) -> Path:
+        return cache() / "bin" / self.name
 
 
-def _build(work: Path) -> None:
+ETCD = Programs("etcd-3.6.5", renamed=(("server", "etcd"),))
+CONTAINERD = Programs("containerd-2.2.1", tags=("no_btrfs", "no_devmapper", "no_zfs"))
+CNI_PLUGINS = Programs("cni-1.9.0")
+
+
+def release() -> str:
+    """The release of Kubernetes that is asked for, such as 1.37.1."""
+    return os.environ.get("KUBERNETES", "").removeprefix("v") or RELEASE
+
+
+def kubernetes() -> Programs:
+    programs = Programs(f"kubernetes-{release()}")
+    if not programs.pin.is_dir():
+        known = sorted(folder.name.removeprefix("kubernetes-") for folder in MODULES.glob("kubernetes-*"))
+        raise Missing(
+            f"Kubernetes {release()} is not pinned here; pinned: {', '.join(known)}. "
+            f"To pin it: python -m testbed pin {release()}"
+        )
+    return programs
+
+
+def component(name: str) -> Path:
+    """A program of Kubernetes: from $KUBEBUILDER_ASSETS if all of them are there, else built."""
+    given = assets(*KUBERNETES)
+    return given[name] if given else built(kubernetes()) / name
+
+
+def etcd() -> Path:
+    given = assets("etcd")
+    return given["etcd"] if given else built(ETCD) / "etcd"
+
+
+def built(programs: Programs) -> Path:
+    """The folder with these programs; builds them if they are not there yet."""
+    if not programs.folder.exists():
+        with locked("build"):
+            if not programs.folder.exists():
+                _build(programs)
+    return programs.folder
+
+
+def prepare() -> None:
+    """All that the tests need. What only the build needed, gigabytes of it, goes when all is built."""
+    wanted: list[Programs] = [CONTAINERD, CNI_PLUGINS]
+    if not assets(*KUBERNETES):
+        wanted.insert(0, kubernetes())
+    if not assets("etcd"):
+        wanted.append(ETCD)
+    for programs in wanted:
+        built(programs)
+    with locked("build"):
+        if _work().exists():
+            say("removing what only the build needed")
+            shutil.rmtree(_work())
+
+
+def _work() -> Path:
+    return cache() / "build"
+
+
+def _build(programs: Programs) -> None:
     began = time.monotonic()
-    say(f"building Kubernetes {VERSION} from Debian's source package; this takes minutes, once")
-    debian.unpack(COMPILER, work / "compiler")
-    tree = work / TREE
-    if not tree.exists():
-        _unpack_source(work)
-    _replace_reflect2(work)
-    say("generating the API's OpenAPI description")
-    _generate_openapi(work)
-    binaries = work / "bin"
-    binaries.mkdir(exist_ok=True)
-    commands = [f"./cmd/{name}" for name in KUBERNETES]
-    _compile(work, ["-ldflags", _ldflags(), "-o", f"{binaries}/", *commands])
-    (cache() / "bin").mkdir(exist_ok=True)
-    for name in KUBERNETES:
-        (binaries / name).rename(cache() / "bin" / name)
-    # Go makes the folders of its module cache read-only; there is none in GOPATH mode, so this removes everything.
-    shutil.rmtree(work)
-    say(f"Kubernetes {VERSION} is built ({_elapsed(began)}) and kept in {cache() / 'bin'}")
+    say(f"building {programs.name} from Go modules; this takes minutes, once")
+    text = (programs.pin / "go.mod").read_text()
+    language = re.search(r"^go (\S+)$", text, re.MULTILINE)
+    assert language is not None, f"{programs.pin / 'go.mod'} does not say which Go it needs"
+    go = golang.go(language[1])
+    # Made in a folder of its own, and renamed as a whole: whoever sees the folder finds all of the programs in it.
+    draft = _work() / programs.name
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    options = ["-trimpath", "-tags", ",".join(programs.tags), "-ldflags", _ldflags(programs), "-o", f"{draft}/"]
+    _compile(go, programs.pin, options)
+    for made, known in programs.renamed:
+        (draft / made).rename(draft / known)
+    programs.folder.parent.mkdir(exist_ok=True)
+    draft.rename(programs.folder)
+    say(f"{programs.name} is built ({_elapsed(began)}) and kept in {programs.folder}")
 
 
-def _unpack_source(work: Path) -> None:
-    say("fetching the source of Kubernetes")
-    archive = debian.source("kubernetes", work / "source")
-    halfway = work / "unpacking"
-    shutil.rmtree(halfway, ignore_errors=True)
-    halfway.mkdir()
-    subprocess.run(["tar", "--extract", "--strip-components=1", "--file", archive, "--directory", halfway], check=True)
-    (work / TREE).parent.mkdir(parents=True, exist_ok=True)
-    halfway.rename(work / TREE)
-
-
-def _replace_reflect2(work: Path) -> None:
-    """The vendored reflect2 1.0.1 reads Go's map iterator as it was before 1.18: the API server dies after minutes."""
-    vendored = work / TREE / "vendor/github.com/modern-go/reflect2"
-    shutil.rmtree(vendored)
-    shutil.copytree(work / "compiler/usr/share/gocode/src/github.com/modern-go/reflect2", vendored)
-
-
-def _generate_openapi(work: Path) -> None:
-    """Upstream's releases hold this file as a product of the build; the source package does not."""
-    tree = work / TREE
-    packages = set()
-    for top, prefix in ((tree / "pkg", "k8s.io/kubernetes/pkg"), (tree / "staging/src", "k8s.io/kubernetes/vendor")):
-        for file in top.rglob("*.go"):
-            if "+k8s:openapi-gen=true" in file.read_text():
-                packages.add(f"{prefix}/{file.parent.relative_to(top)}")
-    generator = work / "openapi-gen"
-    _compile(work, ["-o", str(generator), "./vendor/k8s.io/kube-openapi/cmd/openapi-gen"])
-    command = [str(generator), "--output-file-base", "zz_generated.openapi", "--output-package", OPENAPI]
-    command += ["--go-header-file", "hack/boilerplate/boilerplate.generatego.txt", "--report-filename", "/dev/null"]
-    command += ["--input-dirs", ",".join(sorted(packages))]
-    outcome = subprocess.run(command, cwd=tree, env=_go_environment(work), capture_output=True, text=True, check=False)
-    if outcome.returncode != 0 or not (tree / "pkg/generated/openapi/zz_generated.openapi.go").exists():
-        raise Missing(f"openapi-gen made nothing:\n{outcome.stderr[-2000:]}")
-
-
-def _compile(work: Path, arguments: Sequence[str]) -> None:
+def _compile(go: Path, pin: Path, options: Sequence[str]) -> None:
     """`go build`, with a line of progress now and then. It is nice to whoever else works on this machine."""
-    go = str(work / "compiler/usr/lib/go-1.19/bin/go")
-    tree, environment = work / TREE, _go_environment(work)
-    targets = [argument for argument in arguments if argument.startswith("./")]
-    counting = [go, "list", "-deps", *targets]
-    total = subprocess.check_output(counting, cwd=tree, env=environment, text=True).count("\n")
+    environment = go_environment()
+    _run(go, pin, "mod", "download")
+    packages = _run(go, pin, "list", "-deps", "tool").count("\n")
     began = spoke = time.monotonic()
     compiled, lines = 0, list[str]()
     # A compiler that outlived us would go on writing where the next build, which has the lock by then, writes too.
-    command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", go, "build", "-v", *arguments]
-    with subprocess.Popen(command, cwd=tree, env=environment, stderr=subprocess.PIPE, text=True) as build:
+    command = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10", str(go), "build", "-v", *options, "tool"]
+    with subprocess.Popen(command, cwd=pin, env=environment, stderr=subprocess.PIPE, text=True) as build:
         assert build.stderr is not None
         for line in build.stderr:
             compiled += bool(re.fullmatch(r"[\w./-]+\n", line))
             lines = [*lines[-40:], line]
             if time.monotonic() - spoke > PROGRESS_SECONDS:
                 spoke = time.monotonic()
-                say(f"compiled {compiled} of at most {total} packages ({_elapsed(began)})")
+                say(f"compiled {compiled} of at most {packages} packages ({_elapsed(began)})")
     if build.returncode != 0:
-        raise Missing(f"go build {' '.join(targets)} failed:\n{''.join(lines)}")
-    say(f"compiled {' '.join(targets)} ({_elapsed(began)})")
+        raise Missing(f"go build in {pin} failed:\n{''.join(lines)}")
 
 
-def _go_environment(work: Path) -> dict[str, str]:
-    goroot = work / "compiler/usr/lib/go-1.19"
+def _run(go: Path, pin: Path, *words: str) -> str:
+    outcome = subprocess.run([go, *words], cwd=pin, env=go_environment(), capture_output=True, text=True, check=False)
+    if outcome.returncode != 0:
+        raise Missing(f"go {' '.join(words)} in {pin} failed:\n{outcome.stderr.strip()[-2000:]}")
+    return outcome.stdout
+
+
+def go_environment() -> dict[str, str]:
+    """The machine's own settings, as where modules come from, but for what would make another program of it."""
     return os.environ | {
-        "PATH": f"{goroot / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "GOROOT": str(goroot),
-        "GOPATH": str(work / "gopath"),
-        "GOCACHE": str(work / "go-build"),
-        "GO111MODULE": "off",
-        "GOFLAGS": "",
         "CGO_ENABLED": "0",
+        # Without -modcacherw, Go makes its folders read-only, and nobody could remove them.
+        "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false",
+        "GOCACHE": str(_work() / "compiled"),
+        "GOMODCACHE": str(_work() / "modules"),
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
     }
 
 
-def _ldflags() -> str:
-    """Without a version, clients see v0.0.0-master and Helm refuses to work."""
-    major, minor, _ = VERSION.removeprefix("v").split(".")
-    values = {"gitVersion": VERSION, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    packages = ("component-base/version", "client-go/pkg/version")
-    flags = [
-        f"-X k8s.io/kubernetes/vendor/k8s.io/{package}.{name}={value}"
-        for package in packages
-        for name, value in values.items()
-    ]
-    return " ".join(["-s", "-w", *flags])
+def _ldflags(programs: Programs) -> str:
+    """Kubernetes must be told its version: without, clients see v0.0.0-master and Helm refuses to work."""
+    kind, _, version = programs.name.rpartition("-")
+    return " ".join(["-s", "-w", *(_version_flags(version) if kind == "kubernetes" else ())])
+
+
+def _version_flags(version: str) -> Iterable[str]:
+    major, minor, _ = version.split(".")
+    values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
+        for name, value in values.items():
+            yield f"-X {package}.{name}={value}"
 
 
 def _elapsed(began: float) -> str:

@@ -1,13 +1,11 @@
 """etcd and kube-apiserver; on demand kube-controller-manager and kube-schedulers. No root is needed.
 
-Every call answers when the component is ready, and everything ends with the `with` block of `api_server`. Options
-follow what the found release understands: 1.20 (built from source), or that of the binaries a machine already has.
+Every call answers when the component is ready, and everything ends with the `with` block of `api_server`.
 """
 
 import base64
 import datetime
 import json
-import re
 import secrets
 import subprocess
 import urllib.error
@@ -23,15 +21,15 @@ from typing import Any
 
 import yaml
 
-from testbed import debian, tools
-from testbed.build import kubernetes
+from testbed.build import component, etcd
 from testbed.certificates import Authority
+from testbed.clients import kubectl
 from testbed.processes import Failed, Process
 from testbed.runs import Run
 
 LOOPBACK = IPv4Address("127.0.0.1")
 ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
-"""Which port of the slot belongs to whom. Schedulers take the rest, two each."""
+"""Which port of the slot belongs to whom. Schedulers take the rest, one each."""
 CALLS_PER_SECOND = 1000
 """What a component may ask of the API server; the usual 20 make a hundred hollow nodes wait for each other."""
 CONTROLLER_MANAGER = "system:kube-controller-manager"
@@ -67,22 +65,13 @@ class ApiServer:
         self.token_kubeconfig = self.authority.kubeconfig(run.data / "token.kubeconfig", self.url, self.token)
         """The administrator's, by bearer token."""
 
-    @cached_property
-    def minor(self) -> int:
-        """20 for Kubernetes 1.20."""
-        version = subprocess.check_output([self._component("kube-apiserver"), "--version"], text=True)
-        found = re.search(r"v1\.(\d+)\.", version)
-        if found is None:
-            raise Failed(f"kube-apiserver does not say its version: {version!r}")
-        return int(found[1])
-
     def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
         file = self.run.data / f"{user.replace(':', '-')}.kubeconfig"
         return self.authority.kubeconfig(file, self.url, self.authority.client(user, groups))
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
         """What kubectl prints. Raises `Failed` with its complaint."""
-        command = [str(tools.kubectl()), "--kubeconfig", str(self.kubeconfig), *arguments]
+        command = [str(kubectl()), "--kubeconfig", str(self.kubeconfig), *arguments]
         outcome = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         if outcome.returncode != 0:
             raise Failed(f"kubectl {' '.join(arguments)}: {outcome.stderr.strip()}")
@@ -98,14 +87,10 @@ class ApiServer:
             return json.load(answer)
 
     def wait_for_namespace(self, name: str) -> None:
-        """Until pods may be made there: the controllers have given the namespace its ServiceAccount and its token."""
+        """Until pods may be made there: the controllers have given the namespace its ServiceAccount."""
 
-        def has_account() -> bool:
-            account = self.call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
-            # From 1.24 on, tokens are made for each pod and no longer kept as Secrets.
-            return self.minor >= 24 or bool(account.get("secrets"))
-
-        self._process.wait_until(f"made a ServiceAccount in {name}", has_account)
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        self._process.wait_until(f"made a ServiceAccount in {name}", lambda: self.call("GET", account))
 
     def compact(self) -> None:
         """Makes etcd forget all history, so that old resource versions and continue tokens expire."""
@@ -123,7 +108,7 @@ class ApiServer:
         """kube-controller-manager with all, or only these, of its controllers."""
         port = self.slot.ports[CONTROLLERS]
         command: list[str | Path] = [
-            self._component("kube-controller-manager"),
+            component("kube-controller-manager"),
             f"--kubeconfig={self.kubeconfig_of(CONTROLLER_MANAGER)}",
             f"--bind-address={LOOPBACK}",
             f"--secure-port={port}",
@@ -135,8 +120,6 @@ class ApiServer:
             f"--kube-api-qps={CALLS_PER_SECOND}",
             f"--kube-api-burst={CALLS_PER_SECOND}",
         ]
-        if self.minor < 24:
-            command += ["--port=0"]  # Turns the insecure port off, on which two of them would clash.
         process = self.start("kube-controller-manager", command)
         process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))
         return process
@@ -145,8 +128,8 @@ class ApiServer:
         self, scheduler_name: str = "default-scheduler", extenders: Sequence[Mapping[str, Any]] = ()
     ) -> Process:
         """A kube-scheduler for the pods that ask for `scheduler_name`."""
-        port, insecure_port = self.slot.ports[SCHEDULERS + self._schedulers :][:2]
-        self._schedulers += 2
+        port = self.slot.ports[SCHEDULERS + self._schedulers]
+        self._schedulers += 1
         configuration = self.run.data / f"{scheduler_name}.yaml"
         document: dict[str, Any] = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -160,13 +143,9 @@ class ApiServer:
             "profiles": [{"schedulerName": scheduler_name}],
             "extenders": list(extenders),
         }
-        if self.minor < 25:
-            document["apiVersion"] = "kubescheduler.config.k8s.io/v1beta1"
-            # The insecure port cannot be turned off here, and two schedulers would clash on the usual one.
-            document |= dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"{LOOPBACK}:{insecure_port}")
         configuration.write_text(yaml.safe_dump(document))
         command: list[str | Path] = [
-            self._component("kube-scheduler"),
+            component("kube-scheduler"),
             f"--config={configuration}",
             f"--bind-address={LOOPBACK}",
             f"--secure-port={port}",
@@ -204,7 +183,7 @@ class ApiServer:
         tokens.touch(mode=0o600)
         tokens.write_text(f'{self.token},token-admin,token-admin,"system:masters"\n')
         command: list[str | Path] = [
-            self._component("kube-apiserver"),
+            component("kube-apiserver"),
             f"--etcd-servers=http://{LOOPBACK}:{self.slot.ports[ETCD]}",
             f"--bind-address={self.address}",
             f"--secure-port={self.slot.ports[API_SERVER]}",
@@ -235,23 +214,12 @@ class ApiServer:
     def _trust(self) -> SSLContext:
         return create_default_context(cafile=str(self.authority.certificate))
 
-    def _component(self, name: str) -> Path:
-        return kubernetes(name)[name]
-
 
 @contextmanager
 def api_server(run: Run, shape: Shape | None = None) -> Iterator[ApiServer]:
     """A fresh, empty API server."""
     with ExitStack() as until:
         yield ApiServer(run, shape or Shape(), until)
-
-
-def etcd() -> Path:
-    if found := tools.find("etcd"):
-        return found["etcd"]
-    root = tools.cache() / "debian"
-    debian.unpack(["etcd-server"], root)
-    return root / "usr/bin/etcd"
 
 
 def _is_well(url: str) -> bool:

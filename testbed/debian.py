@@ -13,7 +13,6 @@ from pathlib import Path
 from testbed.tools import Missing, cache, locked, say
 
 SUITE = "bookworm"
-"""Debian 12: the last release whose source package of Kubernetes is the full upstream tree."""
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
@@ -40,16 +39,6 @@ def unpack(packages: Collection[str], root: Path) -> None:
                 _unpack(still_wanted, root)
 
 
-def source(package: str, folder: Path) -> Path:
-    """Fetches a source package; answers its upstream archive."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _apt("source", "--download-only", package, at=folder)
-    archive = next(folder.glob(f"{package}_*.orig.tar.*"), None)
-    if archive is None:
-        raise Missing(f"Debian's source package {package} holds no upstream archive")
-    return archive
-
-
 def _unpack(packages: Collection[str], root: Path) -> None:
     downloads = root / ".downloads"
     downloads.mkdir(parents=True, exist_ok=True)
@@ -69,8 +58,7 @@ def _apt(*command: str, at: Path) -> None:
     state = cache() / "apt"
     (state / "lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "archives/partial").mkdir(parents=True, exist_ok=True)
-    entry = f"[signed-by={KEYRING}] {mirror()} {SUITE} main"
-    (state / "sources.list").write_text(f"deb {entry}\ndeb-src {entry}\n")
+    (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n")
     apt = ["apt-get", "--quiet=2", "--option", "APT::Sandbox::User=root"]
     for option, value in {
         "Dir::Etc::SourceList": state / "sources.list",

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from testbed import programs
-from testbed.build import kubernetes
+from testbed.build import CNI_PLUGINS, built, component
 from testbed.control_plane import ApiServer, Shape, api_server
 from testbed.images import PAUSE, Image, busybox_images
 from testbed.namespace import Namespace, namespace
@@ -66,7 +66,7 @@ class Node:
             "sandbox_image": f"docker.io/{PAUSE}",
             # Without CAP_SYS_RESOURCE, which some machines lack, no container may lower its score.
             "restrict_oom_score_adj": True,
-            "cni": {"bin_dir": str(self._programs / "usr/lib/cni"), "conf_dir": "/etc/cni/net.d"},
+            "cni": {"bin_dir": str(built(CNI_PLUGINS)), "conf_dir": "/etc/cni/net.d"},
         }
         network = {
             "cniVersion": "0.4.0",
@@ -108,23 +108,23 @@ class Node:
             "cgroupRoot": self.namespace.cgroup,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
+            # Many machines still mount version 1 of the control groups, which a kubelet refuses unless told otherwise.
+            "failCgroupV1": False,
             # It looks again after this time, also when it was not ready at first: Ready in 2 s instead of 11.
             "nodeStatusUpdateFrequency": "1s",
             # The machine's disk may be fuller than a kubelet likes; that is not what is tested.
             "evictionHard": {"memory.available": "100Mi"},
         }
         self._write("/etc/kubelet.yaml", yaml.safe_dump(configuration))
-        old = ["--container-runtime=remote", "--network-plugin=cni"] if self.api.minor < 24 else []
         process = self._start(
             "kubelet",
-            kubernetes("kubelet")["kubelet"],
+            component("kubelet"),
             "--config=/etc/kubelet.yaml",
             f"--kubeconfig={self.api.kubeconfig_of(user, ['system:nodes'])}",
             f"--container-runtime-endpoint=unix://{CONTAINERD}",
             f"--hostname-override={self.name}",
             f"--node-ip={self.api.slot.node_address}",
             "--runtime-cgroups=/",
-            *old,
         )
         process.wait_until("Ready", self._is_ready)
         return process
@@ -132,7 +132,7 @@ class Node:
     def _start_proxy(self) -> None:
         process = self._start(
             "kube-proxy",
-            kubernetes("kube-proxy")["kube-proxy"],
+            component("kube-proxy"),
             f"--kubeconfig={self.api.kubeconfig_of('system:kube-proxy')}",
             "--proxy-mode=iptables",
             f"--cluster-cidr={self.api.slot.pods}",

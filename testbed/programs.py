@@ -1,18 +1,22 @@
-"""The programs of a real node: those of Debian 12, never the machine's, so that it is the same node everywhere."""
+"""The programs of a real node, never the machine's, so that it is the same node everywhere.
+
+containerd and its network plugins are built; runc, iptables and the rest are Debian 12's. A runc that is built without
+libseccomp, a C library, refuses every pod.
+"""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
-from testbed import debian
+from testbed import build, debian
 from testbed.tools import cache
 
-PACKAGES = ("containerd", "runc", "containernetworking-plugins", "busybox-static", "iptables", "iproute2")
+PACKAGES = ("runc", "busybox-static", "iptables", "iproute2")
 LIBRARIES = (
     *("libip4tc2", "libip6tc2", "libxtables12", "libnetfilter-conntrack3", "libnfnetlink0", "libnftnl11", "libmnl0"),
-    *("libbpf1", "libelf1", "libbsd0", "libmd0", "libcap2"),
+    *("libbpf1", "libelf1", "libbsd0", "libmd0", "libcap2", "libseccomp2"),
 )
-"""What iptables needs, and what `ip` needs."""
+"""What iptables needs, what `ip` needs, and what runc needs."""
 
 
 def fetch() -> Path:
@@ -26,7 +30,7 @@ def fetch() -> Path:
 def environment() -> dict[str, str]:
     """With which they are found, and find their libraries. They do not hand it on to containers."""
     root = fetch()
-    places = [root / "usr/sbin", root / "usr/bin", root / "sbin", root / "bin"]
+    places = [build.built(build.CONTAINERD), root / "usr/sbin", root / "usr/bin", root / "sbin", root / "bin"]
     libraries = next((root / "usr/lib").glob("*-linux-gnu"))
     return {
         "PATH": os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]),

@@ -13,7 +13,8 @@ from types import FrameType
 
 import msgspec
 
-from testbed import namespace, runs, tools
+from testbed import namespace, runs
+from testbed.clients import kubectl
 from testbed.control_plane import ApiServer, Shape, api_server
 from testbed.hollow import hollow_node, start_hollow_nodes
 from testbed.node import cluster_with_node
@@ -144,7 +145,7 @@ def next_steps(running: Up) -> str:
     return f"""\
 A real Kubernetes is up, with the nodes {", ".join(running.nodes)}.
 
-    export KUBECONFIG={running.kubeconfig} PATH={tools.kubectl().parent}:$PATH
+    export KUBECONFIG={running.kubeconfig} PATH={kubectl().parent}:$PATH
     kubectl get nodes -o custom-columns='NODE:.metadata.name,CARDS:.status.capacity.nvidia\\.com/gpu'
     kubectl run hello --image=testbed/busybox:1 --image-pull-policy=Never -- sleep 1d
 

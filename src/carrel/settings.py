@@ -185,6 +185,8 @@ def complain(what: str, why: str, advice: str, code: int) -> typer.Exit:
 
 USAGE, REFUSED, NOT_FOUND, CONFLICT, UNAVAILABLE, FORBIDDEN = 2, 3, 4, 5, 6, 7
 """Exit codes, the same for all commands."""
+RELEASE_S = 5.0
+"""How often an API server that does not answer is asked again which release it is."""
 
 
 def usable_access(settings: ClusterSettings) -> "Access":
@@ -211,9 +213,27 @@ def serve_door(
 
     async def with_client(stop: asyncio.Event) -> None:
         async with contextlib.aclosing(client):
+            checking = asyncio.create_task(_unsupported(client))
+            checking.add_done_callback(lambda done: stop.set() if not done.cancelled() and done.result() else None)
             await serve(client, stop)
+            why = checking.result() if checking.done() else ""
+            checking.cancel()
+        if why:
+            raise complain("This Kubernetes is too old for Carrel", why, "docs/compatibility.md", UNAVAILABLE)
 
     run_until_signalled(name, settings, with_client)
+
+
+async def _unsupported(client: "Client") -> str:
+    """Why Carrel does not run on this API server, empty if it does. Waits for its answer: a door serves meanwhile."""
+    from carrel.ports.cluster import ClusterError
+    from carrel.protocols.kubernetes.release import why_unsupported
+
+    while True:
+        try:
+            return why_unsupported(await client.release())
+        except (ClusterError, Malformed):
+            await asyncio.sleep(RELEASE_S)  # the watches tell why the API server cannot be asked
 
 
 def run_until_signalled(

@@ -64,7 +64,7 @@ class CarrelCluster:
         self._start_scheduler(name, port)
 
     def _start_scheduler(self, name: str, port: int) -> None:
-        config = scheduler_config(f"1.{self.api.minor}", Extender(f"http://127.0.0.1:{port}", timeout_s=150))
+        config = scheduler_config(Extender(f"http://127.0.0.1:{port}", timeout_s=150))
         self.api.start_scheduler(name, config["extenders"])
 
     def start_controller(self, *options: str | Path) -> Process:

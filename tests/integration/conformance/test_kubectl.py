@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from testbed import tools
+from testbed import clients
 from tests.integration.conformance.manifests import HOLD, Json, definition, desk, pod
 
 LIMIT_S = 60.0
@@ -18,7 +18,7 @@ LIMIT_S = 60.0
 
 class Kubectl:
     def __init__(self, kubeconfig: Path, home: Path) -> None:
-        self._program = os.environ.get("CARREL_KUBECTL") or str(tools.kubectl())
+        self._program = os.environ.get("CARREL_KUBECTL") or str(clients.kubectl())
         self._kubeconfig = kubeconfig
         self._env = {"HOME": str(home), "PATH": os.environ.get("PATH", "")}
 

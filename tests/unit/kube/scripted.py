@@ -69,7 +69,3 @@ def streamed(chunks: Iterable[bytes]) -> ApiResponse:
             yield chunk
 
     return ApiResponse(200, stream=stream())
-
-
-def version(minor: str) -> ApiResponse:
-    return said({"major": "1", "minor": minor})

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.adapters.kube import Client
+from carrel.adapters.kube.pace import Pace
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.ports.cluster import (
     AlreadyExists,
@@ -32,7 +33,7 @@ from carrel.ports.cluster import (
     Unknown,
 )
 from carrel.protocols.kubernetes.resources import LEASES, NODES, PODS
-from tests.unit.kube.scripted import Answering, Scripted, refused, said, streamed, version
+from tests.unit.kube.scripted import Answering, Scripted, refused, said, streamed
 
 TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})
 
@@ -133,7 +134,7 @@ class TestWhatIsSent:
             await client.get(PODS, name, "lab")
         with pytest.raises(Invalid):
             await client.evict("lab", name)
-        assert [asked.path for asked in transport.asked if asked.path != "/version"] == []
+        assert transport.asked == []
 
     async def test_a_namespace_that_would_make_another_path_is_never_sent(self) -> None:
         transport = Scripted(said({}))
@@ -143,40 +144,80 @@ class TestWhatIsSent:
 
 
 class TestBind:
-    @pytest.mark.parametrize("minor", ["27", "35+"])
-    async def test_is_one_call_where_the_server_checks_the_uid(self, minor: str) -> None:
-        transport = Scripted(version(minor), said({"kind": "Status"}, 201))
-        client = Client(transport)
-        await client.bind(TARGET)
-        await client.bind(TARGET)
+    async def test_is_one_call_that_names_the_uid(self) -> None:
+        transport = Scripted(said({"kind": "Status"}, 201))
+        await Client(transport).bind(TARGET)
         assert [(asked.method, asked.path) for asked in transport.asked] == [
-            ("GET", "/version"),
-            ("POST", "/api/v1/namespaces/lab/pods/train/binding"),
-            ("POST", "/api/v1/namespaces/lab/pods/train/binding"),
+            ("POST", "/api/v1/namespaces/lab/pods/train/binding")
         ]
-        assert body_of(transport.asked[1]) == BINDING
+        assert body_of(transport.asked[0]) == BINDING
 
-    @pytest.mark.parametrize("minor", ["20", "25", "26+"])
-    async def test_compares_the_uid_itself_where_the_server_does_not(self, minor: str) -> None:
-        for uid, calls in (("u1", ["GET", "GET", "POST"]), ("u2", ["GET", "GET"])):
-            transport = Scripted(version(minor), said({"metadata": {"uid": uid}}), said({"kind": "Status"}, 201))
-            if uid == "u1":
-                await Client(transport).bind(TARGET)
-            else:
-                with pytest.raises(Conflict, match="u2, not u1"):
-                    await Client(transport).bind(TARGET)
-            assert [asked.method for asked in transport.asked] == calls
 
-    @pytest.mark.parametrize(
-        ("minor", "policy"), [("20", "policy/v1beta1"), ("21", "policy/v1beta1"), ("22", "policy/v1")]
-    )
-    async def test_an_eviction_speaks_what_the_server_understands(self, minor: str, policy: str) -> None:
-        transport = Scripted(version(minor), said({"kind": "Status"}, 201))
-        await Client(transport).evict("lab", "train", how=Deletion(uid="u1"))
-        eviction = body_of(transport.asked[1])
-        assert transport.asked[1].path == "/api/v1/namespaces/lab/pods/train/eviction"
-        assert (eviction["apiVersion"], eviction["kind"]) == (policy, "Eviction")
-        assert eviction["deleteOptions"]["preconditions"] == {"uid": "u1"}
+async def test_an_eviction_is_one_call_with_its_preconditions() -> None:
+    transport = Scripted(said({"kind": "Status"}, 201))
+    await Client(transport).evict("lab", "train", how=Deletion(uid="u1"))
+    (asked,) = transport.asked
+    eviction = body_of(asked)
+    assert asked.path == "/api/v1/namespaces/lab/pods/train/eviction"
+    assert (eviction["apiVersion"], eviction["kind"]) == ("policy/v1", "Eviction")
+    assert eviction["deleteOptions"]["preconditions"] == {"uid": "u1"}
+
+
+class TestAServerThatAsksToComeAgain:
+    """As right after a custom resource was defined: 429, `storage is (re)initializing`, Retry-After: 1."""
+
+    LATER = refused(429, "TooManyRequests", retry_after="1")
+
+    def client(self, *answers: ApiResponse) -> tuple[Client, Scripted, list[float]]:
+        transport, slept = Scripted(*answers), list[float]()
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        return Client(transport, Pace(sleep=sleep)), transport, slept
+
+    @pytest.mark.parametrize("verb", ["get", "create", "delete"])
+    async def test_is_asked_again_after_that_time(self, verb: str) -> None:
+        client, transport, slept = self.client(self.LATER, self.LATER, said({"kind": "Pod"}))
+        calls = {
+            "get": lambda: client.get(PODS, "train", "lab"),
+            "create": lambda: client.create(PODS, {"metadata": {"name": "train"}}, "lab"),
+            "delete": lambda: client.delete(PODS, "train", "lab"),
+        }
+        assert await calls[verb]() == {"kind": "Pod"}
+        assert slept == [1, 1]
+        assert transport.asked == [transport.asked[0]] * 3
+
+    async def test_is_not_asked_for_ever(self) -> None:
+        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after="4"))
+        with pytest.raises(Busy):
+            await client.get(PODS, "train", "lab")
+        assert (len(transport.asked), slept) == (4, [4, 4, 4])
+
+    @pytest.mark.parametrize("asked_for", ["", "3600", "tomorrow", "-1"])
+    async def test_is_not_asked_again_if_it_says_no_time_or_a_long_one(self, asked_for: str) -> None:
+        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after=asked_for))
+        with pytest.raises(Busy):
+            await client.get(PODS, "train", "lab")
+        assert (len(transport.asked), slept) == (1, [])
+
+    async def test_about_an_eviction_is_a_word_for_the_caller(self) -> None:
+        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after="10"))
+        with pytest.raises(Busy):
+            await client.evict("lab", "train")
+        assert (len(transport.asked), slept) == (1, [])
+
+    async def test_is_not_asked_again_by_who_may_no_longer_write(self) -> None:
+        client, transport, _ = self.client(self.LATER)
+        may_write = [True, False]
+
+        def require() -> None:
+            if not may_write.pop(0):
+                raise PermissionError("another leads")
+
+        with pytest.raises(PermissionError):
+            await client.fenced(require).create(PODS, {"metadata": {"name": "train"}}, "lab")
+        assert len(transport.asked) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """Where binaries come from, and what is said where they cannot come from anywhere."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from testbed import debian, tools
+from testbed import build, debian, golang, pin, tools
 from testbed.__main__ import main
 
 
@@ -24,18 +25,77 @@ def put(folder: Path, *names: str) -> None:
         (folder / name).touch(mode=0o755)
 
 
-def test_programs_are_taken_from_the_first_place_that_has_them_all(bare_machine: Path) -> None:
+def test_programs_that_somebody_gives_us_are_taken_if_they_are_complete(bare_machine: Path) -> None:
+    put(bare_machine / "assets", "kube-apiserver", "kubelet")
+    found = tools.assets("kube-apiserver", "kubelet")
+    assert found == {name: bare_machine / "assets" / name for name in ("kube-apiserver", "kubelet")}
+
+
+def test_programs_of_two_releases_are_not_mixed(bare_machine: Path) -> None:
     put(bare_machine / "assets", "kube-apiserver")
     put(bare_machine / "path", "kube-apiserver", "kubelet")
-    put(bare_machine / "cache/carrel-testbed/bin", "kube-apiserver", "kubelet")
-    found = tools.find("kube-apiserver", "kubelet")
-    assert found == {name: bare_machine / "path" / name for name in ("kube-apiserver", "kubelet")}
+    assert tools.assets("kube-apiserver", "kubelet") is None
 
 
-def test_programs_of_two_places_are_not_mixed(bare_machine: Path) -> None:
-    put(bare_machine / "assets", "kube-apiserver")
-    put(bare_machine / "path", "kubelet")
-    assert tools.find("kube-apiserver", "kubelet") is None
+def test_the_newest_release_is_built_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.kubernetes().name == "kubernetes-1.37.1"
+    monkeypatch.setenv("KUBERNETES", "v1.35.4")
+    assert build.kubernetes().name == "kubernetes-1.35.4"
+
+
+def test_a_release_that_is_not_pinned_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES", "1.34.4")
+    with pytest.raises(tools.Missing, match=r"pinned: .*1\.37\.1.* python -m testbed pin 1\.34\.4"):
+        build.kubernetes()
+
+
+@pytest.mark.parametrize("release", ["newest", "v1.37.1", "1.37", "../1.37.1"])
+def test_what_is_no_release_is_not_pinned(release: str) -> None:
+    with pytest.raises(tools.Missing, match=r"write it like 1\.37\.1"):
+        pin.pin(release)
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        build.ETCD,
+        build.CONTAINERD,
+        build.CNI_PLUGINS,
+        build.Programs("kubernetes-1.37.1"),
+        build.Programs("kubernetes-1.35.4"),
+    ],
+    ids=lambda programs: programs.name,
+)
+def test_what_is_built_is_pinned_by_version_and_by_hash(programs: build.Programs) -> None:
+    version = programs.name.rpartition("-")[2]
+    required = re.findall(r"^(?:require )?\t?(\S+) (v\S+)(?: // indirect)?$", (programs.pin / "go.mod").read_text(), re.MULTILINE)
+    hashed = (programs.pin / "go.sum").read_text()
+    mains = [(module, found) for module, found in required if found == f"v{version}"]
+    assert mains, f"nothing of version {version} is required"
+    assert all(f"{module} {found} h1:" in hashed for module, found in mains)
+
+
+@pytest.mark.parametrize(
+    ("says", "taken"),
+    [
+        pytest.param("go1.26.8", "path/go", id="new enough"),
+        pytest.param("go1.26", "fetched", id="a patch too old"),
+        pytest.param("go1.9.7", "fetched", id="much too old"),
+        pytest.param("no idea", "fetched", id="not understood"),
+    ],
+)
+def test_go_is_the_machines_own_where_it_is_new_enough(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, says: str, taken: str
+) -> None:
+    put(bare_machine / "path", "go")
+    (bare_machine / "path/go").write_text(f"#!/bin/sh\necho '{says}'\n")
+    monkeypatch.setattr(golang, "_fetched", lambda: bare_machine / "fetched")
+    assert golang.go("1.26.0") == bare_machine / taken
+
+
+def test_go_is_fetched_where_there_is_none(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golang, "_fetched", lambda: bare_machine / "fetched")
+    assert golang.go("1.26.0") == bare_machine / "fetched"
 
 
 def test_a_machine_that_cannot_run_the_tests_is_told_everything_it_lacks(

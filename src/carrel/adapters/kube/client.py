@@ -1,13 +1,12 @@
 """The thin Kubernetes client: each verb of the Cluster port is one call on a `Transport`.
 
-It decides nothing and repeats nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so
-a name that would make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an
-empty name would empty the namespace. Two verbs look at the server's version first, because old servers lack something:
-- `bind`: kube-apiserver honours the uid of a Binding since 1.23, lost it in 1.25 and has it for good since 1.27. On
-  servers before that the pod is read first and its uid compared. That leaves the few milliseconds between read and
-  write in which a pod of the same name may take the place; who holds a card is decided by its Lease, which names the
-  uid, so the stranger is found out and never counted as the holder.
-- `evict`: speaks policy/v1beta1 with servers before 1.22, which do not know policy/v1.
+It decides nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so a name that would
+make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name would
+empty the namespace.
+
+One thing it repeats: a call that the server turned away *before* looking at it, with 429 and the time after which to
+come again. Every API server does so under load, and for a moment after a custom resource was defined. Whoever may
+write is asked anew before each try. An eviction is not repeated: there 429 is the word of a disruption budget.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from carrel.adapters.kube import answers, views
+from carrel.adapters.kube.pace import REAL_PACE, Pace
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 from carrel.ports.cluster import (
     EVERYTHING,
@@ -24,7 +24,6 @@ from carrel.ports.cluster import (
     Apply,
     BindTarget,
     Change,
-    Conflict,
     Deletion,
     Event,
     Invalid,
@@ -37,13 +36,15 @@ from carrel.ports.cluster import (
     Unavailable,
     Unknown,
 )
+from carrel.protocols.kubernetes.release import Release, read_release
 from carrel.protocols.kubernetes.resources import PODS, Resource
 
 V = TypeVar("V")
 
 _JSON = "application/json"
-_BINDING_UID_SINCE = (1, 27)
-_POLICY_V1_SINCE = (1, 22)
+_TOO_MANY = 429
+_LONGEST_WAIT_S = 15.0
+"""In all, of one call that the server asks to come again later; shorter than whoever waits for us waits."""
 
 
 class _WatchLine(msgspec.Struct):
@@ -64,18 +65,22 @@ _read_bookmark = msgspec.json.Decoder(_Bookmark).decode
 class Client:
     """Implements `ports.cluster.Cluster`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, pace: Pace = REAL_PACE) -> None:
         self._transport = transport
-        self._server_version: tuple[int, int] | None = None
+        self._pace = pace
 
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
-        return Client(_Fenced(self._transport, require))
+        return Client(_Fenced(self._transport, require), self._pace)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
     # Reading
+
+    async def release(self) -> Release:
+        """Which Kubernetes this is, such as (1, 37). Raises `Malformed` where something else answers."""
+        return read_release(await self._object(ApiRequest("GET", "/version")))
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
         return await self._object(ApiRequest("GET", _path(resource, namespace, name)))
@@ -153,8 +158,6 @@ class Client:
         return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
 
     async def bind(self, target: BindTarget) -> None:
-        if await self._version() < _BINDING_UID_SINCE:
-            await self._check_uid(target)
         metadata: Json = {"name": target.pod, "namespace": target.namespace, "uid": target.uid}
         if target.annotations:
             metadata["annotations"] = dict(target.annotations)
@@ -167,9 +170,8 @@ class Client:
         await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
 
     async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
-        version = "v1" if await self._version() >= _POLICY_V1_SINCE else "v1beta1"
         eviction = {
-            "apiVersion": f"policy/{version}",
+            "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod, "namespace": namespace},
             "deleteOptions": _delete_options(how),
@@ -177,17 +179,6 @@ class Client:
         await self._write("POST", _path(PODS, namespace, pod, "eviction"), eviction, dry_run=False)
 
     # One call
-
-    async def _version(self) -> tuple[int, int]:
-        if self._server_version is None:
-            version = await self._object(ApiRequest("GET", "/version"))
-            self._server_version = (_number(version.get("major")), _number(version.get("minor")))
-        return self._server_version
-
-    async def _check_uid(self, target: BindTarget) -> None:
-        uid = (await self.get(PODS, target.pod, target.namespace))["metadata"]["uid"]
-        if uid != target.uid:
-            raise Conflict(409, "Conflict", f"pod {target.namespace}/{target.pod} has uid {uid}, not {target.uid}")
 
     async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
         return await self._object(
@@ -198,16 +189,22 @@ class Client:
         return answers.object_of(request, await self._send(request))
 
     async def _send(self, request: ApiRequest) -> ApiResponse:
-        try:
-            response = await self._transport.send(request)
-        except Unknown as lost:
-            if request.method != "GET":
-                raise
-            # A read that got lost has written nothing.
-            raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
-        if response.status < 300:
-            return response
-        raise answers.error_of(request, response)
+        waited = 0.0
+        while True:
+            try:
+                response = await self._transport.send(request)
+            except Unknown as lost:
+                if request.method != "GET":
+                    raise
+                # A read that got lost has written nothing.
+                raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
+            if response.status < 300:
+                return response
+            wait_s = _come_again_in(request, response)
+            if wait_s is None or waited + wait_s > _LONGEST_WAIT_S:
+                raise answers.error_of(request, response)
+            waited += wait_s
+            await self._pace.sleep(wait_s)
 
 
 class _Fenced:
@@ -264,7 +261,7 @@ def _written(patch: Patch) -> tuple[str, Any]:
         case MergePatch(document):
             return "application/merge-patch+json", document
         case Apply(document):
-            # JSON is YAML; `application/apply-patch+json` is unknown to servers before 1.33.
+            # JSON is YAML.
             return "application/apply-patch+yaml", document
         case _:
             return "application/strategic-merge-patch+json", patch.document
@@ -277,9 +274,12 @@ def _path(resource: Resource[V], namespace: str, name: str | None = None, subres
     return resource.path(namespace, name or "", subresource)
 
 
-def _number(digits: object) -> int:
-    # Hosted servers write the minor version as `27+`.
-    return int("".join(filter(str.isdecimal, str(digits))) or 0)
+def _come_again_in(request: ApiRequest, response: ApiResponse) -> float | None:
+    """Seconds after which the same call may be sent again; None if the answer is one for the caller."""
+    asked = response.headers.get("retry-after", "")
+    if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):
+        return None
+    return max(1.0, float(asked))
 
 
 def _selecting(selection: Selection) -> dict[str, str]:

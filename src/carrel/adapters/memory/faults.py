@@ -166,7 +166,8 @@ async def _only(line: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _refusals(request: ApiRequest) -> list[status.ApiError]:
-    busy = status.ApiError(429, "TooManyRequests", "the server is busy; try again", {"retryAfterSeconds": 1})
+    # Without a time after which to come again: the client passes it on, as it does when its patience is at an end.
+    busy = status.ApiError(429, "TooManyRequests", "the server is busy; try again")
     broken = status.ApiError(500, "InternalError", "Internal error occurred: the storage did not answer")
     changed = status.ApiError(409, "Conflict", f"Operation cannot be fulfilled on {request.path}: {status.MODIFIED}")
     return [busy, broken] if request.method == "POST" else [busy, broken, changed]

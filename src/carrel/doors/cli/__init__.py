@@ -69,7 +69,7 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
 
     Examples:
 
-      carrel scheduler-config --kubernetes 1.20 > scheduler.yaml
+      carrel scheduler-config > scheduler.yaml
 
       kube-scheduler --config scheduler.yaml
     """

@@ -47,8 +47,6 @@ class InspectSettings(DialectSettings, ClusterSettings):
 
 @dataclass(frozen=True)
 class SchedulerConfigSettings:
-    kubernetes: Annotated[str, typer.Option(help="Release of kube-scheduler, such as 1.20.")] = "1.25"
-    """Each release understands only some versions of its configuration."""
     url: Annotated[str, typer.Option(help="Where kube-scheduler finds the extender.")] = "http://127.0.0.1:39999"
     """Beside it in the same pod."""
     kubeconfig: Annotated[str, typer.Option(help="Path of kube-scheduler's own kubeconfig, to be written in.")] = ""
