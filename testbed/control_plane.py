@@ -8,6 +8,7 @@ import datetime
 import json
 import secrets
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
 """Which port of the slot belongs to whom. Schedulers take the rest, one each."""
 CALLS_PER_SECOND = 1000
 """What a component may ask of the API server; the usual 20 make a hundred hollow nodes wait for each other."""
+COME_AGAIN_SECONDS = 60
+"""How long a call is repeated that the API server asks to come again later."""
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
 
@@ -83,8 +86,17 @@ class ApiServer:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, context=self._trust, timeout=30) as answer:
-            return json.load(answer)
+        deadline = time.monotonic() + COME_AGAIN_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(request, context=self._trust, timeout=30) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                # As for a moment after a custom resource was defined. An eviction's 429 is a disruption budget's word.
+                wait_s = error.headers.get("Retry-After") if error.code == 429 and "/eviction" not in path else None
+                if wait_s is None or time.monotonic() > deadline:
+                    raise
+            time.sleep(float(wait_s))
 
     def wait_for_namespace(self, name: str) -> None:
         """Until pods may be made there: the controllers have given the namespace its ServiceAccount."""

@@ -68,8 +68,8 @@ def test_what_is_no_release_is_not_pinned(release: str) -> None:
 )
 def test_what_is_built_is_pinned_by_version_and_by_hash(programs: build.Programs) -> None:
     version = programs.name.rpartition("-")[2]
-    required = re.findall(r"^(?:require )?\t?(\S+) (v\S+)(?: // indirect)?$", (programs.pin / "go.mod").read_text(), re.MULTILINE)
-    hashed = (programs.pin / "go.sum").read_text()
+    named, hashed = ((programs.pin / file).read_text() for file in ("go.mod", "go.sum"))
+    required = re.findall(r"^(?:require )?\t?(\S+) (v\S+)(?: // indirect)?$", named, re.MULTILINE)
     mains = [(module, found) for module, found in required if found == f"v{version}"]
     assert mains, f"nothing of version {version} is required"
     assert all(f"{module} {found} h1:" in hashed for module, found in mains)
