@@ -39,7 +39,9 @@ class Ended:
 def ended() -> Iterator[dict[str, Ended]]:
     """All at once: three nodes side by side on one machine do not disturb each other either."""
     before = machine()
-    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(ENDLESS)]
+    # A shell lets its background jobs ignore Ctrl-C, and whatever they start inherits that.
+    command = ["env", "--default-signal=INT"]
+    command += [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(ENDLESS)]
     with ExitStack() as until:
         tests = {how: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for how in ENDINGS}
         for program in tests.values():
@@ -55,7 +57,7 @@ def _end(program: subprocess.Popen[bytes], ending: signal.Signals, before: Machi
         if found := re.search(r"running in slot (\d+) folder (\S+)", said[-1]):
             during = machine()
             program.send_signal(ending)
-            program.communicate(timeout=60)
+            program.communicate(timeout=300)
             return Ended(found[1], found[2], before, during)
     raise AssertionError("".join(said))
 
