@@ -45,12 +45,13 @@ class Placement:
     def by_container(self) -> dict[str, tuple[Gpu, ...]]:
         """Which container sees which cards. Whole cards are dealt out in turn; parts of a card lie together.
 
-        An init container is done before the others start, so it sees the first of the cards that they will have.
+        An init container is done before the others start, so it sees the cards that they will have: but for those of
+        the sidecars before it, which are running by then. So the kubelet does, too, with the devices it hands over.
         """
         seen: dict[str, tuple[Gpu, ...]] = {}
         dealt = 0
         for need in self.request.containers:
-            first = 0 if need.init or self.request.amount != WHOLE else dealt
+            first = dealt if self.request.amount == WHOLE else 0
             seen[need.container] = self.gpus[first : first + need.cards]
             dealt += 0 if need.init else need.cards
         return seen

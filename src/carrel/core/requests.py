@@ -86,7 +86,8 @@ class ContainerNeed:
     cards: int
     amount: Amount
     init: bool = False
-    """An init container runs before the others and uses cards that they will have: it never adds to the request."""
+    """An init container runs before the others and uses cards that they will have: it does not add to them. A sidecar
+    runs beside them, so it is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ anything happens to the pod and deleted when its successor exists:
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
            for: lab/urgent                        the booked pod that needs the card
            owner: <uid>                           its controller, whose next pod is admitted without a GPU
+           gone: 2026-…Z                          of a pod with a controller: since when that is awaited
            user: ada@lab.org                      whose pod it is, who is told
            successor: {…}                         the manifest, of a bare pod
 
@@ -67,6 +68,8 @@ class HandOver:
     successor: Mapping[str, Any] | None = None
     user: str = ""
     """Whose pod it is, if anybody knows."""
+    gone: datetime | None = None
+    """When it was found gone, without a replacement by its controller."""
 
     @property
     def name(self) -> str:
@@ -138,6 +141,7 @@ def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
         "for": record.needed_by,
         "owner": record.owner,
         "user": record.user,
+        "gone": seconds(record.gone) if record.gone else "",
         "successor": json.dumps(record.successor) if record.successor is not None else "",
     }
     return {
@@ -170,6 +174,7 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         owner=field["owner"].text(),
         successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
         user=field["user"].text(),
+        gone=instant(gone, field.subject, "gone") if (gone := field["gone"].text()) else None,
     )
 
 

@@ -2,8 +2,10 @@
 
 Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
 and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its card. Its name,
-labels, owners, volumes and everything else stay. In every container `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask
-for all cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver.
+labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
+as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
+nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
+cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver.
 """
 
 from collections.abc import Mapping
@@ -18,6 +20,9 @@ ASKED = carrel.ASKED | {gpuclaim.CLAIM, kai.FRACTION, kai.MEMORY, kai.NUM_DEVICE
 """The annotations by which a pod asks for cards, over all dialects."""
 ONLY_WITH_GPUS = frozenset({nvidia.PRODUCT, nvidia.MEMORY, gpushare.NODE_LABEL})
 """Labels of nodes. A node selector that names them would keep the pod from every other node."""
+
+OF_THE_NODE = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+"""Labels of a pod that the API server copies from its node when it is bound."""
 
 RESET = ""
 _OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers")
@@ -40,7 +45,12 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         if group in spec:
             spec[group] = [_container(each) for each in spec[group]]
     named = {key: metadata[key] for key in ("name", "namespace", "ownerReferences") if metadata.get(key)}
-    labels = {key: each for key, each in metadata.get("labels", {}).items() if not protected.is_protected_label(key)}
+    foreign = OF_THE_NODE if pod["spec"].get("nodeName") else frozenset[str]()
+    labels = {
+        key: each
+        for key, each in metadata.get("labels", {}).items()
+        if key not in foreign and not protected.is_protected_label(key)
+    }
     kept = {key: each for key, each in metadata.get("annotations", {}).items() if _stays(key)}
     return {
         "apiVersion": "v1",

@@ -8,7 +8,8 @@ good as any, and whoever asks again with the answer gets the same. In order:
    wants a scheduler that knows no cards, is refused with the reason.
 3. The next pod of an owner whose pod gave its card back runs without a GPU.
 4. Who is it? Nobody: no tier (refused, if the cluster is strict). The booking desk says whether a booking is active.
-5. An opportunistic pod runs without a GPU if no card is free, or waits, as the cluster is set.
+5. An opportunistic pod runs without a GPU if no card is free, or waits, as the cluster is set. One with scheduling
+   gates is not to run now, so whether a card is free now does not matter: it waits.
 6. Tier, end, priority, model, scheduler, and the environment of every container.
 
 A booking service that is down makes a pod opportunistic, never an error.
@@ -31,7 +32,7 @@ from carrel.protocols.handover import HandedOver, HandOver
 from carrel.protocols.kai import POD_GROUP
 from carrel.protocols.kai_reservation import RESERVED_GPU, is_reservation_account
 from carrel.protocols.kubernetes.admission import AdmissionRequest
-from carrel.protocols.kubernetes.pods import subject
+from carrel.protocols.kubernetes.pods import gates_of, subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.maia import Revocable
 from carrel.protocols.on_cpu import ASKED, on_cpu
@@ -145,7 +146,8 @@ class Admission:
         standing = None
         if user and self._known.desk is not None:
             standing = await self._standing(self._known.desk, _Person(user, request.namespace), wish, draft)
-            if standing.tier is Tier.OPPORTUNISTIC and await self._must_do_without(self._known.desk, wish, draft):
+            is_to_run_now = standing.tier is Tier.OPPORTUNISTIC and not gates_of(pod)
+            if is_to_run_now and await self._must_do_without(self._known.desk, wish, draft):
                 draft.take_gpu({})
                 return draft.answer("cpu", "runs without a GPU: no card is free, and no booking is active")
             draft.annotate({carrel.USER: user, **standing.annotations(model_is_named=bool(wish.model))})
@@ -197,7 +199,7 @@ class Admission:
 
     def _show_cards(self, pod: Pod, wish: "_Wish", draft: "_Draft") -> None:
         sight = visibility.sight_of(pod, wish.dialect, wish.containers)
-        by_plugin = self._policy.coexist and wish.dialect is Dialect.NVIDIA
+        by_plugin = self._is_left_to_the_plugin(wish)
 
         def dressed(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
@@ -208,17 +210,22 @@ class Admission:
 
         draft.each_container(dressed)
 
+    def _is_left_to_the_plugin(self, wish: "_Wish") -> bool:
+        return self._policy.coexist and wish.dialect is Dialect.NVIDIA
+
     def _debugged(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> Answer:
-        """A container that joins a running pod sees what the container sees that it looks at; else all of the pod's."""
+        """A container that joins a running pod sees what the container sees that it looks at; one that looks at none
+        sees all of the pod's. What NVIDIA's plugin gave to whom nobody can say: then it sees none."""
         wish = _wish_of(pod)
         if not (isinstance(wish, _Wish) or self._policy.hides_from_everybody) or not new.get("spec"):
             return UNTOUCHED
-        sight = visibility.sight_of(pod, wish.dialect, wish.containers) if isinstance(wish, _Wish) else {}
+        sight: dict[str, str] = {}
+        if isinstance(wish, _Wish) and not self._is_left_to_the_plugin(wish):
+            sight = {"": carrel.DEVICES, **visibility.sight_of(pod, wish.dialect, wish.containers)}
 
         def dressed(container: Mapping[str, Any]) -> Json:
-            if not sight:
-                return visibility.hidden(container)
-            return visibility.shown(container, sight.get(container.get("targetContainerName", ""), carrel.DEVICES))
+            annotation = sight.get(container.get("targetContainerName") or "")
+            return visibility.shown(container, annotation) if annotation else visibility.hidden(container)
 
         here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [

@@ -4,8 +4,10 @@ What is intended is written down first, in a record of its own (`protocols.hando
 where another stopped. From there it is one step at a time, and each step looks at the cluster anew:
 
     announced    the pod is told, and has until it is due; if it leaves by itself, nothing takes its place
-    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone. A pod that has a
-                 controller is replaced by that; the webhook takes the GPU off the replacement, and says so on it
+    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone, as it was in the end:
+                 it may have been resized, or lost a scheduling gate, since it was told. A pod that has a controller is
+                 replaced by that, before it is gone or afterwards, as a Job is set; the webhook takes the GPU off the
+                 replacement, and says so on it
     done         the successor exists: the record is deleted
 
 Exactly one successor: its name is that of the pod that went, so it cannot be created twice, and it says whom it
@@ -57,7 +59,8 @@ ASK_AGAIN = timedelta(seconds=10)
 LONGEST_GOODBYE_S = 300
 """What a pod may take between SIGTERM and its end. A pod says itself how long it needs: it could say a year."""
 REPLACED_WITHIN = timedelta(minutes=10)
-"""A controller that has not replaced its pod by then does not want to."""
+"""After the pod is gone. A controller that has not replaced it by then does not want to: a Job that was suspended, say.
+One that has failed several times waits up to six minutes before the next try."""
 
 
 class End(Enum):
@@ -140,6 +143,8 @@ class HandOvers:
             return await self._see_off(record, written, pod)
         if record.phase is Phase.ANNOUNCED:
             return await self._close(written, End.LEFT)  # before its time, and not because of us
+        if record.owner and self._is_replaced(record):
+            return await self._close(written, End.HANDED_OVER)
         if is_here:
             return LOOK_AGAIN
         if record.owner:
@@ -156,35 +161,46 @@ class HandOvers:
             left = record.due - self._now()
             if left > timedelta():
                 return left
-            ending = handover.write_record(replace(record, phase=Phase.ENDING), self._archive.namespace)
-            ending["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
-            await self._cluster.update(CONFIG_MAPS, ending)
-        return await self._end(record, pod)
+        # What is written down is what is ended: whoever ends it does so only as it is now.
+        owner = handover.controller_of(pod)
+        successor = None if owner else handover.successor_of(pod, record.why, record.decided)
+        ending = replace(record, phase=Phase.ENDING, owner=owner, successor=successor)
+        if ending != record:
+            await self._rewrite(written, ending)
+        return await self._end(ending, pod)
 
     async def _end(self, record: HandOver, pod: Json) -> timedelta:
         """Only as it was when we looked: a pod that finishes at this moment must not be run a second time.
 
-        A disruption budget may delay what is revoked from a controller's pods. When a booking ends was known before.
+        A controller's pod is evicted: so a Job can tell it from one that failed by itself (`podFailurePolicy`). A
+        disruption budget may delay that if its card is revoked. When a booking ends was known before.
         """
-        namespace, name = record.place
         asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
         grace = LONGEST_GOODBYE_S if asked > LONGEST_GOODBYE_S else None
         only_it = Deletion(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
         try:
-            if record.owner and record.why is Why.REVOKED:
-                await self._cluster.evict(namespace, name, how=Deletion(record.uid, grace_seconds=grace))
-            else:
-                await self._cluster.delete(PODS, name, namespace, how=only_it)
+            await self._ask_to_go(record, only_it)
         except (NotFound, Conflict):
             return timedelta()  # it has changed: look at it anew
         except Busy as busy:
-            if not record.owner:
+            if not record.owner or record.why is not Why.REVOKED:
                 raise
             why = f"a booked pod needs its card, but a disruption budget does not let it go: {busy.message}"
             await self._tell(About.the(pod), Note(HELD_UP, why, WARNING))
             return ASK_AGAIN
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
         return LOOK_AGAIN
+
+    async def _ask_to_go(self, record: HandOver, how: Deletion) -> None:
+        namespace, name = record.place
+        if record.owner:
+            try:
+                await self._cluster.evict(namespace, name, how=replace(how, resource_version=""))
+                return
+            except Busy:
+                if record.why is Why.REVOKED:
+                    raise
+        await self._cluster.delete(PODS, name, namespace, how=how)
 
     async def _tell_leaving(self, record: HandOver, pod: Json) -> None:
         """By an Event and, if it has time left, by an annotation that a hook in the pod can read."""
@@ -201,12 +217,18 @@ class HandOvers:
     # --- after it is gone --------------------------------------------------------------------------------------------
 
     async def _await_replacement(self, record: HandOver, written: Json) -> timedelta | End:
-        """The webhook writes on it whom it replaces; where there is no webhook, nobody does."""
-        namespace, _ = record.place
-        if any(_succeeds(pod.metadata.annotations, record) for pod in self._archive.pods_of(namespace)):
-            return await self._close(written, End.HANDED_OVER)
-        left = max(record.decided, record.due) + REPLACED_WITHIN - self._now()
+        """The time counts from when it was gone: until then a budget may have held it for hours, and a Job with
+        `podReplacementPolicy: Failed` does nothing before."""
+        if record.gone is None:
+            await self._rewrite(written, replace(record, gone=self._now()))
+            return ASK_AGAIN
+        left = record.gone + REPLACED_WITHIN - self._now()
         return min(left, ASK_AGAIN) if left > timedelta() else await self._close(written, End.UNWANTED)
+
+    def _is_replaced(self, record: HandOver) -> bool:
+        """The webhook writes on a replacement whom it replaces; where there is no webhook, nobody does."""
+        namespace, _ = record.place
+        return any(_succeeds(pod.metadata.annotations, record) for pod in self._archive.pods_of(namespace))
 
     async def _bring_back(self, record: HandOver, written: Json, occupant: Json) -> timedelta | End:
         if occupant:
@@ -230,6 +252,12 @@ class HandOvers:
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
         await self._tell(About.the(successor), handed_over_note(record))
         return await self._close(written, End.HANDED_OVER)
+
+    async def _rewrite(self, written: Json, record: HandOver) -> None:
+        """Raises `Conflict` if somebody else has written it meanwhile: then it is looked at anew."""
+        body = handover.write_record(record, self._archive.namespace)
+        body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
+        await self._cluster.update(CONFIG_MAPS, body)
 
     async def _close(self, written: Json, how: End) -> End:
         metadata = written["metadata"]

@@ -14,7 +14,7 @@ A member that comes when others are bound already joins them by itself.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carrel.core.gangs import GangPlan, plan_gang
 from carrel.core.placement import Placement, Waiting, held_placement
@@ -23,6 +23,7 @@ from carrel.core.requests import Gang, Request
 from carrel.core.shares import Holder
 from carrel.protocols import Malformed
 from carrel.protocols.asks import Ask
+from carrel.protocols.kubernetes.pods import gates_of
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hold import Cards
 from carrel.usecases.observe import Books, is_going
@@ -51,6 +52,8 @@ class Roll:
 
     waiting: Sequence[tuple[Holder, Request]]
     bound: int
+    gated: int = 0
+    """Members that exist, but that their scheduling gates hold back: they cannot come to bind, so they are not here."""
 
 
 @dataclass(slots=True)
@@ -189,13 +192,16 @@ class Musters:
     def _plan(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> GangPlan | Refusal:
         """For all that wait or, if that is too many, for as many as the gang needs, the oldest first."""
         heard = self._heard.setdefault(gang.name, _Heard(self._clock()))
-        question = (self._books.ledger.moment, tuple(roll.waiting), tuple(nodes), tuple(heard.nodes.items()))
+        here = (tuple(roll.waiting), roll.gated)
+        question = (self._books.ledger.moment, here, tuple(nodes), tuple(heard.nodes.items()))
         if heard.refused is not None and heard.refused[0] == question:
             return heard.refused[1]
         plan = self._plan_for(gang, roll.waiting, nodes)
         if isinstance(plan, Refusal) and len(roll.waiting) > gang.size:
             plan = self._plan_for(gang, roll.waiting[: gang.size], nodes)
         if isinstance(plan, Refusal):
+            if roll.gated and len(roll.waiting) < gang.size:
+                plan = replace(plan, reason=f"{plan.reason}, {roll.gated} held back by scheduling gates")
             heard.refused = (question, plan)
         return plan
 
@@ -296,7 +302,7 @@ class Roster:
 
     def __call__(self, gang: Gang) -> Roll:
         waiting: list[tuple[Holder, Request]] = []
-        bound = 0
+        bound = gated = 0
         pods = self._pods_of(gang.name.partition("/")[0])
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)):
             if is_going(pod):
@@ -309,7 +315,9 @@ class Roster:
                 continue
             if pod.spec.node_name:
                 bound += 1
+            elif gates_of(pod):
+                gated += 1
             else:
                 holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
                 waiting.append((holder, ask.request))
-        return Roll(waiting, bound)
+        return Roll(waiting, bound, gated)

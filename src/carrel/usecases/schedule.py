@@ -32,6 +32,7 @@ from carrel.ports.cluster import (
 )
 from carrel.protocols import Malformed, carrel, given, kai
 from carrel.protocols.asks import DEFAULT_TERMS, Ask, Terms
+from carrel.protocols.kubernetes.pods import gates_of
 from carrel.protocols.kubernetes.resources import PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.standing import tier_of
@@ -118,6 +119,8 @@ class Scheduling:
         ask = self.understand(pod)
         if ask is None or isinstance(ask, Refusal):
             return ask
+        if gates := gates_of(pod):
+            return _held_back(pod, gates)
         left = self._left_by_another_bind(ask, holder_of(pod))
         if left is not None:
             return left if isinstance(left, Refusal) else None
@@ -272,6 +275,11 @@ def stands_back(pod: Pod) -> bool:
 
 def holder_of(pod: Pod) -> Holder:
     return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+
+
+def _held_back(pod: Pod, gates: Sequence[str]) -> Refusal:
+    named = f"the scheduling gate {gates[0]}" if len(gates) == 1 else f"the scheduling gates {', '.join(gates)}"
+    return Refusal(f"{holder_of(pod)} is held back by {named}: no scheduler looks at it until whoever set that is done")
 
 
 def _only(node: str, nodes: Sequence[str], elsewhere: str) -> Filtered:

@@ -19,6 +19,7 @@ from carrel.protocols import Malformed
 from carrel.protocols.carrel import CardRecord
 from carrel.protocols.kubernetes import events
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
+from carrel.protocols.kubernetes.pods import gates_of
 from carrel.protocols.kubernetes.resources import EVENTS, PODS
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.kubernetes.time import instant
@@ -66,7 +67,9 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
 
 
 def is_waiting(pod: Pod) -> bool:
-    return not (pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in FINISHED)
+    """For a GPU. A pod with scheduling gates wants none yet: nobody goes for it, nobody stands back for it."""
+    is_over = pod.metadata.deletion_timestamp or pod.status.phase in FINISHED
+    return not (pod.spec.node_name or is_over or gates_of(pod))
 
 
 def was_put_aside(pod: Pod) -> bool:

@@ -264,21 +264,52 @@ def test_many_holders_are_named_up_to_three() -> None:
     )
 
 
-def test_whole_cards_are_dealt_out_to_the_containers_and_init_containers_reuse_them() -> None:
-    request = replace(
-        whole(3),
-        containers=(
-            ContainerNeed("prepare", 2, WHOLE, init=True),
-            ContainerNeed("left", 1, WHOLE),
-            ContainerNeed("right", 2, WHOLE),
+def an_init(name: str, cards: int) -> ContainerNeed:
+    return ContainerNeed(name, cards, WHOLE, init=True)
+
+
+def a_container(name: str, cards: int) -> ContainerNeed:
+    """Or a sidecar: it runs beside the others, too."""
+    return ContainerNeed(name, cards, WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("cards", "needs", "expected"),
+    [
+        pytest.param(
+            3,
+            [an_init("prepare", 2), a_container("left", 1), a_container("right", 2)],
+            {"prepare": [0, 1], "left": [0], "right": [1, 2]},
+            id="an init container sees what the others will have",
         ),
-    )
-    answer = place(a_ledger(a_node("n1", cards=3)), request, "n1")
+        pytest.param(
+            2,
+            [a_container("sidecar", 1), an_init("prepare", 1), a_container("main", 1)],
+            {"sidecar": [0], "prepare": [1], "main": [1]},
+            id="an init container does not see the card of a sidecar that runs already",
+        ),
+        pytest.param(
+            2,
+            [an_init("prepare", 2), a_container("sidecar", 1), a_container("main", 1)],
+            {"prepare": [0, 1], "sidecar": [0], "main": [1]},
+            id="it sees that of a sidecar which starts later",
+        ),
+        pytest.param(
+            3,
+            [an_init("first", 2), a_container("sidecar", 1), an_init("second", 2), a_container("main", 1)],
+            {"first": [0, 1], "sidecar": [0], "second": [1, 2], "main": [1]},
+            id="an init container is the greediest, beside a sidecar",
+        ),
+    ],
+)
+def test_whole_cards_are_dealt_out_to_the_containers(
+    cards: int, needs: list[ContainerNeed], expected: dict[str, list[int]]
+) -> None:
+    request = replace(whole(cards), containers=tuple(needs))
+    answer = place(a_ledger(a_node("n1", cards=cards)), request, "n1")
     assert isinstance(answer, Placement)
 
-    seen = {name: [gpu.index for gpu in gpus] for name, gpus in answer.by_container().items()}
-
-    assert seen == {"prepare": [0, 1], "left": [0], "right": [1, 2]}
+    assert {name: [gpu.index for gpu in gpus] for name, gpus in answer.by_container().items()} == expected
 
 
 def test_containers_that_share_a_card_see_the_same_one() -> None:

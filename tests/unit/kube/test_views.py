@@ -20,6 +20,26 @@ def test_absent_parts_are_empty() -> None:
     assert (pod.spec.node_name, pod.spec.containers, pod.status.phase) == ("", (), "")
 
 
+def test_what_todays_pods_say_is_read_as_far_as_it_matters() -> None:
+    spec = {
+        "schedulingGates": [{"name": "a.example/one"}, {"name": "b.example/two"}],
+        "initContainers": [{"name": "viewer", "restartPolicy": "Always"}],
+        "containers": [{"name": "main", "restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}],
+        "resources": {"limits": {"cpu": "1"}},
+        "ephemeralContainers": [{"name": "debug"}],
+        "volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}],
+    }
+    status = {
+        "nominatedNodeName": "n2",
+        "resize": "Deferred",
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": "1"}}],
+    }
+    pod = read(PODS, {"spec": spec, "status": status})
+    assert [gate.name for gate in pod.spec.scheduling_gates] == ["a.example/one", "b.example/two"]
+    assert [each.restart_policy for each in pod.spec.init_containers] == ["Always"]
+    assert pod.spec.node_name == "", "a nomination is none"
+
+
 def test_two_views_share_no_map() -> None:
     first, second = read(PODS, {}), read(PODS, {})
     assert first.metadata.labels is not second.metadata.labels

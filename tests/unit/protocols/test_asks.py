@@ -13,7 +13,7 @@ from carrel.core.requests import WHOLE, ContainerNeed, Gang, Memory, Portion, Re
 from carrel.protocols import Malformed
 from carrel.protocols.asks import Ask, Dialect, Terms, request_of
 from carrel.protocols.gpushare import Unit
-from tests.kit.objects import claim, init_container, pod
+from tests.kit.objects import claim, init_container, pod, pod_from
 
 SPELLINGS: dict[Dialect, dict[str, Any]] = {
     Dialect.NVIDIA: {"limits": [{"nvidia.com/gpu": "1"}]},
@@ -107,6 +107,54 @@ def test_whole_cards_are_summed_over_containers_and_init_containers_use_the_same
         ContainerNeed("c0", 1, WHOLE),
         ContainerNeed("c1", 2, WHOLE),
     )
+
+
+ONE, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
+
+
+@pytest.mark.parametrize(
+    ("init", "cards"),
+    [
+        pytest.param([init_container("s", ONE, "Always")], 2, id="a sidecar adds to the containers"),
+        pytest.param([init_container("i", TWO)], 2, id="an init container does not"),
+        pytest.param([init_container("i", ONE, "Never")], 1, id="nor one with a restart policy of its own"),
+        pytest.param(
+            [init_container("s", ONE, "Always"), init_container("i", TWO)], 3, id="an init container after a sidecar"
+        ),
+        pytest.param(
+            [init_container("i", TWO), init_container("s", ONE, "Always")], 2, id="an init container before a sidecar"
+        ),
+        pytest.param(
+            [init_container("s", ONE, "Always"), init_container("t", ONE, "Always"), init_container("i", ONE)],
+            3,
+            id="two sidecars",
+        ),
+    ],
+)
+def test_sidecars_count_as_kubernetes_counts_them(init: list[dict[str, Any]], cards: int) -> None:
+    """In k8s.io/component-helpers, `AggregateContainerRequests`."""
+    ask = request_of(pod(limits=[ONE], init=init), claims())
+    assert isinstance(ask, Ask)
+    assert ask.request.cards == cards
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"resources": {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": "1"}}},
+        {"ephemeralContainers": [{"name": "debug", "image": "tools", "targetContainerName": "c0"}]},
+        {"volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}]},
+        {"schedulingGates": [{"name": "example.com/quota"}]},
+        {"a field of tomorrow": [{"of": "which nobody has heard"}]},
+    ],
+    ids=["resources of the pod", "an ephemeral container", "an image volume", "a scheduling gate", "an unknown field"],
+)
+def test_what_else_todays_pods_say_changes_nothing_about_their_cards(said: dict[str, Any]) -> None:
+    manifest = {
+        "metadata": {"name": "train", "namespace": "lab"},
+        "spec": {"containers": [{"name": "c0", "resources": {"limits": TWO}}], **said},
+    }
+    assert request_of(pod_from(manifest), claims()) == Ask(Dialect.NVIDIA, Request(2, WHOLE))
 
 
 def test_requests_count_where_there_are_no_limits() -> None:

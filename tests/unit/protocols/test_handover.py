@@ -63,6 +63,7 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
         owner=st.sampled_from(["", "uid-of-a-job"]),
         successor=st.none() | st.dictionaries(st.text(), st.text() | st.integers(), max_size=3),
         user=st.sampled_from(["", "ada@lab.org"]),
+        gone=st.sampled_from([None, NOON]),
     )
 )
 def test_what_is_written_is_read(record: HandOver) -> None:
@@ -74,7 +75,15 @@ def test_what_is_written_is_read(record: HandOver) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"pod": ""}, {"why": "tired"}, {"phase": "later"}, {"due": "soon"}, {"decided": ""}, {"successor": "{"}],
+    [
+        {"pod": ""},
+        {"why": "tired"},
+        {"phase": "later"},
+        {"due": "soon"},
+        {"decided": ""},
+        {"successor": "{"},
+        {"gone": "away"},
+    ],
     ids=str,
 )
 def test_a_record_that_nobody_can_read_is_malformed(change: dict[str, str]) -> None:
@@ -196,6 +205,59 @@ def test_everything_about_the_gpu_is_taken_off_and_the_rest_stays() -> None:
             "volumes": [{"name": "data"}],
         },
     }
+
+
+TODAY = {
+    "resources": {"limits": {"cpu": "4", "memory": "8Gi"}, "requests": {"cpu": "2", "memory": "8Gi"}},
+    "volumes": [{"name": "model", "image": {"reference": "registry.example/model:1", "pullPolicy": "IfNotPresent"}}],
+    "schedulingGates": [{"name": "example.com/quota"}],
+    "resourceClaims": [{"name": "net", "resourceClaimName": "fast-net"}],
+    "hostUsers": False,
+    "a field of tomorrow": {"of": ["which nobody has heard"]},
+}
+
+
+@pytest.mark.parametrize("field", TODAY)
+def test_what_todays_pods_say_stays_as_it_is(field: str) -> None:
+    manifest = a_full_manifest()
+    manifest["spec"][field] = TODAY[field]
+
+    assert on_cpu(manifest, {})["spec"][field] == TODAY[field]
+
+
+def test_a_sidecar_loses_its_gpu_and_stays_a_sidecar() -> None:
+    probe = {"exec": {"command": ["true"]}}
+    sidecar = {
+        "name": "viewer",
+        "restartPolicy": "Always",
+        "startupProbe": probe,
+        "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
+        "resources": {"limits": LIMITS, "claims": [{"name": "net"}]},
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+    }
+    manifest = a_full_manifest()
+    manifest["spec"]["initContainers"] = [sidecar]
+
+    (bare,) = on_cpu(manifest, {})["spec"]["initContainers"]
+
+    assert bare == {
+        **sidecar,
+        "resources": {"limits": {"cpu": "2"}, "claims": [{"name": "net"}]},
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "stays"), [("n1", False), ("", True)], ids=["of a node that it has left", "written by its user"]
+)
+def test_the_zone_of_a_pod(node: str, stays: bool) -> None:
+    """Since 1.35 the API server copies it from the node when a pod is bound."""
+    manifest = a_full_manifest()
+    zone = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "north"}
+    manifest["metadata"]["labels"] = {"app": "train", **zone}
+    manifest["spec"]["nodeName"] = node
+
+    assert on_cpu(manifest, {})["metadata"]["labels"] == {"app": "train", **(zone if stays else {})}
 
 
 def test_the_manifest_that_it_was_made_from_is_not_changed() -> None:

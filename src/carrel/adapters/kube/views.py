@@ -113,8 +113,13 @@ class Toleration(View):
     effect: str = ""
 
 
+class SchedulingGate(View):
+    name: str = ""
+
+
 class PodSpec(View):
     node_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduler_name: str = ""
     service_account_name: str = ""
     priority_class_name: str = ""

@@ -35,7 +35,7 @@ from carrel.protocols.kubernetes.resources import (
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hand_over import how_lost
 from carrel.usecases.revoke import UNSCHEDULABLE
-from carrel.usecases.tell import SCHEDULED
+from carrel.usecases.tell import SCHEDULED, is_waiting
 from carrel.wiring import NAMESPACE, Carrel, desk_of, utc_now
 
 ROUND_S = 0.25
@@ -93,7 +93,7 @@ class Play:
                 await asyncio.sleep(ROUND_S)
 
     async def _schedule(self, scheduler: StandIn) -> None:
-        pods = [pod for pod in self.carrel.pods.store if not pod.spec.node_name and not pod.metadata.deletion_timestamp]
+        pods = [pod for pod in self.carrel.pods.store if is_waiting(pod)]
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         nodes = [node.metadata.name for node in self.carrel.nodes.store]
         waiting = {}

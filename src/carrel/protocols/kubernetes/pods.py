@@ -38,6 +38,11 @@ def annotation_field(key: str) -> str:
     return f"metadata.annotations['{key}']"
 
 
+def gates_of(pod: Pod) -> tuple[str, ...]:
+    """The scheduling gates that hold the pod back. They can only be removed, never added, when it has been made."""
+    return tuple(gate.name for gate in pod.spec.scheduling_gates)
+
+
 def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     """Summed as Kubernetes does: containers and sidecars together, or an init container beside the earlier sidecars."""
     if not _names(pod, resource):

@@ -70,7 +70,7 @@ class Container(Protocol):
     def name(self) -> str: ...
     @property
     def restart_policy(self) -> str:
-        """Only init containers have one of their own."""
+        """An init container with `Always` is a sidecar. On other containers it says nothing that matters here."""
 
     @property
     def resources(self) -> Resources: ...
@@ -118,9 +118,18 @@ class Toleration(Protocol):
     def effect(self) -> str: ...
 
 
+class SchedulingGate(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
 class PodSpec(Protocol):
     @property
     def node_name(self) -> str: ...
+    @property
+    def scheduling_gates(self) -> Sequence[SchedulingGate]:
+        """Until the last of them is removed, no scheduler looks at the pod."""
+
     @property
     def scheduler_name(self) -> str: ...
     @property
