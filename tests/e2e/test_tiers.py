@@ -152,7 +152,7 @@ def test_a_pod_of_a_controller_is_evicted_a_disruption_budget_is_heeded_and_the_
         lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
         replicas = {"metadata": {"name": "serve"}, "spec": {"selector": selector, "template": template}}
         lab.api.call("POST", f"/apis/apps/v1/namespaces/{ours}/replicasets", replicas)
-        budgets = f"/apis/policy/v1beta1/namespaces/{ours}/poddisruptionbudgets"
+        budgets = f"/apis/policy/v1/namespaces/{ours}/poddisruptionbudgets"
         lab.api.call("POST", budgets, budget)
         victim = eventually(lambda: [each for each in serving(ours) if each["status"]["phase"] == "Running"])[0]
         lab.run(ADA, ours, "other")

@@ -123,7 +123,7 @@ class Lab:
                 pass  # whatever else broke its watches is the test's business
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`, `labels={…}`, `owner={…}`."""
+        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
@@ -136,6 +136,7 @@ class Lab:
                 "terminationGracePeriodSeconds": spec.get("grace_seconds", 30),
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
+                "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
             },
         }
         return await self.client.create(PODS, body, "lab")

@@ -12,6 +12,7 @@ from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
 from carrel.usecases.expire import Expiry, Manners
 from carrel.usecases.hand_over import Archive, End, HandOvers
 from carrel.usecases.revoke import Court, Revoking
+from carrel.usecases.tell import is_waiting
 from carrel.wiring import NAMESPACE_OF
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
@@ -110,7 +111,7 @@ async def pods_of(lab: Lab) -> dict[str, Any]:
 async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
     """As kube-scheduler does with the extender: binds whoever fits, and says of the others that they do not."""
     for pod in sorted(replica.pods.store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
-        if pod.spec.node_name or pod.metadata.deletion_timestamp or pod.spec.scheduler_name != "gpu-scheduler":
+        if not is_waiting(pod) or pod.spec.scheduler_name != "gpu-scheduler":
             continue
         found = replica.scheduling.filter(pod, nodes)
         fitting = () if isinstance(found, Refusal) else found.fitting
@@ -140,6 +141,11 @@ async def end_deleted(lab: Lab) -> None:
                 await lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
             except NotFound:
                 pass
+
+
+async def open_gates(lab: Lab, name: str) -> Json:
+    """As whoever has set them does."""
+    return await lab.client.patch(PODS, name, MergePatch({"spec": {"schedulingGates": None}}), "lab")
 
 
 async def an_owner(lab: Lab) -> Json:

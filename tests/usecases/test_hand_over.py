@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.ports.cluster import ClusterError, Deletion, Json, Selection
+from carrel.ports.cluster import ClusterError, Deletion, Json, MergePatch, Selection
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from carrel.usecases.hand_over import End
 from tests.kit.gpus import a_node
@@ -197,6 +197,40 @@ async def test_a_victim_is_told_when_it_has_to_leave_and_has_until_then() -> Non
         assert terminator.ends == [End.HANDED_OVER]
 
 
+async def test_the_successor_is_the_pod_as_it_was_in_the_end_not_as_it_was_told() -> None:
+    """In the meantime somebody gave it another image, and a label. A pod that is resized in place changes like that."""
+    async with an_announced_end() as (lab, _, terminator, train):
+        updated = [{**train["spec"]["containers"][0], "image": "work:2"}]
+        changed = {"spec": {"containers": updated}, "metadata": {"labels": {"stage": "late"}}}
+        await lab.client.patch(PODS, "train", MergePatch(changed), "lab")
+
+        lab.clock.now += timedelta(minutes=10)
+        await settle(lab, terminator)
+
+        successor = await lab.client.get(PODS, "train", "lab")
+        assert successor["metadata"]["uid"] != train["metadata"]["uid"]
+        assert successor["spec"]["containers"][0]["image"] == "work:2"
+        assert successor["metadata"]["labels"] == {"stage": "late"}
+        assert terminator.ends == [End.HANDED_OVER]
+
+
+async def test_a_pod_that_its_controller_has_let_go_of_meanwhile_is_brought_back_by_us() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        train = await an_opportunist(lab, carrel, "train", owner=await an_owner(lab))
+        await a_booked_one_in_vain(lab, "urgent")
+        terminator = Terminator(carrel, grace_s=600)
+        await catch_up(lab, carrel)
+        await terminator.round()
+        await lab.client.patch(PODS, "train", MergePatch({"metadata": {"ownerReferences": None}}), "lab")
+
+        lab.clock.now += timedelta(minutes=10)
+        await settle(lab, terminator)
+
+        mark = json.loads((await lab.annotations("train"))["carrel.dev/handed-over"])
+        assert mark["from"] == train["metadata"]["uid"]
+        assert await records(lab) == []
+
+
 async def test_a_pod_that_its_user_deletes_before_it_has_to_leave_does_not_come_back() -> None:
     async with an_announced_end() as (lab, _, terminator, __):
         await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
@@ -275,23 +309,88 @@ async def test_a_pod_with_a_controller_is_evicted_and_its_replacement_is_the_con
         )
         assert "successor" not in record["data"]
 
-        mark = {"at": "2026-11-16T12:00:00Z", "why": "revoked", "from": pod["metadata"]["uid"]}
-        await lab.pod("rs-2", annotations={"carrel.dev/handed-over": json.dumps(mark)})
+        await replace_it(lab, pod)
         await settle(lab, terminator)
 
         assert await records(lab) == []
 
 
+async def replace_it(lab: Lab, pod: Json) -> None:
+    """As its controller does, and the webhook, which writes on the new pod whom it replaces."""
+    mark = {"at": "2026-11-16T12:00:00Z", "why": "revoked", "from": pod["metadata"]["uid"]}
+    await lab.pod("rs-2", annotations={"carrel.dev/handed-over": json.dumps(mark)})
+
+
 async def test_a_controller_that_does_not_replace_its_pod_is_not_waited_for_for_ever() -> None:
+    """A Job that was suspended at that moment, say."""
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
         _, terminator = await an_owned_victim(lab, carrel)
         await settle(lab, terminator)
 
-        lab.clock.now += timedelta(minutes=10)
+        lab.clock.now += timedelta(minutes=9, seconds=59)
+        await settle(lab, terminator)
+        assert await records(lab) != []
+
+        lab.clock.now += timedelta(seconds=1)
         await settle(lab, terminator)
 
         assert await records(lab) == []
         assert terminator.ends == [End.UNWANTED]
+
+
+async def test_a_job_that_replaces_its_pod_before_it_is_gone_is_done_with_at_once() -> None:
+    """As `podReplacementPolicy: TerminatingOrFailed` has it. Its next pod is none of the successors."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod, terminator = await an_owned_victim(lab, carrel)
+        await terminator.round()
+        assert (await pods_of(lab))["rs-1"].metadata.deletion_timestamp
+
+        await replace_it(lab, pod)
+        await catch_up(lab, carrel)
+        await terminator.round()
+
+        assert "rs-1" in await pods_of(lab), "it is still going"
+        assert await records(lab) == []
+        assert terminator.ends == [End.HANDED_OVER]
+
+
+async def test_a_pod_that_a_budget_held_for_hours_is_replaced_as_late_as_that() -> None:
+    """As `podReplacementPolicy: Failed` has it: the Job waits until the pod is gone, and then a while longer."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await forbid_evictions(lab)
+        pod, terminator = await an_owned_victim(lab, carrel)
+        await settle(lab, terminator)
+        lab.clock.now += timedelta(hours=3)
+        await lab.client.delete(BUDGETS, "all", "lab")
+        await settle(lab, terminator)
+        assert (await pods_of(lab)).keys() == {"urgent"}
+
+        lab.clock.now += timedelta(minutes=6)
+        await settle(lab, terminator)
+        assert await records(lab) != [], "the webhook must know the Job's next pod"
+
+        await replace_it(lab, pod)
+        await settle(lab, terminator)
+        assert await records(lab) == []
+        assert terminator.ends == [End.HANDED_OVER]
+
+
+@pytest.mark.parametrize("phase", ["announced", "ending"])
+async def test_a_pod_that_its_job_deletes_because_it_is_suspended(phase: str) -> None:
+    """Before its end it has left by itself. After that nobody can tell the one from the other."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_owned_victim(lab, carrel)
+        terminator = Terminator(carrel, grace_s=600 if phase == "announced" else 0)
+        await terminator.round()
+        await lab.client.delete(PODS, "rs-1", "lab", how=Deletion(grace_seconds=0))
+
+        await settle(lab, terminator)
+        assert terminator.ends == ([End.LEFT] if phase == "announced" else [])
+
+        lab.clock.now += timedelta(minutes=10)
+        await settle(lab, terminator)
+        assert await records(lab) == []
+        assert (await pods_of(lab)).keys() == {"urgent"}
 
 
 async def test_the_end_of_a_booking_waits_for_no_budget_and_its_replacement_is_awaited_also_when_it_comes_late() -> (
@@ -308,6 +407,24 @@ async def test_the_end_of_a_booking_waits_for_no_budget_and_its_replacement_is_a
 
         assert await pods_of(lab) == {}
         assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
+
+
+@pytest.mark.parametrize("why", ["revoked", "expired"])
+async def test_a_pod_of_a_controller_is_evicted_so_that_a_job_can_tell(why: str) -> None:
+    """Who is evicted gets the condition DisruptionTarget, which a Job's `podFailurePolicy` can let pass."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}
+        notes = over if why == "expired" else OPPORTUNISTIC
+        await an_opportunist(lab, carrel, "rs-1", owner=await an_owner(lab), annotations=notes)
+        if why == "revoked":
+            await a_booked_one_in_vain(lab, "urgent")
+        await catch_up(lab, carrel)
+
+        await Terminator(carrel).round()
+
+        writes = [each for each in carrel.transport.writes if "/pods/rs-1" in each]
+        assert writes[-1] == "POST /api/v1/namespaces/lab/pods/rs-1/eviction"
+        assert (await pods_of(lab))["rs-1"].metadata.deletion_timestamp
 
 
 async def forbid_evictions(lab: Lab) -> None:
