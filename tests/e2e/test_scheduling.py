@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
@@ -57,6 +59,11 @@ def run(cluster: CarrelCluster, namespace: str, manifest: dict[str, Any]) -> dic
 def all_run(cluster: CarrelCluster, namespace: str, count: int) -> bool:
     running = [each for each in cluster.pods(namespace).values() if each["status"]["phase"] == "Running"]
     return len(running) == count
+
+
+def say_why(cluster: CarrelCluster, namespace: str, name: str) -> str:
+    words = ["why", f"pod/{name}", "--namespace", namespace, "--kubeconfig", str(cluster.api.kubeconfig)]
+    return subprocess.check_output([sys.executable, "-m", "carrel", *words], text=True)
 
 
 def check_the_books(cluster: CarrelCluster, namespace: str) -> None:
@@ -144,6 +151,31 @@ def test_a_pod_without_a_booking_leaves_the_cards_that_a_booked_pod_waits_for(cl
 
         # kube-scheduler learns of neither: the controller wakes the pod.
         eventually(lambda: cluster.pods(ours)["greedy"]["status"]["phase"] == "Running", limit_s=120)
+        check_the_books(cluster, ours)
+
+
+def test_a_gang_waits_for_a_member_with_a_scheduling_gate_and_goes_on_when_that_is_open(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
+    cluster = cluster_of_carrel
+    with namespace(cluster.api) as ours:
+        together = {"gpu-fraction": "0.5", "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
+        gated = a_pod("gated", "n1,n2", together)
+        gated["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+        create(cluster.api, ours, gated)
+        create(cluster.api, ours, a_pod("ready", "n1,n2", together))
+
+        here = "1 of 2 are here, 1 held back by scheduling gates"
+        eventually(lambda: here in json.dumps(cluster.pods(ours)["ready"]["status"]))
+        why = say_why(cluster, ours, "gated")
+        assert why.startswith(f"{ours}/gated is held back by the scheduling gate example.com/quota")
+        assert not cluster.held()
+
+        # Who opens the gate may say more about where the pod goes, as Kueue does.
+        opened = {"spec": {"schedulingGates": None, "nodeSelector": {"kubernetes.io/hostname": "n2"}}}
+        cluster.api.call("PATCH", f"/api/v1/namespaces/{ours}/pods/gated", opened)
+        eventually(lambda: all_run(cluster, ours, 2), limit_s=120)
+        assert cluster.pods(ours)["gated"]["spec"]["nodeName"] == "n2"
         check_the_books(cluster, ours)
 
 

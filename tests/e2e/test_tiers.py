@@ -27,8 +27,10 @@ class Lab:
 
     def create(self, who: str, ours: str, name: str) -> None:
         """A pod for one card, as a person writes it: with no word about tiers, schedulers or environment."""
-        manifest = a_pod(name, {WHOLE: "1"})
-        del manifest["spec"]["schedulerName"]
+        self.make(who, ours, a_pod(name, {WHOLE: "1"}))
+
+    def make(self, who: str, ours: str, manifest: Json) -> None:
+        manifest["spec"].pop("schedulerName", None)
         status, answer = self.people[who].call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)
         assert status == 201, answer
 
@@ -38,8 +40,8 @@ class Lab:
         placed = wait_for_phase(self.api, ours, name, "Running")
         return placed, self.sees(ours, name)
 
-    def sees(self, ours: str, name: str) -> str:
-        return self.carrel.told(ours, name)["NVIDIA_VISIBLE_DEVICES"]
+    def sees(self, ours: str, name: str, container: str = "main") -> str:
+        return self.carrel.told(ours, name, container)["NVIDIA_VISIBLE_DEVICES"]
 
     def pod(self, ours: str, name: str) -> Json:
         return self.carrel.pods(ours)[name]
@@ -168,5 +170,109 @@ def test_a_pod_of_a_controller_is_evicted_a_disruption_budget_is_heeded_and_the_
         )
         assert victim["metadata"]["uid"] in replaced["metadata"]["annotations"]["carrel.dev/handed-over"]
         assert not replaced["spec"]["containers"][0]["resources"].get("limits")
+        records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
+        eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
+
+
+# --- what today's pods can say ---------------------------------------------------------------------------------------
+
+
+def a_helper(name: str, then: str = "", **more: Any) -> Json:
+    """An init container or, with `restartPolicy="Always"`, a sidecar; for one card."""
+    main: Json = a_pod(name, {WHOLE: "1"})["spec"]["containers"][0]
+    return {**main, "name": name, "command": ["sh", "-c", f"env | grep ^NVIDIA; echo told{then}"], **more}
+
+
+def test_a_sidecar_has_a_card_of_its_own_and_who_looks_into_the_pod_sees_no_other(lab: Lab) -> None:
+    sidecar = a_helper("viewer", "; sleep 3600", restartPolicy="Always")
+    manifest = a_pod("trains", {WHOLE: "1"}, initContainers=[a_helper("early"), sidecar, a_helper("late")])
+    with namespace(lab.api) as ours:
+        lab.make(ADA, ours, manifest)
+        placed = wait_for_phase(lab.api, ours, "trains", "Running")
+        seen = {name: lab.sees(ours, "trains", name) for name in ("early", "viewer", "late", "main")}
+
+        assert {seen["viewer"], seen["main"]} == {device["uuid"] for device in lab.carrel.devices()}
+        assert seen["late"] == seen["main"], "the sidecar runs already, with its own"
+        assert placed["metadata"]["annotations"]["carrel.dev/devices"] == f"{seen['viewer']},{seen['main']}"
+        uid = placed["metadata"]["uid"]
+        eventually(lambda: [device["inUseBy"] for device in lab.carrel.devices()] == [[uid], [uid]])
+        assert {device["health"] for device in lab.carrel.devices()} == {"Healthy"}
+
+        everything = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+        debug = {**a_helper("debug"), "targetContainerName": "viewer", "env": everything}
+        del debug["resources"]
+        joined = {"spec": {"ephemeralContainers": [debug, {**debug, "name": "free", "targetContainerName": None}]}}
+        path = f"/api/v1/namespaces/{ours}/pods/trains/ephemeralcontainers"
+        status, answer = lab.people[EVE].call("PATCH", path, joined)
+        assert status == 200, answer
+        assert lab.sees(ours, "trains", "debug") == seen["viewer"]
+        assert lab.sees(ours, "trains", "free") == placed["metadata"]["annotations"]["carrel.dev/devices"]
+
+
+def test_a_pod_goes_on_as_it_was_resized_with_its_image_volume_and_the_resources_of_the_pod(lab: Lab) -> None:
+    tools = {"name": "tools", "image": {"reference": "testbed/busybox:1", "pullPolicy": "Never"}}
+    whole_pod = {"limits": {"cpu": "1", "memory": "256Mi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
+    manifest = a_pod("train", {WHOLE: "1", "cpu": "100m"}, resources=whole_pod, volumes=[tools])
+    manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "tools", "mountPath": "/tools"}]
+    until = lab.service.until[ADA]
+    with namespace(lab.api) as ours:
+        pods = f"/api/v1/namespaces/{ours}/pods"
+        greedy = a_pod("greedy", resources={"limits": {WHOLE: "1"}})
+        status, answer = lab.people[ADA].call("POST", pods, greedy)
+        assert status == 422 and "spec.resources.limits" in answer["message"], "no GPU for a pod as a whole"
+
+        lab.make(ADA, ours, manifest)
+        placed = wait_for_phase(lab.api, ours, "train", "Running")
+        resized: Json = {"metadata": {"annotations": {"carrel.dev/tier": "golden"}}, "spec": {}}
+        for limits, expected in (({WHOLE: "2", "cpu": "100m"}, 422), ({WHOLE: "1", "cpu": "200m"}, 200)):
+            main = {**placed["spec"]["containers"][0], "resources": {"limits": limits, "requests": limits}}
+            resized["spec"]["containers"] = [main]
+            status, answer = lab.people[ADA].call("PATCH", f"{pods}/train/resize", resized)
+            assert status == expected, answer["message"]
+        assert lab.pod(ours, "train")["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
+
+        del lab.service.until[ADA]
+        try:
+            lab.set_end(ours, "train", now())
+            after = lab.successor(ours, of=placed)
+        finally:
+            lab.service.until[ADA] = until
+        assert after["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "200m"}
+        assert after["spec"]["resources"] == whole_pod
+        assert tools in after["spec"]["volumes"]
+
+
+def test_a_job_that_replaces_only_what_is_gone_goes_on_without_a_gpu_and_does_not_fail(lab: Lab) -> None:
+    sidecar = a_helper("viewer", "; sleep 3600", restartPolicy="Always")
+    spec = a_pod("job", initContainers=[sidecar])["spec"]
+    job = {
+        "metadata": {"name": "job"},
+        "spec": {
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
+            "template": {"spec": spec},
+        },
+    }
+
+    def running(ours: str, but: str = "") -> Json | None:
+        pods = [each for name, each in lab.carrel.pods(ours).items() if name.startswith("job-") and name != but]
+        return next((each for each in pods if each["status"]["phase"] == "Running"), None)
+
+    with namespace(lab.api) as ours:
+        lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
+        lab.api.call("POST", f"/apis/batch/v1/namespaces/{ours}/jobs", job)
+        first = eventually(lambda: running(ours), LIMIT_S)
+        assert first is not None
+        lab.run(ADA, ours, "other")
+        lab.create(ADA, ours, "booked")
+
+        second = eventually(lambda: running(ours, but=first["metadata"]["name"]), LIMIT_S)
+        assert second is not None
+        assert first["metadata"]["uid"] in second["metadata"]["annotations"]["carrel.dev/handed-over"]
+        assert not second["spec"]["initContainers"][0]["resources"].get("limits")
+        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
+        status = lab.api.call("GET", f"/apis/batch/v1/namespaces/{ours}/jobs/job")["status"]
+        assert not status.get("failed") and status["active"] == 1
         records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
         eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
