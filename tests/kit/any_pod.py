@@ -22,6 +22,11 @@ FORGED = (
     {"carrel.dev/devices": "GPU-0"},
     {"ALIYUN_COM_GPU_MEM_IDX": "0"},
 )
+TODAY: tuple[Json, ...] = (
+    {"schedulingGates": [{"name": "example.com/quota"}]},
+    {"resources": {"requests": {"cpu": "9999"}}},
+    {"volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}]},
+)
 
 
 def any_pod(random: Random) -> Json:
@@ -41,12 +46,20 @@ def any_pod(random: Random) -> Json:
         metadata["ownerReferences"] = [{**owner, "controller": True}]
     spec: Json = {"containers": [_container(random, f"c{i}") for i in range(random.randint(1, 3))]}
     if random.random() < 0.4:
-        spec["initContainers"] = [_container(random, f"i{i}") for i in range(random.randint(0, 2))]
+        spec["initContainers"] = [_init_container(random, f"i{i}") for i in range(random.randint(0, 2))]
+    for said in TODAY:
+        if random.random() < 0.1:
+            spec |= said
     if random.random() < 0.2:
         spec["schedulerName"] = random.choice(("gpu-scheduler", "kai-scheduler", "mine"))
     if random.random() < 0.1:
         spec["nodeSelector"] = {"nvidia.com/gpu.product": random.choice(("NVIDIA-RTX-A6000", "other"))}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _init_container(random: Random, name: str) -> Json:
+    """One in three is a sidecar."""
+    return {**_container(random, name), **({"restartPolicy": "Always"} if random.random() < 0.3 else {})}
 
 
 def _container(random: Random, name: str) -> Json:

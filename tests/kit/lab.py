@@ -123,7 +123,7 @@ class Lab:
                 pass  # whatever else broke its watches is the test's business
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"aliyun.com/gpu-mem": "8138"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
+        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []

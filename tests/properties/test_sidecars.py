@@ -57,7 +57,9 @@ def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the
     placement = place(a_ledger(a_node("n1", cards=request.cards)), request, "n1")
     assert isinstance(placement, Placement)
     cards = {name: {gpu.index for gpu in gpus} for name, gpus in placement.by_container().items()}
-    assert {need.container: need.cards for need in request.containers} == {name: len(own) for name, own in cards.items()}
+    assert {need.container: need.cards for need in request.containers} == {
+        name: len(own) for name, own in cards.items()
+    }
     running: set[int] = set()
     for need in request.containers:
         assert not running & cards[need.container], "it is another's, who runs"

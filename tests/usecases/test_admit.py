@@ -346,6 +346,36 @@ async def test_a_container_that_joins_a_running_pod_sees_what_it_looks_at_and_ot
     assert told.env("free")["NVIDIA_VISIBLE_DEVICES"] == "<carrel.dev/devices>"
 
 
+@pytest.mark.parametrize(
+    ("looks_at", "policy", "sees"),
+    [
+        pytest.param("a", Policy(), "<carrel.dev/devices>", id="a container with a card"),
+        pytest.param("b", Policy(), "void", id="a container without one"),
+        pytest.param("viewer", Policy(), "void", id="a sidecar without one"),
+        pytest.param("nobody", Policy(), "void", id="a container that does not exist"),
+        pytest.param("", Policy(), "<carrel.dev/devices>", id="the whole pod"),
+        pytest.param("a", Policy(coexist=True), "void", id="what NVIDIA's plugin gave nobody can say"),
+        pytest.param("", Policy(coexist=True), "void", id="nor for the whole pod"),
+    ],
+)
+async def test_a_container_that_joins_a_gpu_pod_cannot_name_its_cards(looks_at: str, policy: Policy, sees: str) -> None:
+    running = a_pod(
+        containers=[{"name": "a", "resources": {"limits": GPU}}, {"name": "b"}],
+        initContainers=[{"name": "viewer", "restartPolicy": "Always"}],
+    )
+    debug = {
+        "name": "debug",
+        "env": [{"name": name, "value": "all"} for name in DEVICES],
+        "targetContainerName": looks_at,
+    }
+    new = {**running, "spec": {**running["spec"], "ephemeralContainers": [debug]}}
+
+    told = await World(policy=policy).make(new, old=running, operation="UPDATE", subresource="ephemeralcontainers")
+
+    assert told.env("debug")["NVIDIA_VISIBLE_DEVICES"] == sees
+    assert "all" not in told.env("debug").values()
+
+
 async def test_where_cards_are_hidden_from_everybody_also_a_container_that_joins_later_sees_none() -> None:
     all_cards = {"name": "debug", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     running, later = a_pod(), {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
@@ -354,6 +384,67 @@ async def test_where_cards_are_hidden_from_everybody_also_a_container_that_joins
     hiding = World(policy=Policy(hides_from_everybody=True))
     assert (await hiding.make(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert (await World().make(new, old=running, **later)).patch == []
+
+
+# --- what today's pods can say ---------------------------------------------------------------------------------------
+
+SIDECAR = {"name": "viewer", "restartPolicy": "Always", "resources": {"limits": GPU}}
+QUOTA = {"schedulingGates": [{"name": "example.com/quota"}]}
+
+
+async def test_a_sidecar_with_a_card_sees_its_own() -> None:
+    prepare = {"name": "prepare", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    told = await World().make(a_pod(GPU, initContainers=[SIDECAR, prepare]))
+
+    assert told.env("viewer")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/viewer>"
+    assert told.env("main")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/main>"
+    assert told.env("prepare") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+async def test_a_sidecar_alone_with_a_card_is_the_only_one_that_sees_it() -> None:
+    told = await World().make(a_pod(initContainers=[SIDECAR]))
+
+    assert (told.env("viewer"), told.env("main")) == (DEVICES, {"NVIDIA_VISIBLE_DEVICES": "void"})
+
+
+async def test_a_sidecar_loses_its_card_too_when_none_is_free() -> None:
+    told = await full().make(a_pod(initContainers=[SIDECAR]))
+
+    assert not told.container("viewer")["resources"]["limits"]
+    assert told.env("viewer") == {"NVIDIA_VISIBLE_DEVICES": "none"}
+
+
+async def test_a_pod_with_scheduling_gates_keeps_its_gpu_when_none_is_free_as_it_is_not_to_run_now() -> None:
+    told = await full().make(a_pod(GPU, **QUOTA))
+
+    assert told.annotations["carrel.dev/tier"] == "opportunistic"
+    assert told.container()["resources"]["limits"] == GPU
+    assert told.object["spec"]["schedulingGates"] == QUOTA["schedulingGates"]
+
+
+@pytest.mark.parametrize("world", [World(), full(), booked()], ids=["a card is free", "none is", "it is booked"])
+async def test_what_todays_pods_say_passes_through_as_it_is(world: World) -> None:
+    said = {
+        "resources": {"limits": {"cpu": "4", "memory": "8Gi"}},
+        "volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}],
+        "resourceClaims": [{"name": "net", "resourceClaimName": "fast-net"}],
+        "a field of tomorrow": {"of": ["which nobody has heard"]},
+    }
+    told = await world.make(a_pod(GPU, **said))
+
+    assert told.allowed
+    assert {key: told.object["spec"][key] for key in said} == said
+
+
+@pytest.mark.parametrize("subresource", ["resize", "eviction", "scale"])
+async def test_what_becomes_of_a_gpu_pod_on_another_way_is_none_of_our_business(subresource: str) -> None:
+    running = a_pod(GPU, annotations={"carrel.dev/tier": "booked"})
+    resized = {**running, "spec": {**running["spec"], "containers": [{"name": "main", "resources": {"limits": GPU}}]}}
+    question = review(resized, old=running, operation="UPDATE", subresource=subresource)
+
+    for path in ("/mutate", "/validate"):
+        told = await World().ask(path, question)
+        assert told.allowed and told.patch == []
 
 
 # --- pods that are none of our business ------------------------------------------------------------------------------

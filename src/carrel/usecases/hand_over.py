@@ -4,8 +4,8 @@ What is intended is written down first, in a record of its own (`protocols.hando
 where another stopped. From there it is one step at a time, and each step looks at the cluster anew:
 
     announced    the pod is told, and has until it is due; if it leaves by itself, nothing takes its place
-    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone, as it was in the end:
-                 it may have been resized, or lost a scheduling gate, since it was told. A pod that has a controller is
+    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone, as it was then: it
+                 may have been resized, or lost a scheduling gate, since it was told. A pod that has a controller is
                  replaced by that, before it is gone or afterwards, as a Job is set; the webhook takes the GPU off the
                  replacement, and says so on it
     done         the successor exists: the record is deleted
