@@ -10,7 +10,7 @@ from carrel.adapters.kube.client import Client
 from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.kube.pace import Backoff
 from carrel.adapters.kube.reflector import Rhythm
-from carrel.adapters.memory import EmbeddedApi
+from carrel.adapters.memory import EmbeddedApi, Settings
 from carrel.adapters.memory.faults import Crashed
 from carrel.adapters.simulation.kubelets import Kubelets
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
@@ -164,7 +164,8 @@ class Lab:
 @contextlib.asynccontextmanager
 async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIterator[Lab]:
     """`in_real_time`: for processes of their own, which know no other time and would not believe an old heartbeat."""
-    lab = Lab(EmbeddedApi(), Clock(datetime.now(UTC) if in_real_time else NOON))
+    clock = Clock(datetime.now(UTC) if in_real_time else NOON)
+    lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
     for crd in crds():
         await lab.client.create(CRDS, crd)
     for name in (OURS, "lab"):

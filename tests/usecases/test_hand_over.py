@@ -315,10 +315,11 @@ async def test_a_pod_with_a_controller_is_evicted_and_its_replacement_is_the_con
         assert await records(lab) == []
 
 
-async def replace_it(lab: Lab, pod: Json) -> None:
+async def replace_it(lab: Lab, pod: Json, name: str = "rs-2") -> None:
     """As its controller does, and the webhook, which writes on the new pod whom it replaces."""
     mark = {"at": "2026-11-16T12:00:00Z", "why": "revoked", "from": pod["metadata"]["uid"]}
-    await lab.pod("rs-2", annotations={"carrel.dev/handed-over": json.dumps(mark)})
+    notes = {"carrel.dev/handed-over": json.dumps(mark)}
+    await lab.pod(name, annotations=notes, owner=pod["metadata"]["ownerReferences"][0])
 
 
 async def test_a_controller_that_does_not_replace_its_pod_is_not_waited_for_for_ever() -> None:
@@ -373,6 +374,50 @@ async def test_a_pod_that_a_budget_held_for_hours_is_replaced_as_late_as_that() 
         await settle(lab, terminator)
         assert await records(lab) == []
         assert terminator.ends == [End.HANDED_OVER]
+
+
+async def successions(lab: Lab) -> dict[str, str]:
+    """uid of a pod that lost its card → the name of its successor."""
+    notes = {name: pod.metadata.annotations.get("carrel.dev/handed-over") for name, pod in (await pods_of(lab)).items()}
+    return {json.loads(mark)["from"]: name for name, mark in notes.items() if mark}
+
+
+async def test_two_pods_of_one_job_at_once_have_two_successors_though_the_webhook_names_one_of_them_twice() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        owner = await an_owner(lab)
+        first, second = [await an_opportunist(lab, carrel, f"job-{number}", owner=owner) for number in range(2)]
+        for name in ("urgent-1", "urgent-2"):
+            await a_booked_one_in_vain(lab, name)
+        terminator = Terminator(carrel)
+        await settle(lab, terminator)
+        assert len(await records(lab)) == 2
+
+        for name in ("job-2", "job-3"):
+            await replace_it(lab, first, name)
+        await settle(lab, terminator)
+
+        assert await successions(lab) == {first["metadata"]["uid"]: "job-2", second["metadata"]["uid"]: "job-3"}
+        assert await records(lab) == []
+
+
+@pytest.mark.parametrize("whose", ["an older pod", "another controller's pod"])
+async def test_nobody_is_taken_for_a_successor_who_is_none(whose: str) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod, terminator = await an_owned_victim(lab, carrel)
+        stranger = {"metadata": {"uid": "somebody-else", "ownerReferences": pod["metadata"]["ownerReferences"]}}
+        if whose == "another controller's pod":
+            uid = (await pods_of(lab))["urgent"].metadata.uid  # somebody whom there is
+            another = {"apiVersion": "v1", "kind": "Pod", "name": "urgent", "uid": uid, "controller": True}
+            stranger["metadata"]["ownerReferences"] = [another]
+        for name in ("x", "y"):
+            await replace_it(lab, stranger, name)
+        if whose == "an older pod":
+            lab.clock.now += timedelta(seconds=1)
+
+        await settle(lab, terminator)
+
+        assert set(await successions(lab)) == {"somebody-else"}
+        assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
 
 
 @pytest.mark.parametrize("phase", ["announced", "ending"])

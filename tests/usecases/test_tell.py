@@ -1,6 +1,6 @@
 """People are told why their pod waits and which cards it got: once, also after crashes and by another leader."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -212,11 +212,11 @@ async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes
 
 
 async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
-    """What there is to tell once the pod is bound; the embedded API dates the Binding by the real clock."""
+    """What there is to tell once the pod is bound."""
     assert await carrel.bind(body, "n1") is None
     pod = await carrel.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
     leases = carrel.books.leases_of(pod.metadata.uid)
-    return assigned_note(pod, leases, datetime.now(UTC) + later)
+    return assigned_note(pod, leases, lab.clock.now + later)
 
 
 @pytest.mark.parametrize(

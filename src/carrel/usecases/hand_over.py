@@ -37,11 +37,11 @@ from carrel.ports.cluster import (
 )
 from carrel.protocols import Malformed, handover, maia
 from carrel.protocols.carrel import LEAVE_BY, TIER, USER
-from carrel.protocols.handover import HandOver, Phase, Why
+from carrel.protocols.handover import HandedOver, HandOver, Phase, Why
 from carrel.protocols.kubernetes.events import NORMAL, WARNING, Note
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.protocols.kubernetes.time import seconds
+from carrel.protocols.kubernetes.time import instant, seconds
 from carrel.usecases.announce import About, announce
 from carrel.usecases.observe import FINISHED
 
@@ -143,7 +143,7 @@ class HandOvers:
             return await self._see_off(record, written, pod)
         if record.phase is Phase.ANNOUNCED:
             return await self._close(written, End.LEFT)  # before its time, and not because of us
-        if record.owner and self._is_replaced(record):
+        if record.owner and await self._is_replaced(record):
             return await self._close(written, End.HANDED_OVER)
         if is_here:
             return LOOK_AGAIN
@@ -225,14 +225,37 @@ class HandOvers:
         left = record.gone + REPLACED_WITHIN - self._now()
         return min(left, ASK_AGAIN) if left > timedelta() else await self._close(written, End.UNWANTED)
 
-    def _is_replaced(self, record: HandOver) -> bool:
-        """The webhook writes on a replacement whom it replaces; where there is no webhook, nobody does."""
-        namespace, _ = record.place
-        return any(_succeeds(pod.metadata.annotations, record) for pod in self._archive.pods_of(namespace))
+    async def _is_replaced(self, record: HandOver) -> bool:
+        """The webhook writes on a replacement whom it replaces; where there is no webhook, nobody does.
+
+        It does not know the pods. Where several of one controller lose their cards at once, it may name the same one on
+        all that come instead: who is named twice gives one of them to this record.
+        """
+        pods = self._archive.pods_of(record.place[0])
+        by_age = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        named: set[str] = set()
+        spare: list[Pod] = []
+        for pod in by_age:
+            origin = _origin_of(pod.metadata.annotations)
+            if origin in named and _is_made_by(pod, record.owner, since=record.decided):
+                spare.append(pod)
+            named.add(origin)
+        return record.uid in named or (bool(spare) and await self._becomes_successor(spare[0], record))
+
+    async def _becomes_successor(self, pod: Pod, record: HandOver) -> bool:
+        """Only as we know it: another record may have got it meanwhile."""
+        as_seen = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+        notes = handover.write_handed_over(HandedOver(record.decided, record.why, record.uid))
+        try:
+            patch = MergePatch({"metadata": {**as_seen, "annotations": notes}})
+            await self._cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+        except (NotFound, Conflict):
+            return False
+        return True
 
     async def _bring_back(self, record: HandOver, written: Json, occupant: Json) -> timedelta | End:
         if occupant:
-            is_ours = _succeeds(occupant["metadata"].get("annotations", {}), record)
+            is_ours = _origin_of(occupant["metadata"].get("annotations", {})) == record.uid
             if is_ours:
                 await self._tell(About.the(occupant), handed_over_note(record))
             return await self._close(written, End.HANDED_OVER if is_ours else End.TAKEN)
@@ -330,9 +353,19 @@ def _is_deleted(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
-def _succeeds(annotations: Mapping[str, str], record: HandOver) -> bool:
+def _origin_of(annotations: Mapping[str, str]) -> str:
+    """uid of the pod that one with these annotations succeeds; empty if it succeeds none."""
     try:
-        mark = handover.handed_over(annotations, record.pod)
+        mark = handover.handed_over(annotations, "pod")
+    except Malformed:
+        return ""
+    return mark.origin if mark else ""
+
+
+def _is_made_by(pod: Pod, owner: str, since: datetime) -> bool:
+    is_its_own = any(each.controller and each.uid == owner for each in pod.metadata.owner_references)
+    try:
+        made = instant(pod.metadata.creation_timestamp, f"pod {pod.metadata.name}", "metadata.creationTimestamp")
     except Malformed:
         return False
-    return mark is not None and mark.origin == record.uid
+    return is_its_own and made >= since
