@@ -83,6 +83,9 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
         ]
         assert await records(lab) == []
         assert {"GPURevoked train", "HandedOverToCPU train"} <= set(await events(lab))
+        record = f"/api/v1/namespaces/carrel/configmaps/handover-{train['metadata']['uid']}"
+        touched = [write for write in carrel.transport.writes if record in write]
+        assert touched == [f"DELETE {record}"], "nothing has changed since it was written"
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
@@ -398,6 +401,19 @@ async def test_two_pods_of_one_job_at_once_have_two_successors_though_the_webhoo
 
         assert await successions(lab) == {first["metadata"]["uid"]: "job-2", second["metadata"]["uid"]: "job-3"}
         assert await records(lab) == []
+
+
+async def test_siblings_that_keep_their_gpu_are_nobodys_successors() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        pod, terminator = await an_owned_victim(lab, carrel)
+        await settle(lab, terminator)
+
+        for name in ("x", "y"):
+            await lab.pod(name, owner=pod["metadata"]["ownerReferences"][0])
+        await settle(lab, terminator)
+
+        assert await successions(lab) == {}
+        assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
 
 
 @pytest.mark.parametrize("whose", ["an older pod", "another controller's pod"])

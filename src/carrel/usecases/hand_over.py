@@ -236,7 +236,8 @@ class HandOvers:
         named: set[str] = set()
         spare: list[Pod] = []
         for pod in by_age:
-            origin = _origin_of(pod.metadata.annotations)
+            if not (origin := _origin_of(pod.metadata.annotations)):
+                continue
             if origin in named and _is_made_by(pod, record.owner, since=record.decided):
                 spare.append(pod)
             named.add(origin)
