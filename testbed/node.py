@@ -108,6 +108,7 @@ class Node:
             "cgroupRoot": self.namespace.cgroup,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
+            "failCgroupV1": False,
             # It looks again after this time, also when it was not ready at first: Ready in 2 s instead of 11.
             "nodeStatusUpdateFrequency": "1s",
             # The machine's disk may be fuller than a kubelet likes; that is not what is tested.

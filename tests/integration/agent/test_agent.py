@@ -97,7 +97,7 @@ async def test_memory_that_is_too_much_in_mib_is_not_offered_and_the_right_unit_
         assert "memoryUnit" not in status
         assert status["message"] == (
             "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet takes in one message; "
-            "give every door of the cluster --memory-unit 4MiB"
+            "give this agent --memory-resource node, or every door of the cluster --memory-unit 4MiB"
         )
         assert await running.kubelet.healthy(MEM) == []
         await eventually(lambda: running.agent.cards.is_registered)

@@ -22,6 +22,8 @@ def agent(settings: AgentSettings) -> None:
 
       carrel agent --node-name dgx-1 --mode coexist
 
+      carrel agent --node-name dgx-1 --memory-resource node
+
       carrel agent --node-name laptop --simulate cards.yaml
     """
     from carrel.doors.agent.running import run
