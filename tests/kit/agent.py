@@ -49,11 +49,15 @@ def write_cards(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def an_agent(
-    lab: Lab, transport: Any = None, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, **settings: Any
+    lab: Lab,
+    transport: Any = None,
+    cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
+    kubelet: StandInKubelet | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the kubelet has taken it; where memory
     is offered in another way, all is well."""
-    async with a_kubelet() as kubelet:
+    async with a_kubelet() if kubelet is None else contextlib.nullcontext(kubelet) as kubelet:
         file = kubelet.folder / "cards.yaml"
         write_cards(file, cards)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}

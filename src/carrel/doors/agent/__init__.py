@@ -4,8 +4,9 @@ If it is down, running pods go on and new ones wait: its last heartbeat grows ol
 """
 
 from carrel.doors.agent.settings import AgentSettings
+from carrel.settings import ClusterSettings
 
-__all__ = ["AgentSettings", "agent"]
+__all__ = ["AgentSettings", "agent", "withdraw"]
 
 
 def agent(settings: AgentSettings) -> None:
@@ -29,3 +30,20 @@ def agent(settings: AgentSettings) -> None:
     from carrel.doors.agent.running import run
 
     run(settings)
+
+
+def withdraw(settings: ClusterSettings) -> None:
+    """Take off the Nodes what agents wrote there: the last step before Carrel's own kinds are deleted.
+
+    Agents leave it when they end, because pods that run need it. Delete their DaemonSet first: an agent that still runs
+    puts everything back, and this command says so. Pods that run go on.
+
+    Examples:
+
+      carrel withdraw
+
+      carrel withdraw --context lab
+    """
+    from carrel.doors.agent.withdrawing import withdraw_all
+
+    withdraw_all(settings)
