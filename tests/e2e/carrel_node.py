@@ -1,6 +1,7 @@
 """A real kubelet with Carrel's agent beside it, on cards that a file describes, and the whole of Carrel around it."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,12 +43,19 @@ class CarrelNode(CarrelCluster):
 
     def start_agent(self, *more: str) -> Process:
         """With the rights of its ServiceAccount, and no more."""
-        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
-        kubeconfig = self.node.api.kubeconfig_of(AGENT, groups)
+        kubeconfig = self._kubeconfig()
         options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
         program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.cards)
         command = self.node.namespace.inside(*program, *options, *self.options, *more)
         return self.node.api.start("agent", command)
+
+    def withdraw(self) -> subprocess.CompletedProcess[str]:
+        command: list[str | Path] = [sys.executable, "-m", "carrel", "withdraw", "--kubeconfig", self._kubeconfig()]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def _kubeconfig(self) -> Path:
+        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
+        return self.node.api.kubeconfig_of(AGENT, groups)
 
     def kill_agent(self) -> None:
         self.agent.program.kill()

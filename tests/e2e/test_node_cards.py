@@ -262,3 +262,25 @@ def test_a_restarted_kubelet_and_a_killed_agent_change_nothing_for_pods_that_run
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
         _, told = carrel.run(ours, reading_its_cards(a_pod("new", {MEM: "508"})))
         assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+def test_what_the_node_shows_is_put_back_outlives_the_agent_and_is_withdrawn_by_name(carrel: CarrelNode) -> None:
+    """The last one: it ends the agent."""
+    with namespace(carrel.api) as ours:
+        carrel.run(ours, reading_its_cards(a_pod("stays", {MEM: "508"})))
+        path = f"/api/v1/nodes/{carrel.node.name}/status"
+        zero = {COUNT: "0"} if way(carrel) == "plugin" else {COUNT: "0", MEM: "0"}
+        carrel.api.call("PATCH", path, {"status": {"capacity": zero, "allocatable": zero}})
+        eventually(lambda: (carrel.allocatable(MEM), carrel.allocatable(COUNT)) == (2032, 2))
+        assert "agents of these nodes still run" in carrel.withdraw().stderr
+        eventually(lambda: carrel.allocatable(COUNT) == 2)
+
+        carrel.agent.stop()
+        assert carrel.allocatable(COUNT) == 2
+        outcome = carrel.withdraw()
+        assert (outcome.returncode, outcome.stdout) == (0, f"Withdrawn from {carrel.node.name}.\n"), outcome.stderr
+
+        capacity = carrel.api.call("GET", f"/api/v1/nodes/{carrel.node.name}")["status"]["capacity"]
+        assert COUNT not in capacity and (MEM in capacity) is (way(carrel) == "plugin")
+        carrel.node.restart_kubelet()
+        assert carrel.pods(ours)["stays"]["status"]["phase"] == "Running"

@@ -1,4 +1,5 @@
-"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet.
+"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet. `carrel withdraw`:
+what agents wrote on the Nodes is taken off.
 
 If it is down, running pods go on and new ones wait: its last heartbeat grows old, and nobody is sent there.
 """
