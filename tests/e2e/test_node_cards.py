@@ -167,7 +167,7 @@ def test_a_container_with_another_card_than_promised_is_told_of_and_the_card_is_
         path = f"/api/v1/namespaces/{ours}/pods/a"
         carrel.api.call("PATCH", path, {"metadata": {"annotations": {"carrel.dev/devices": second}}})
 
-        words = f"{ours}/a holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {second}"
+        words = f"{ours}/a holds aliyun.com/gpu-mem, is promised {first} only, and can see {second}"
         reasons = [None, words]
         if way(carrel) == "plugin":
             words = (

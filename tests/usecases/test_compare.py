@@ -246,6 +246,17 @@ async def test_cards_that_a_holder_of_memory_sees_and_is_not_promised_are_set_as
         assert events[0].message.startswith(f"{said}; delete the pod")
 
 
+async def test_who_takes_a_forged_annotation_off_again_hides_nothing() -> None:
+    async with a_lab([]) as lab:
+        forged = await a_pod(lab, "a", "GPU-n1-1", [READS], forged=True)
+        comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
+        await comparison.compare([forged], (), INVENTORY, ON_NODE)
+        off = MergePatch({"metadata": {"annotations": {"carrel.dev/devices": None}}})
+        await lab.client.patch(PODS, "a", off, "lab")
+        bare = list((await lab.client.list(PODS, EVERYTHING)).items)
+        assert set((await comparison.compare(bare, (), INVENTORY, ON_NODE)).set_aside()) == {"GPU-n1-1"}
+
+
 async def test_where_a_plugin_is_asked_nobody_looks_at_manifests() -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "", [literal("all")], forged=True)

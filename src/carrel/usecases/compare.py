@@ -113,7 +113,7 @@ class Comparison:
         self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, cards
 
     async def compare(
-        self, pods: Iterable[Pod], handed_over: Sequence[HandedOver], inventory: Inventory, how: "HowOffered"
+        self, pods: Iterable[Pod], handed_over: Sequence[HandedOver], inventory: Inventory, how: HowOffered
     ) -> Findings:
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
         self._unsure = ""
@@ -140,24 +140,28 @@ class Comparison:
             is_running = pod.status.phase == "Running" and not how.kubelet_chooses
             if is_running and await self._is_promised(pod, named, inventory):
                 uses.setdefault(pod.metadata.uid, set()).update(named)
-            if how.on_node and (sees := await self._unpromised(pod, named, inventory)) is not None:
+            if how.on_node and (sees := await self._unpromised(pod, inventory)) is not None:
                 mismatches.append(sees)
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         self._told &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
         return Findings(in_use, tuple(mismatches), self._unsure)
 
-    async def _unpromised(self, pod: Pod, named: frozenset[str], inventory: Inventory) -> Unpromised | None:
+    async def _unpromised(self, pod: Pod, inventory: Inventory) -> Unpromised | None:
         asking = _asking(pod)
         manifest = await self._manifest(pod) if asking else None
         if manifest is None:
             return None  # it holds no memory; or it is not known, and the next round asks again
-        promised = named if await self._is_promised(pod, named, inventory) else frozenset[str]()
-        # The annotations as they are now: somebody may have changed them after we read the manifest.
-        current = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
-        seen = (cards_seen(current, container, inventory.gpus) for container in asking)
-        others = frozenset[str]().union(*seen) - promised
-        return Unpromised(pod, others, promised) if others else None
+        # As it was when we first saw it, and as it is now: who changes an annotation hides nothing.
+        changed = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
+        seen = {
+            card
+            for container in asking
+            for version in (manifest, changed)
+            for card in cards_seen(version, container, inventory.gpus)
+        }
+        promised = {card for card in sorted(seen) if await self._is_promised(pod, frozenset({card}), inventory)}
+        return Unpromised(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
     async def tell(self, mismatches: Iterable[Finding]) -> None:
         """By an Event on the pod, once. Raises `ClusterError`."""

@@ -101,7 +101,7 @@ class MemoryOffer:
             holders = len(_holders(seen.pods)) if seen.pods is not None else 0
             parts.append(
                 f"{GPU_MEM} is offered in the way '{self.way.value}', and will be in the way "
-                f"'{self._decision.later.value}' as soon as no pod of this node holds any: {holders} do"
+                f"'{self._decision.later.value}' as soon as no pod of this node holds any (pods that do: {holders})"
             )
         return "; ".join(parts)
 

@@ -350,7 +350,7 @@ async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_
 
             words = (
                 "aliyun.com/gpu-mem is offered in the way 'node', and will be in the way 'plugin' as soon as no pod of "
-                "this node holds any: 1 do"
+                "this node holds any (pods that do: 1)"
             )
             await becomes(said, ("node", words))
             assert await shown(lab)() != [None, None]
