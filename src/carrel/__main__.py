@@ -4,7 +4,7 @@ import typer
 
 from carrel import __version__
 from carrel.doors import cli
-from carrel.doors.agent import AgentSettings, agent
+from carrel.doors.agent import AgentSettings, agent, withdraw
 from carrel.doors.api import api
 from carrel.doors.booking import BookingSettings, booking
 from carrel.doors.cli import bookings
@@ -13,7 +13,7 @@ from carrel.doors.demo import demo
 from carrel.doors.extender import ExtenderSettings, extender
 from carrel.doors.reservation import ReservationSettings, reservation
 from carrel.doors.webhook import WebhookSettings, webhook
-from carrel.settings import command
+from carrel.settings import ClusterSettings, command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,6 +28,7 @@ app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
 app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
+app.command()(command(ClusterSettings, withdraw))
 app.command()(command(ReservationSettings, reservation))
 app.command()(command(bookings.LoginSettings, bookings.login))
 app.command()(command(bookings.FreeSettings, bookings.free))

@@ -1,6 +1,7 @@
 """A real kubelet with Carrel's agent beside it, on cards that a file describes, and the whole of Carrel around it."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from carrel.manifests import crds, rbac
+from carrel.protocols import visibility
 from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
@@ -24,12 +26,14 @@ AGENT = "system:serviceaccount:carrel:carrel-agent"
 
 
 class CarrelNode(CarrelCluster):
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, cards: Sequence[Mapping[str, Any]], *options: str) -> None:
+        """`options` of the agent."""
         self.node = node
+        self.options = options
         self.cards = node.api.run.data / "cards.yaml"
-        self.simulate(TWO_CARDS)
+        self.simulate(cards)
         self.agent = self.start_agent()
-        eventually(lambda: self.allocatable(MEM) == 32552)
+        eventually(lambda: self.allocatable(MEM) > 0)
         super().__init__(node.api)
 
     def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
@@ -39,20 +43,27 @@ class CarrelNode(CarrelCluster):
 
     def start_agent(self, *more: str) -> Process:
         """With the rights of its ServiceAccount, and no more."""
-        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
-        kubeconfig = self.node.api.kubeconfig_of(AGENT, groups)
+        kubeconfig = self._kubeconfig()
         options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
         program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.cards)
-        command = self.node.namespace.inside(*program, *options, *more)
+        command = self.node.namespace.inside(*program, *options, *self.options, *more)
         return self.node.api.start("agent", command)
+
+    def withdraw(self) -> subprocess.CompletedProcess[str]:
+        command: list[str | Path] = [sys.executable, "-m", "carrel", "withdraw", "--kubeconfig", self._kubeconfig()]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def _kubeconfig(self) -> Path:
+        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
+        return self.node.api.kubeconfig_of(AGENT, groups)
 
     def kill_agent(self) -> None:
         self.agent.program.kill()
         self.agent.program.wait()
 
-    def registrations(self) -> int:
-        """How often the kubelet has taken the plugin for memory."""
-        return self.agent.log.read_text().count(f"plugin_registered resource={MEM}")
+    def registrations(self, resource: str) -> int:
+        """How often the kubelet has taken the agent's plugin."""
+        return self.agent.log.read_text().count(f"plugin_registered resource={resource}")
 
     # --- what is seen ------------------------------------------------------------------------------------------------
 
@@ -95,15 +106,16 @@ def a_pod(
 
 def reading_its_cards(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
-    source = {"fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/devices']"}}
-    for container in manifest["spec"]["containers"]:
-        names = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-        container["env"] = [{"name": name, "valueFrom": source} for name in names]
+    containers = manifest["spec"]["containers"]
+    units = [int(each["resources"].get("limits", {}).get(MEM, "0")) for each in containers]
+    manifest["spec"]["containers"] = [
+        visibility.shown(each, "carrel.dev/devices", amount) for each, amount in zip(containers, units, strict=True)
+    ]
     return manifest
 
 
 @contextmanager
-def carrel_node(name: str) -> Iterator[CarrelNode]:
+def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, *options: str) -> Iterator[CarrelNode]:
     with shown_run(name) as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
@@ -112,4 +124,4 @@ def carrel_node(name: str) -> Iterator[CarrelNode]:
         rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         node.api.wait_for_namespace("default")
-        yield CarrelNode(node)
+        yield CarrelNode(node, cards, *options)

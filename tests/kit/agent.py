@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from carrel.adapters.kube import Client
-from carrel.adapters.kubelet import KubeletPodResources
+from carrel.adapters.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.adapters.simulation.machine import SimulatedMachine
 from carrel.doors.agent.rounds import Agent, Premises
-from carrel.doors.agent.settings import AgentSettings
+from carrel.doors.agent.settings import AgentSettings, MemoryResource
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
@@ -49,18 +49,28 @@ def write_cards(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def an_agent(
-    lab: Lab, transport: Any = None, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, **settings: Any
+    lab: Lab,
+    transport: Any = None,
+    cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
+    kubelet: StandInKubelet | None = None,
+    **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
-    """Of the node n1. When the block begins the kubelet has taken its plugin."""
-    async with a_kubelet() as kubelet:
+    """Of the node n1, by default with a plugin for memory. When the block begins the kubelet has taken it; where memory
+    is offered in another way, all is well."""
+    async with a_kubelet() if kubelet is None else contextlib.nullcontext(kubelet) as kubelet:
         file = kubelet.folder / "cards.yaml"
         write_cards(file, cards)
+        settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
-        premises = Premises(SimulatedMachine(file, "n1"), KubeletPodResources(kubelet.pod_resources))
+        books, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
+        premises = Premises(SimulatedMachine(file, "n1"), books, memory)
         agent = Agent(Client(transport or lab.api), given, premises, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
-            await eventually(lambda: agent.memory.is_registered, "the plugin's registration")
+            is_plugins = given.memory_resource is MemoryResource.PLUGIN
+            await eventually(
+                lambda: agent.memory.is_registered if is_plugins else not agent.trouble(), "its first round"
+            )
             yield RunningAgent(lab, kubelet, agent, file)
         finally:
             running.cancel()

@@ -322,6 +322,40 @@ async def test_what_a_user_wrote_is_replaced(written: list[Json]) -> None:
     assert told.container()["env"][-1] == mine, "it may refer to the others, so it comes after them"
 
 
+MEMORY = {
+    "ALIYUN_COM_GPU_MEM_IDX": "<ALIYUN_COM_GPU_MEM_IDX>",
+    "ALIYUN_COM_GPU_MEM_DEV": "<ALIYUN_COM_GPU_MEM_DEV>",
+    "ALIYUN_COM_GPU_MEM_POD": "<ALIYUN_COM_GPU_MEM_POD>",
+    "CGPU_DISABLE": "<carrel.dev/cgpu-disable>",
+}
+
+
+async def test_each_container_is_told_its_part_of_the_memory_as_gpushares_plugin_does() -> None:
+    limits = {"a": {"aliyun.com/gpu-mem": "4000"}, "b": {"aliyun.com/gpu-mem": "6000"}, "log": {}}
+    containers = [{"name": name, "resources": {"limits": each}} for name, each in limits.items()]
+    warms_up = {"name": "warms-up", "resources": {"limits": {"aliyun.com/gpu-mem": "8000"}}}
+
+    told = await World().make(a_pod(containers=containers, initContainers=[warms_up]))
+
+    for name, units in (("a", "4000"), ("b", "6000"), ("warms-up", "8000")):
+        assert told.env(name) == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": units}
+    assert told.env("log") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+async def test_who_wrote_himself_a_part_is_told_his_own_and_isolation_is_his_to_choose() -> None:
+    written = [{"name": "ALIYUN_COM_GPU_MEM_IDX", "value": "7"}, {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "1"}]
+    mine = [{"name": "CGPU_DISABLE", "value": "true"}, {"name": "MINE", "value": "$(ALIYUN_COM_GPU_MEM_CONTAINER)"}]
+    limits = {"limits": {"aliyun.com/gpu-mem": "8138"}}
+    container = {"name": "main", "resources": limits, "env": [*written, *mine]}
+
+    told = await World().make(a_pod(containers=[container]))
+
+    own = {"CGPU_DISABLE": "true", "MINE": "$(ALIYUN_COM_GPU_MEM_CONTAINER)"}
+    assert told.env() == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": "8138", **own}
+    assert told.container()["env"][-2:] == mine
+    assert (await World().make(told.object)).object == told.object, "who asks again gets the same"
+
+
 async def test_beside_nvidias_plugin_its_own_word_stands() -> None:
     world = World(policy=Policy(coexist=True))
     container = {"name": "main", "resources": {"limits": GPU}, "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -33,6 +34,7 @@ async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dial
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
             "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1794830400000000000",
             "carrel.dev/devices": "GPU-n1-0",
+            "carrel.dev/cgpu-disable": "false",
         }
         assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: 8138}}
 
@@ -83,6 +85,14 @@ async def test_every_dialect_is_told_its_cards(
             uid = pod["metadata"]["uid"]
             assert await lab.held() == {lease: {uid: memory} for lease, memory in held.items()}
             assert await lab.bound() == {uid: "n1"}
+
+
+@pytest.mark.parametrize(("label", "told"), [("true", "true"), ("yes", "false"), ("", "false")])
+async def test_a_pod_is_told_whether_its_node_keeps_memory_apart(label: str, told: str) -> None:
+    node = replace(a_node("n1"), labels={"cgpu.disable.isolation": label})
+    async with a_lab([node]) as lab, lab.replica() as carrel:
+        assert await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
+        assert (await lab.annotations("train"))["carrel.dev/cgpu-disable"] == told
 
 
 async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:

@@ -110,7 +110,7 @@ def test_a_promise_is_withdrawn_only_by_whom_it_was_made() -> None:
 
 def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_says_why() -> None:
     node = a_node("n1")
-    body = gpuclaim.node_status(node, {}, NOW, memory_unit="4MiB")
+    body = gpuclaim.node_status(node, {}, NOW, gpuclaim.Remarks(memory_unit="4MiB"))
     books = Books(lambda _: None, Unit.MIB)
     books.see_node_status(None, msgspec.convert(body, views.GpuNodeStatus))
     agreeing = Books(lambda _: None, Unit.MIB_4)

@@ -6,12 +6,12 @@ import pytest
 
 from carrel.adapters.kube import Client
 from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import EVERYTHING, Forbidden, MergePatch
+from carrel.ports.cluster import EVERYTHING, Deletion, Forbidden, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.kubelet import Inventory
 from carrel.protocols.kubernetes.resources import EVENTS, LEASES, PODS
 from carrel.protocols.kubernetes.shapes import Pod
-from carrel.usecases.compare import Comparison, Findings, reads_its_cards
+from carrel.usecases.compare import Comparison, Findings, HowOffered, reads_its_cards
 from carrel.usecases.promises import Promises
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -20,6 +20,7 @@ MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
 INVENTORY = Inventory(a_node("n1").gpus)
 OF_CARD_0 = tuple(device.id for device in INVENTORY.memory_devices()[:8138])
 OWN_CARDS = "metadata.annotations['carrel.dev/devices']"
+BY_PLUGIN, ON_NODE = HowOffered(), HowOffered(on_node=True)
 READS = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": OWN_CARDS}}}
 
 
@@ -43,9 +44,9 @@ async def a_lease(lab: Lab, gpu: str, uid: str, index: str = "", **more: str) ->
     await lab.client.create(LEASES, lease, "carrel")
 
 
-async def compare(lab: Lab, pods: list[Pod], *rows: HandedOver, kubelet_chooses: bool = False) -> Findings:
+async def compare(lab: Lab, pods: list[Pod], *rows: HandedOver, how: HowOffered = BY_PLUGIN) -> Findings:
     comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
-    findings = await comparison.compare(pods, rows, INVENTORY, kubelet_chooses=kubelet_chooses)
+    findings = await comparison.compare(pods, rows, INVENTORY, how)
     for _ in range(2):
         await comparison.tell(findings.mismatches)
     return findings
@@ -113,7 +114,7 @@ async def test_a_pod_that_says_it_has_a_card_does_not_count_as_its_user() -> Non
             await lab.client.patch(PODS, pod.metadata.name, status, "lab", subresource="status")
         running = list((await lab.client.list(PODS, EVERYTHING)).items)
         findings = await compare(lab, running)
-        beside_nvidias_plugin = await compare(lab, running, kubelet_chooses=True)
+        beside_nvidias_plugin = await compare(lab, running, how=HowOffered(kubelet_chooses=True))
 
     assert findings.in_use_by == {"GPU-n1-0": [pods[0].metadata.uid], "GPU-n1-1": []}
     assert beside_nvidias_plugin.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": []}, "only what the kubelet gave counts"
@@ -158,7 +159,7 @@ async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
         pod = await a_pod(lab, "a", "GPU-n1-0")
         comparison = Comparison(lab.client, Promises(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
         row = HandedOver("lab", "a", "main", MEM, OF_CARD_0)
-        findings = await comparison.compare([pod], [row], INVENTORY, kubelet_chooses=False)
+        findings = await comparison.compare([pod], [row], INVENTORY, BY_PLUGIN)
 
     assert findings.mismatches == ()
     assert "carrel-agent cannot list them" in findings.unsure
@@ -168,7 +169,7 @@ async def test_where_the_kubelet_chooses_it_cannot_choose_wrong() -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "")
         row = HandedOver("lab", "a", "main", WHOLE, ("GPU-n1-1",))
-        findings = await compare(lab, [pod], row, kubelet_chooses=True)
+        findings = await compare(lab, [pod], row, how=HowOffered(kubelet_chooses=True))
 
     assert findings.mismatches == ()
     assert findings.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": [pod.metadata.uid]}
@@ -198,3 +199,83 @@ async def test_a_pod_that_nobody_knows_is_nobodys_mismatch() -> None:
 )
 def test_whether_a_container_reads_its_cards(container: str, env: list[dict[str, Any]] | None, reads: bool) -> None:
     assert reads_its_cards({"spec": {"containers": [{"name": "main", "env": env}]}}, container) is reads
+
+
+# --- where memory is a number on the Node, and nobody asks who gets it -----------------------------------------------
+
+BOTH = {"GPU-n1-0", "GPU-n1-1"}
+
+
+def literal(value: str) -> dict[str, Any]:
+    return {"name": "NVIDIA_VISIBLE_DEVICES", "value": value}
+
+
+@pytest.mark.parametrize(
+    ("promised", "forged", "env", "aside"),
+    [
+        pytest.param("GPU-n1-0", False, [READS], set(), id="promised, and it reads what it was promised"),
+        pytest.param("GPU-n1-0", False, [literal("0")], set(), id="promised, and it names just that card"),
+        pytest.param("GPU-n1-0", False, [], {"GPU-n1-1"}, id="promised, but its image may show it all cards"),
+        pytest.param("GPU-n1-0", False, [literal("all")], {"GPU-n1-1"}, id="promised one, and it takes all"),
+        pytest.param("GPU-n1-0", True, [READS], {"GPU-n1-0"}, id="it wrote itself a promise"),
+        pytest.param("", True, [READS], set(), id="it was told of no card, and sees none"),
+        pytest.param("", True, [literal("GPU-n1-1")], {"GPU-n1-1"}, id="it names a card by its UUID"),
+        pytest.param("", True, [literal("1, 0")], BOTH, id="it names cards by their indices"),
+        pytest.param("", True, [literal("void")], set(), id="it wants no card"),
+        pytest.param("", True, [literal("GPU-of-another-node")], set(), id="a card that the node does not have"),
+        pytest.param("", True, [literal("MIG-1/2")], BOTH, id="a word that only the runtime knows"),
+        pytest.param("", True, [literal("void"), literal("all")], BOTH, id="the last of two counts"),
+        pytest.param("", True, [literal("$(OTHER)")], BOTH, id="a value made of others"),
+        pytest.param("", True, [], BOTH, id="nobody knows what its image says"),
+    ],
+)
+async def test_cards_that_a_holder_of_memory_sees_and_is_not_promised_are_set_aside(
+    promised: str, forged: bool, env: list[dict[str, Any]], aside: set[str]
+) -> None:
+    async with a_lab([]) as lab:
+        pod = await a_pod(lab, "a", promised, env, forged=forged)
+        findings = await compare(lab, [pod], how=ON_NODE)
+        events = (await lab.client.list(EVENTS, EVERYTHING)).items
+
+    assert set(findings.set_aside()) == aside
+    assert [event.reason for event in events] == (["GPUNotPromised"] if aside else [])
+    if aside:
+        had = "is promised GPU-n1-0 only" if promised and not forged else "is promised no card by any Lease"
+        said = f"lab/a holds aliyun.com/gpu-mem, {had}, and can see {', '.join(sorted(aside))}"
+        assert set(findings.set_aside().values()) == {said}
+        assert events[0].message.startswith(f"{said}; delete the pod")
+
+
+async def test_who_takes_a_forged_annotation_off_again_hides_nothing() -> None:
+    async with a_lab([]) as lab:
+        forged = await a_pod(lab, "a", "GPU-n1-1", [READS], forged=True)
+        comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
+        await comparison.compare([forged], (), INVENTORY, ON_NODE)
+        off = MergePatch({"metadata": {"annotations": {"carrel.dev/devices": None}}})
+        await lab.client.patch(PODS, "a", off, "lab")
+        bare = list((await lab.client.list(PODS, EVERYTHING)).items)
+        assert set((await comparison.compare(bare, (), INVENTORY, ON_NODE)).set_aside()) == {"GPU-n1-1"}
+
+
+async def test_where_a_plugin_is_asked_nobody_looks_at_manifests() -> None:
+    async with a_lab([]) as lab:
+        pod = await a_pod(lab, "a", "", [literal("all")], forged=True)
+        assert (await compare(lab, [pod])).mismatches == ()
+
+
+async def test_a_pod_that_has_ended_or_holds_no_memory_sets_nothing_aside() -> None:
+    async with a_lab([]) as lab:
+        ended = await a_pod(lab, "a", "", [literal("all")], forged=True)
+        status = MergePatch({"metadata": {"uid": ended.metadata.uid}, "status": {"phase": "Succeeded"}})
+        await lab.client.patch(PODS, "a", status, "lab", subresource="status")
+        await lab.pod("b", containers=[{"name": "main", "image": "work", "env": [literal("all")]}])
+        pods = list((await lab.client.list(PODS, EVERYTHING)).items)
+        assert (await compare(lab, pods, how=ON_NODE)).mismatches == ()
+
+
+async def test_a_pod_that_was_made_again_is_not_judged_by_the_manifest_of_its_namesake() -> None:
+    async with a_lab([]) as lab:
+        old = await a_pod(lab, "a", "", [literal("all")], forged=True)
+        await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await a_pod(lab, "a", "", [literal("void")], forged=True)
+        assert (await compare(lab, [old], how=ON_NODE)).mismatches == ()

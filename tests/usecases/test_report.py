@@ -3,8 +3,12 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from carrel.core.gpus import Node
 from carrel.ports.cluster import MergePatch
+from carrel.protocols.gpuclaim import Remarks
+from carrel.protocols.kubernetes.quantity import whole_quantity
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
 from carrel.usecases.compare import Findings
 from carrel.usecases.report import Report, Reporter
@@ -12,6 +16,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
 NODE = a_node("n1", islands="aa")
+MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 
 
 async def status(lab: Lab, name: str = "n1") -> dict[str, Any]:
@@ -20,21 +25,22 @@ async def status(lab: Lab, name: str = "n1") -> dict[str, Any]:
 
 
 def report(lab: Lab, node: Node = NODE, **more: Any) -> Report:
-    return Report(node, Findings({"GPU-n1-0": ["uid-a"]}), lab.clock.now, **more)
+    return Report(node, Findings({"GPU-n1-0": ["uid-a"]}), lab.clock.now, Remarks(**more))
 
 
 async def test_the_object_is_made_if_there_is_none_and_says_everything() -> None:
     async with a_lab([]) as lab:
-        assert await Reporter(lab.client, lab.clock).report(report(lab, memory_unit="MiB"))
+        assert await Reporter(lab.client, lab.clock).report(report(lab, memory_unit="MiB", memory_resource="node"))
 
         body = await lab.client.get(GPU_NODE_STATUSES, "n1")
         assert body["spec"] == {"nodeName": "n1"}
         said = body["status"]
-        assert {key: said[key] for key in ("total", "heartbeat", "mode", "memoryUnit")} == {
+        assert {key: said[key] for key in ("total", "heartbeat", "mode", "memoryUnit", "memoryResource")} == {
             "total": 2,
             "heartbeat": "2026-11-16T12:00:00Z",
             "mode": "native",
             "memoryUnit": "MiB",
+            "memoryResource": "node",
         }
         assert said["devices"][0] == {
             "id": 0,
@@ -62,9 +68,13 @@ async def test_nothing_new_is_not_said_again_until_a_sign_of_life_is_due() -> No
 async def test_news_is_said_at_once_and_what_is_over_is_taken_back() -> None:
     async with a_lab([]) as lab:
         reporter = Reporter(lab.client, lab.clock)
-        await reporter.report(report(lab, message="no NVIDIA driver answers", memory_unit="MiB"))
+        await reporter.report(
+            report(lab, message="no NVIDIA driver answers", memory_unit="MiB", memory_resource="plugin")
+        )
+        assert await reporter.memory_resource("n1") == "plugin"
         assert await reporter.report(report(lab))
-        assert not {"message", "memoryUnit"} & set(await status(lab))
+        assert not {"message", "memoryUnit", "memoryResource"} & set(await status(lab))
+        assert await reporter.memory_resource("n1") == await reporter.memory_resource("unheard-of") == ""
         assert await reporter.report(report(lab, a_node("n1", unusable="XID 79")))
         assert [card["reason"] for card in (await status(lab))["devices"]] == ["XID 79"] * 2
 
@@ -113,14 +123,33 @@ async def test_a_deleted_object_is_made_again() -> None:
         assert (await status(lab))["total"] == 2
 
 
-async def test_the_number_of_cards_is_on_the_node_and_is_put_back_when_the_kubelet_forgot_it() -> None:
-    async with a_lab([NODE]) as lab, lab.replica() as replica:
-        reporter, writes = Reporter(replica.cluster, lab.clock), replica.transport.writes
-        node = replica.nodes.store.get("n1")
-        await reporter.count_cards(None, 3)
-        await reporter.count_cards(node, 2)
-        assert writes == []
+@pytest.mark.parametrize(
+    ("shown", "written"),
+    [
+        pytest.param({"capacity": "16k", "allocatable": "16k"}, False, id="it is there, as the API server writes it"),
+        pytest.param({"capacity": "16000", "allocatable": "0"}, True, id="the kubelet says that none can be had"),
+        pytest.param({"capacity": "0", "allocatable": "0"}, True, id="the kubelet was started without its checkpoint"),
+        pytest.param({"capacity": None, "allocatable": None}, True, id="it is missing"),
+        pytest.param({"capacity": "1.5", "allocatable": "16k"}, True, id="somebody wrote nonsense"),
+    ],
+)
+async def test_what_the_node_shows_is_put_back_when_it_differs(shown: dict[str, str | None], written: bool) -> None:
+    async with a_lab([NODE]) as lab:
+        status = {where: {MEM: amount} for where, amount in shown.items()}
+        await lab.client.patch(NODES, "n1", MergePatch({"status": status}), subresource="status")
+        async with lab.replica() as replica:
+            reporter, writes = Reporter(replica.cluster, lab.clock), replica.transport.writes
+            await reporter.show(None, {MEM: 3})
+            await reporter.show(replica.nodes.store.get("n1"), {MEM: 16000, COUNT: 2})
+            assert len(writes) == written
 
-        await reporter.count_cards(node, 3)
+            amounts = (await lab.client.get(NODES, "n1"))["status"]
+            assert {whole_quantity(amounts[where][MEM], "the Node", where) for where in shown} == {16000}
+
+
+async def test_what_the_node_shows_no_more_is_removed_and_not_made_zero() -> None:
+    async with a_lab([NODE]) as lab, lab.replica() as replica:
+        await Reporter(replica.cluster, lab.clock).show(replica.nodes.store.get("n1"), {MEM: None})
         amounts = (await lab.client.get(NODES, "n1"))["status"]
-        assert amounts["capacity"]["aliyun.com/gpu-count"] == amounts["allocatable"]["aliyun.com/gpu-count"] == "3"
+        assert [MEM in amounts[where] for where in ("capacity", "allocatable")] == [False, False]
+        assert amounts["capacity"][COUNT] == "2"

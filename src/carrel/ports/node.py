@@ -50,6 +50,13 @@ class PodResources(Protocol):
         ...
 
 
+class PluginMemory(Protocol):
+    async def remembered(self) -> frozenset[str]:
+        """The resources that the kubelet takes for a device plugin's: it asks a plugin whenever a pod wants some, also
+        for minutes after that has gone, and refuses the pod. Raises `Unreachable`."""
+        ...
+
+
 class Counter(Protocol):
     """Where the kubelet comes for devices. Implemented by `usecases.allocate`."""
 

@@ -9,6 +9,7 @@
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
       carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
+      carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its card, for a hook that saves its work
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
@@ -65,6 +66,7 @@ OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
 """The PriorityClasses of the two tiers."""
 DEVICES = "carrel.dev/devices"
 SLOTS = "carrel.dev/slots"
+CGPU_DISABLE = "carrel.dev/cgpu-disable"
 WOKEN_AT = "carrel.dev/woken-at"
 LEAVE_BY = "carrel.dev/leave-by"
 WARNED = "carrel.dev/warned"

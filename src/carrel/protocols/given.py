@@ -4,14 +4,24 @@ All of it goes onto the pod with the Binding, in one write. These are copies, fo
 and for people; who holds what is written on the Leases.
 """
 
+from collections.abc import Mapping
+
 from carrel.core.placement import Placement
 from carrel.core.requests import WHOLE
 from carrel.protocols import carrel, gpuclaim, gpushare, kai
 from carrel.protocols.asks import Ask, Dialect, Terms
 
+NO_LABELS: Mapping[str, str] = {}
+
 
 def annotations(
-    ask: Ask, placement: Placement, assumed_at_ns: int, terms: Terms, config_maps: str = ""
+    ask: Ask,
+    placement: Placement,
+    assumed_at_ns: int,
+    terms: Terms,
+    *,
+    config_maps: str = "",
+    node_labels: Mapping[str, str] = NO_LABELS,
 ) -> dict[str, str]:
     """`config_maps` is the prefix of those that KAI's tools read, where there will be any."""
     notes = carrel.write_devices([gpu.uuid for gpu in placement.gpus])
@@ -22,6 +32,8 @@ def annotations(
             notes |= carrel.write_devices([gpu.uuid for gpu in gpus], container)
     if ask.dialect is Dialect.GPUSHARE:
         notes |= _gpushare(ask, placement, assumed_at_ns, terms.memory_unit)
+        is_disabled = node_labels.get(gpushare.NO_ISOLATION_LABEL) == "true"
+        notes[carrel.CGPU_DISABLE] = "true" if is_disabled else "false"
     elif ask.dialect is Dialect.GPUCLAIM:
         notes |= gpuclaim.write_allocated([gpu.index for gpu in placement.gpus])
     elif ask.dialect is Dialect.KAI:

@@ -11,7 +11,8 @@
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
-GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there) and `message`.
+GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
+`node`: how it is offered) and `message`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,9 @@ UNHEALTHY = "Unhealthy"
 
 NATIVE = "native"
 COEXIST = "coexist"
+
+MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
+"""Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
     "": Policy.PACK,
@@ -197,10 +201,27 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
     return instant(text, subject(status.metadata, "GpuNodeStatus"), "status.heartbeat") if text else None
 
 
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """What an agent says about its node besides the cards. Empty: nothing."""
+
+    memory_unit: str = ""
+    memory_resource: str = ""
+    message: str = ""
+
+
+NO_REMARKS = Remarks()
+
+
 def node_status(
-    node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, memory_unit: str = "", message: str = ""
+    node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, remarks: Remarks = NO_REMARKS
 ) -> dict[str, Any]:
     """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the card."""
+    said = {
+        MEMORY_UNIT: remarks.memory_unit,
+        MEMORY_RESOURCE: remarks.memory_resource,
+        MESSAGE: remarks.message,
+    }
     return {
         "apiVersion": GPU_NODE_STATUSES.api_version,
         "kind": GPU_NODE_STATUSES.kind,
@@ -211,15 +232,14 @@ def node_status(
             "devices": [_device(gpu, in_use_by.get(gpu.uuid, ())) for gpu in node.gpus],
             "heartbeat": seconds(heartbeat),
             "mode": COEXIST if node.kubelet_chooses else NATIVE,
-            **({"memoryUnit": memory_unit} if memory_unit else {}),
-            **({"message": message} if message else {}),
+            **{key: word for key, word in said.items() if word},
         },
     }
 
 
 def report(status: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
-    return {"status": {"memoryUnit": None, "message": None, **status}}
+    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE)), **status}}
 
 
 @dataclass(frozen=True, slots=True)

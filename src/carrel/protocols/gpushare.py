@@ -9,6 +9,7 @@
                                  ALIYUN_COM_GPU_MEM_POD           units of the pod
                                  ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
                                  ALIYUN_COM_GPU_MEM_ASSUME_TIME   nanoseconds since 1970
+    env of its containers        IDX, DEV and POD as above, and ALIYUN_COM_GPU_MEM_CONTAINER: units of the container
     for several cards            scheduler.framework.gpushare.allocation   {"<container>": {"<card>": units}}
     ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
 
@@ -54,6 +55,9 @@ WRITTEN = (
     "ALIYUN_GPU_ID",
 )
 """What only a scheduler writes on a pod."""
+
+TOLD = (INDEX, CARD_UNITS, POD_UNITS)
+"""What a container is told in its environment as it is told on its pod."""
 
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"

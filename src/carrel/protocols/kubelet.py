@@ -6,8 +6,12 @@
 The kubelet takes the whole list in one message of at most 4 MiB, so the names of memory devices are as short as they
 can be: eight characters allow some 180,000 of them. A name belongs to a card's UUID, not to its index: the kubelet
 remembers names over a reboot, after which an index may be another card's.
+
+    kubelet_internal_checkpoint   {"Data": {"PodDeviceEntries": [{"ResourceName": …}], "RegisteredDevices": {…: […]}}}
+                                  what it remembers of plugins: it keeps a resource for five minutes after its plugin
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,11 +19,14 @@ from hashlib import sha256
 from carrel.core.gpus import Gpu
 from carrel.protocols import gpushare, nvidia
 from carrel.protocols.gpushare import Unit
+from carrel.protocols.reading import Field
 
 VERSION = "v1beta1"
 PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 KUBELET_SOCKET = "kubelet.sock"
 POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+CHECKPOINT = "kubelet_internal_checkpoint"
+"""In the plugins' folder. The kubelet's own affair, and the only place where it says which plugins it remembers."""
 NVIDIA_SOCKETS = "nvidia*.sock"
 """What NVIDIA's own plugin calls its sockets in that folder."""
 SOCKETS = {gpushare.GPU_MEM: "carrel-gpu-mem.sock", nvidia.GPU: "carrel-gpu.sock"}
@@ -28,6 +35,7 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """What Go's gRPC takes unless told otherwise, and the kubelet does not tell it."""
 
+_VERSION = re.compile(r"v1\.(\d{1,4})(\D.*)?")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CARD_DIGITS = 4
 _AROUND_A_NAME = 15
@@ -64,8 +72,13 @@ class Inventory:
         """The smallest in which it can."""
         return next(unit for unit in Unit if unit is Unit.GIB or Inventory(self.gpus, unit).fits)
 
+    @property
+    def units(self) -> dict[str, int]:
+        """Units of memory of each card, by UUID: one device each, where a plugin offers them."""
+        return {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
+
     def memory_devices(self) -> list[Device]:
-        amounts = {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
+        amounts = self.units
         numbers = [_in_base_36(number) for number in range(max(amounts.values(), default=0))]
         return [
             Device(self._names[gpu.uuid] + number, not gpu.unusable)
@@ -97,6 +110,19 @@ class Inventory:
         owners = {device: self.card_of(resource, device) for device in devices}
         known = frozenset(gpu.uuid for gpu in owners.values() if gpu is not None)
         return known, tuple(device for device, gpu in owners.items() if gpu is None)
+
+
+def minor_of(version: str) -> int | None:
+    """37 of `v1.37.1`, `v1.37.1+k3s1` or `v1.37.1-eks-1a2b3c4`; None if it is no such version."""
+    found = _VERSION.fullmatch(version)
+    return int(found[1]) if found else None
+
+
+def remembered_resources(checkpoint: str, where: str) -> frozenset[str]:
+    """The resources that a kubelet takes for a plugin's: registered, or given out to a pod."""
+    data = Field.parse(checkpoint, where, "$")["Data"]
+    given = {entry["ResourceName"].text() for entry in data["PodDeviceEntries"].items()}
+    return frozenset(given | data["RegisteredDevices"].entries().keys())
 
 
 def _short_names(uuids: Iterable[str]) -> dict[str, str]:

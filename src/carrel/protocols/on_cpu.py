@@ -5,13 +5,15 @@ and the labels that only nodes with a GPU have, the scheduler and the priority t
 labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
 as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
 nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
-cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver.
+cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver. What was told there of gpushare's
+memory is taken off.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from carrel.protocols import carrel, gpuclaim, gpushare, kai, nvidia, protected
+from carrel.protocols.kubernetes.pods import annotation_field
 
 Manifest = dict[str, Any]
 
@@ -64,6 +66,12 @@ def _stays(annotation: str) -> bool:
     return annotation not in ASKED and not protected.is_protected_annotation(annotation)
 
 
+def _is_told(variable: Mapping[str, Any]) -> bool:
+    """Whether it reads what Carrel wrote on the pod."""
+    field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+    return bool(field == annotation_field(carrel.CGPU_DISABLE))
+
+
 def _container(container: Mapping[str, Any]) -> Manifest:
     resources = {
         name: {key: amount for key, amount in amounts.items() if key not in RESOURCES}
@@ -77,6 +85,7 @@ def _container(container: Mapping[str, Any]) -> Manifest:
         nvidia.VISIBLE_DEVICES,
         *([nvidia.CUDA_VISIBLE_DEVICES] if nvidia.CUDA_VISIBLE_DEVICES in written else []),
     ]
-    env = [variable for variable in container.get("env", []) if variable["name"] not in hidden]
+    gone = {*hidden, *gpushare.TOLD, gpushare.CONTAINER_UNITS}
+    env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
     # First, as other variables may refer to them.
     return {**container, "resources": resources, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}

@@ -28,11 +28,12 @@ from carrel.protocols import carrel, handover, maia, nvidia, visibility
 from carrel.protocols.asks import Ask, Dialect, claim_name, dialects_of, model_of, request_of
 from carrel.protocols.carrel import GANG_SIZE
 from carrel.protocols.gpuclaim import CLAIM, SCHEDULER
+from carrel.protocols.gpushare import GPU_MEM
 from carrel.protocols.handover import HandedOver, HandOver
 from carrel.protocols.kai import POD_GROUP
 from carrel.protocols.kai_reservation import RESERVED_GPU, is_reservation_account
 from carrel.protocols.kubernetes.admission import AdmissionRequest
-from carrel.protocols.kubernetes.pods import gates_of, subject
+from carrel.protocols.kubernetes.pods import gates_of, resource_asked, subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.maia import Revocable
 from carrel.protocols.on_cpu import ASKED, on_cpu
@@ -200,13 +201,14 @@ class Admission:
     def _show_cards(self, pod: Pod, wish: "_Wish", draft: "_Draft") -> None:
         sight = visibility.sight_of(pod, wish.dialect, wish.containers)
         by_plugin = self._is_left_to_the_plugin(wish)
+        units = {ask.container: ask.amount for ask in resource_asked(pod, GPU_MEM).containers}
 
         def dressed(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
                 return visibility.hidden(container)
             if by_plugin:
                 return visibility.left_to_the_plugin(container)
-            return visibility.shown(container, sight[container["name"]])
+            return visibility.shown(container, sight[container["name"]], units.get(container["name"], 0))
 
         draft.each_container(dressed)
 

@@ -85,6 +85,9 @@ class Books:
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
 
+    def labels_of(self, node: str) -> Mapping[str, str]:
+        return self._labels.get(node, {})
+
     def look_for_silent_agents(self, now: datetime) -> None:
         """To be called every few seconds: a node whose agent is silent takes no new pods."""
         for name, status in self._statuses.items():

@@ -1,17 +1,18 @@
-"""Reports a node's cards: its GpuNodeStatus, and the number of its cards on the Node.
+"""Reports a node's cards: its GpuNodeStatus, and what the Node itself says: how many cards, and how much memory.
 
 Written when something changed, and else every so often as a sign of life. An older look never replaces a newer one, so
 an agent that was stopped for a while, or a predecessor that is still going, undoes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from carrel.core.gpus import Node
 from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
-from carrel.protocols import Malformed, gpuclaim, gpushare
+from carrel.protocols import Malformed, gpuclaim
+from carrel.protocols.gpuclaim import NO_REMARKS, Remarks
+from carrel.protocols.kubernetes.quantity import whole_quantity
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
 from carrel.protocols.kubernetes.shapes import NodeObject
 from carrel.protocols.kubernetes.time import instant
@@ -29,9 +30,7 @@ class Report:
     node: Node
     findings: Findings
     seen_at: datetime
-    memory_unit: str = ""
-    """Empty where memory is not offered."""
-    message: str = ""
+    remarks: Remarks = NO_REMARKS
 
 
 class Reporter:
@@ -49,9 +48,7 @@ class Reporter:
 
     async def report(self, report: Report) -> bool:
         """Whether it was written: there is news, or the last sign of life is old. Raises `ClusterError`."""
-        body = gpuclaim.node_status(
-            report.node, report.findings.in_use_by, report.seen_at, report.memory_unit, report.message
-        )
+        body = gpuclaim.node_status(report.node, report.findings.in_use_by, report.seen_at, report.remarks)
         news = {**body["status"], "heartbeat": ""}
         is_due = self._said_at is None or not timedelta() <= self._now() - self._said_at < HEARTBEAT
         if news == self._said and not is_due:
@@ -61,6 +58,14 @@ class Reporter:
         if written:
             self._said_at = self._now()
         return written
+
+    async def memory_resource(self, node: str) -> str:
+        """How the last report says that memory is offered; empty if it does not say. Raises `ClusterError`."""
+        try:
+            there = await self._cluster.get(GPU_NODE_STATUSES, node)
+        except NotFound:
+            return ""
+        return str((there.get("status") or {}).get(gpuclaim.MEMORY_RESOURCE, ""))
 
     async def _write(self, body: Json, seen_at: datetime) -> bool:
         name = body["metadata"]["name"]
@@ -92,17 +97,33 @@ class Reporter:
         except AlreadyExists:
             return await self._cluster.get(GPU_NODE_STATUSES, body["metadata"]["name"])
 
-    async def count_cards(self, node: NodeObject | None, count: int) -> None:
-        """The kubelet forgets it when it is restarted. Raises `ClusterError`."""
-        counted = str(count)
-        if node is None or (
-            node.status.capacity.get(gpushare.GPU_COUNT) == counted
-            and node.status.allocatable.get(gpushare.GPU_COUNT) == counted
-        ):
+    async def show(self, node: NodeObject | None, amounts: Mapping[str, int | None]) -> None:
+        """On the Node itself, where the kubelet may forget or overwrite them; None: it says nothing of the resource.
+
+        Capacity is written too: the kubelet makes what can be had of a resource that it does not know itself from it.
+        Raises `ClusterError`.
+        """
+        if node is None:
             return
-        amount: dict[str, Any] = {gpushare.GPU_COUNT: counted}
-        patch = MergePatch({"status": {"capacity": amount, "allocatable": amount}})
-        await self._cluster.patch(NODES, node.metadata.name, patch, subresource="status")
+        shown = (node.status.capacity, node.status.allocatable)
+        changed = {
+            resource: None if amount is None else str(amount)
+            for resource, amount in amounts.items()
+            if any(_amount(each, resource) != amount for each in shown)
+        }
+        if changed:
+            patch = MergePatch({"status": {"capacity": changed, "allocatable": changed}})
+            await self._cluster.patch(NODES, node.metadata.name, patch, subresource="status")
+
+
+def _amount(shown: Mapping[str, str], resource: str) -> int | None:
+    """As a number: the API server writes 16000 as 16k."""
+    if resource not in shown:
+        return None
+    try:
+        return whole_quantity(shown[resource], "the Node", resource)
+    except Malformed:
+        return -1
 
 
 def _is_newer(there: Json, seen_at: datetime) -> bool:

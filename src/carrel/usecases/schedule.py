@@ -239,7 +239,10 @@ class Scheduling:
         if behind is None:
             return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
         assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
-        return given.annotations(ask, behind, assumed_at_ns, self._around.terms, config_maps) | slots
+        labels = self._books.labels_of(placement.node)
+        return slots | given.annotations(
+            ask, behind, assumed_at_ns, self._around.terms, config_maps=config_maps, node_labels=labels
+        )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""

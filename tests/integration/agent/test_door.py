@@ -22,6 +22,7 @@ from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
 
 CARREL = (sys.executable, "-m", "carrel", "agent")
+BY_PLUGIN = ("--memory-resource", "plugin")
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +48,7 @@ async def test_it_is_probed_and_told_to_end() -> None:
         write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
         where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
             async with asyncio.timeout(LIMIT_S):
                 while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # only asking tells
@@ -55,6 +56,8 @@ async def test_it_is_probed_and_told_to_end() -> None:
             metrics = await (await session.get(f"{url}/metrics")).text()
             assert 'carrel_node_cards{usable="true"} 2.0' in metrics
             assert 'carrel_node_plugin_registered{resource="aliyun.com/gpu-mem"} 1.0' in metrics
+            assert 'carrel_node_memory_resource{way="plugin"} 1.0' in metrics
+            assert 'carrel_node_memory_resource{way="node"} 0.0' in metrics
             assert (await lab.client.get(GPU_NODE_STATUSES, "n1"))["status"]["total"] == 2
 
             agent.send_signal(signal.SIGTERM)
@@ -67,7 +70,7 @@ async def test_a_second_agent_waits_until_the_first_is_gone() -> None:
         write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
         where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
         async with process(*options) as (first, _):
             await eventually(lambda: len(kubelet.registered) == 2)
             async with process(*options) as (second, _):
@@ -122,6 +125,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_cards(tmp_path: Path) 
         pytest.param(["--node-name", "n1", "--simulate", "{bad}"], "line 2 ($.cards[0].memoryMiB)", id="a bad file"),
         pytest.param(["--node-name", "n1", "--simulate", "{none}"], "No such file", id="no file"),
         pytest.param(["--node-name", "n1", "--memory-unit", "KiB"], "KiB", id="an unknown unit"),
+        pytest.param(["--node-name", "n1", "--memory-resource", "magic"], "magic", id="an unknown way"),
     ],
 )
 def test_what_it_cannot_use_ends_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:

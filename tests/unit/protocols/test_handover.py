@@ -148,8 +148,19 @@ WRITTEN = {
 }
 
 
+TOLD = [
+    {"name": "ALIYUN_COM_GPU_MEM_IDX", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['…']"}}},
+    {"name": "ALIYUN_COM_GPU_MEM_CONTAINER", "value": "8138"},
+    {
+        "name": "CGPU_DISABLE",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/cgpu-disable']"}},
+    },
+]
+
+
 def a_full_manifest() -> dict[str, Any]:
-    container = {"name": "main", "image": "work", "resources": {"limits": LIMITS, "requests": LIMITS}}
+    resources = {"limits": LIMITS, "requests": LIMITS}
+    container = {"name": "main", "image": "work", "resources": resources, "env": TOLD}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

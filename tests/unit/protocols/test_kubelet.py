@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
 from carrel.core.gpus import Gpu, MiB
 from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubelet import LONGEST_MESSAGE, Inventory
+from carrel.protocols.kubelet import LONGEST_MESSAGE, Inventory, minor_of, remembered_resources
+from carrel.protocols.malformed import Malformed
 from tests.kit.gpus import a_card
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
@@ -108,3 +109,39 @@ def test_what_is_offered_is_never_more_than_there_is(memories: list[int], unit: 
 
 def test_units_are_powers_of_two_up_to_a_gib() -> None:
     assert [unit.mib for unit in Unit] == [2**power for power in range(11)]
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [
+        pytest.param("v1.37.1", 37, id="upstream's"),
+        pytest.param("v1.36.0+k3s1", 36, id="k3s's"),
+        pytest.param("v1.35.4-eks-1a2b3c4", 35, id="a cloud's"),
+        pytest.param("v1.36", 36, id="no patch"),
+        pytest.param("v0.0.0-master+$Format:%H$", None, id="built without a version"),
+        pytest.param("v2.0.0", None, id="another major version"),
+        pytest.param("1.37.1", None, id="no v"),
+        pytest.param("", None, id="none"),
+    ],
+)
+def test_the_version_of_a_kubelet(version: str, minor: int | None) -> None:
+    assert minor_of(version) == minor
+
+
+CHECKPOINT = """
+{"Data": {"PodDeviceEntries": [{"PodUID": "u", "ContainerName": "main", "ResourceName": "nvidia.com/gpu",
+                                "DeviceIDs": {"-1": ["GPU-a"]}, "AllocResp": "QgA="}],
+          "RegisteredDevices": {"aliyun.com/gpu-mem": []}},
+ "Checksum": 1}"""
+
+
+def test_a_kubelet_remembers_plugins_that_are_registered_and_those_whose_devices_pods_have() -> None:
+    assert remembered_resources(CHECKPOINT, "checkpoint") == {"nvidia.com/gpu", "aliyun.com/gpu-mem"}
+    nothing = '{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 2}'
+    assert remembered_resources(nothing, "checkpoint") == frozenset()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"Data": 1}', '{"Data": {"PodDeviceEntries": {}}}'])
+def test_a_checkpoint_of_another_form_is_malformed(text: str) -> None:
+    with pytest.raises(Malformed, match="checkpoint"):
+        remembered_resources(text, "checkpoint")

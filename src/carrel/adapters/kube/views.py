@@ -168,7 +168,12 @@ class Address(View):
     address: str = ""
 
 
+class NodeInfo(View):
+    kubelet_version: str = ""
+
+
 class NodeStatus(View):
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()

@@ -1,11 +1,13 @@
-"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet.
+"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet. `carrel withdraw`:
+what agents wrote on the Nodes is taken off.
 
 If it is down, running pods go on and new ones wait: its last heartbeat grows old, and nobody is sent there.
 """
 
 from carrel.doors.agent.settings import AgentSettings
+from carrel.settings import ClusterSettings
 
-__all__ = ["AgentSettings", "agent"]
+__all__ = ["AgentSettings", "agent", "withdraw"]
 
 
 def agent(settings: AgentSettings) -> None:
@@ -22,8 +24,27 @@ def agent(settings: AgentSettings) -> None:
 
       carrel agent --node-name dgx-1 --mode coexist
 
+      carrel agent --node-name dgx-1 --memory-resource node
+
       carrel agent --node-name laptop --simulate cards.yaml
     """
     from carrel.doors.agent.running import run
 
     run(settings)
+
+
+def withdraw(settings: ClusterSettings) -> None:
+    """Take off the Nodes what agents wrote there: the last step before Carrel's own kinds are deleted.
+
+    Agents leave it when they end, because pods that run need it. Delete their DaemonSet first: an agent that still runs
+    puts everything back, and this command says so. Pods that run go on.
+
+    Examples:
+
+      carrel withdraw
+
+      carrel withdraw --context lab
+    """
+    from carrel.doors.agent.withdrawing import withdraw_all
+
+    withdraw_all(settings)

@@ -1,7 +1,8 @@
 """One agent at a time on a node: two would take the kubelet's attention from each other, again and again.
 
 The lock is a file in a folder of its own beside the sockets, because the kubelet removes every file that it finds
-there. It is gone with the process that holds it, however that ends.
+there. It is gone with the process that holds it, however that ends. The folder stays, and that is good: a kubelet that
+finds this place empty takes its node for a new one, and makes all that it does not count itself zero.
 """
 
 import asyncio

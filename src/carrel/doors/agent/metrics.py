@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from carrel.core.gpus import Gpu
+from carrel.core.memory_offer import Way
 from carrel.ports.node import Look
 
 
@@ -22,10 +23,13 @@ class Metrics:
             "carrel_node_card_processes", "Programs that compute on a card.", ["gpu"], registry=registry
         )
         self._mismatches = Gauge(
-            "carrel_node_mismatches", "Containers that were given other cards than promised.", registry=registry
+            "carrel_node_mismatches", "Pods and containers with other cards than promised.", registry=registry
         )
         self._reported = Gauge(
             "carrel_node_reported_timestamp_seconds", "When the cluster last heard of this node.", registry=registry
+        )
+        self._ways = Gauge(
+            "carrel_node_memory_resource", "1 for the way in which memory is offered.", ["way"], registry=registry
         )
         registered = Gauge(
             "carrel_node_plugin_registered", "1 while the kubelet knows us.", ["resource"], registry=registry
@@ -44,6 +48,10 @@ class Metrics:
                 self._processes.labels(str(gpu.index)).set(look.processes[gpu.uuid])
         if reported_at is not None:
             self._reported.set(reported_at.timestamp())
+
+    def see_way(self, way: Way | None) -> None:
+        for each in Way:
+            self._ways.labels(each.value).set(each is way)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

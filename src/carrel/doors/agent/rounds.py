@@ -17,18 +17,21 @@ from carrel.adapters.kube.mirror import Mirror
 from carrel.adapters.kube.reflector import NORMAL_RHYTHM, Rhythm
 from carrel.adapters.kubelet import Plugin
 from carrel.core.gpus import Node
+from carrel.core.memory_offer import Way
 from carrel.doors.agent.metrics import Metrics
 from carrel.doors.agent.settings import AgentSettings, Mode, WholeCards
 from carrel.ports.cluster import Cluster, ClusterError, Selection
-from carrel.ports.node import HandedOver, Look, Machine, PodResources, Unreachable
+from carrel.ports.node import HandedOver, Look, Machine, PluginMemory, PodResources, Unreachable
 from carrel.protocols import Malformed, gpushare, nvidia
 from carrel.protocols.carrel import DEVICES
+from carrel.protocols.gpuclaim import Remarks
 from carrel.protocols.kubelet import NVIDIA_SOCKETS, SOCKETS, Inventory
 from carrel.protocols.kubernetes.pods import subject
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, NODES, PODS
 from carrel.protocols.kubernetes.shapes import NodeObject, Pod
 from carrel.usecases.allocate import Allocation, Post
-from carrel.usecases.compare import Comparison, Findings
+from carrel.usecases.compare import Comparison, Findings, HowOffered
+from carrel.usecases.offer import MemoryOffer, Seen, holds_memory
 from carrel.usecases.promises import Promises
 from carrel.usecases.report import Report, Reporter
 
@@ -49,6 +52,7 @@ class Premises:
 
     machine: Machine
     pod_resources: PodResources
+    plugin_memory: PluginMemory
 
 
 class Agent:
@@ -66,6 +70,7 @@ class Agent:
         self._is_coexisting = settings.mode is Mode.COEXIST
         self._due = asyncio.Event()
         self._handed_over: Sequence[HandedOver] = ()
+        self._remembered: frozenset[str] | None = None
         self._aside: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
 
@@ -83,6 +88,9 @@ class Agent:
         promises = Promises(cluster, settings.node_name, settings.carrel_namespace)
         self._comparison = Comparison(cluster, promises, now)
         self._reporter = Reporter(cluster, now)
+        self._offer = MemoryOffer(
+            settings.memory_resource.way, lambda: self._reporter.memory_resource(settings.node_name)
+        )
         post = Post(
             cluster=cluster,
             node=settings.node_name,
@@ -93,8 +101,8 @@ class Agent:
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
         )
         self._allocation = Allocation(post, self._due.set)
-        self._inventory: Inventory | None = None
-        self.memory = self._plugin(gpushare.GPU_MEM, lambda: True)
+        self._offered: tuple[Inventory, Way | None] | None = None
+        self.memory = self._plugin(gpushare.GPU_MEM, lambda: self._offer.way is Way.PLUGIN)
         self.cards = self._plugin(nvidia.GPU, self._offers_whole_cards)
         self.metrics = Metrics(
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.cards)}  # type: ignore[misc] # bound now
@@ -116,7 +124,8 @@ class Agent:
         reported_at = self._reporter.said_at
         if reported_at is None or self._now() - reported_at > SILENT:
             return self._troubles.get("report") or "the cluster has not heard of this node's cards yet"
-        return "" if self.memory.is_registered else "the kubelet has not taken the device plugin yet"
+        is_missing = self._offer.way is Way.PLUGIN and not self.memory.is_registered
+        return "the kubelet has not taken the device plugin yet" if is_missing else ""
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -134,13 +143,12 @@ class Agent:
     # --- when --------------------------------------------------------------------------------------------------------
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if any(pod is not None and DEVICES in pod.metadata.annotations for pod in (old, new)):
+        if any(pod and (DEVICES in pod.metadata.annotations or holds_memory(pod)) for pod in (old, new)):
             self._due.set()
 
     def _see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
-        counted = [node and node.status.allocatable.get(gpushare.GPU_COUNT) for node in (old, new)]
-        if counted[0] != counted[1]:
-            self._due.set()  # the kubelet was restarted, and has forgotten what it does not know itself
+        if _ours(old) != _ours(new):
+            self._due.set()  # the kubelet was restarted, has forgotten what it does not know itself, or forgot a plugin
 
     async def _watch_machine(self) -> None:
         while True:
@@ -165,11 +173,11 @@ class Agent:
         seen_at, look = self._now(), await self._premises.machine.look()
         self._note("cards", look.trouble)
         await self._ask_kubelet()
-        seen = Inventory(look.gpus, self._settings.memory_unit)
+        found = Inventory(look.gpus, self._settings.memory_unit)
+        await self._try("way", self._offer.choose(self._seen(found)))
         rows = self._allocation.without_namesakes(self._handed_over)
-        findings = await self._comparison.compare(
-            self._pods.store.snapshot(), rows, seen, kubelet_chooses=self._is_coexisting
-        )
+        how = HowOffered(kubelet_chooses=self._is_coexisting, on_node=self._offer.way is Way.NODE)
+        findings = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
         aside, by_admin = findings.set_aside(), self._set_aside_by_admin()
         gpus = tuple(
             replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or aside.get(gpu.uuid, ""))
@@ -177,9 +185,15 @@ class Agent:
         )
         inventory = Inventory(gpus, self._settings.memory_unit)
         self._allocation.see(inventory, self._handed_over)
-        await self._offer(inventory)
+        await self._offer_devices(inventory)
         await self._report(look, inventory, findings, seen_at)
         self.metrics.see(look, gpus, len(findings.mismatches), self._reporter.said_at)
+        self.metrics.see_way(self._offer.way)
+
+    def _seen(self, inventory: Inventory) -> Seen:
+        is_told = self._pods.is_synced and self._nodes.is_synced
+        pods = tuple(self._pods.store.snapshot()) if is_told else None
+        return Seen(inventory, pods, self._handed_over, self._remembered, self._node())
 
     def _set_aside_by_admin(self) -> dict[int, str]:
         """Index → where an admin says so, as gpushare's users do."""
@@ -201,27 +215,39 @@ class Agent:
             self._note("kubelet", "")
         except Unreachable as unreachable:
             self._note("kubelet", str(unreachable))  # what it said last still holds: devices stay where they are
+        try:
+            self._remembered = await self._premises.plugin_memory.remembered()
+            self._note("checkpoint", "")
+        except Unreachable as unreachable:
+            self._note("checkpoint", str(unreachable))
 
-    async def _offer(self, inventory: Inventory) -> None:
-        if inventory != self._inventory:
-            self._inventory = inventory
-            await self.memory.offer(inventory.memory_devices() if inventory.fits else ())
+    async def _offer_devices(self, inventory: Inventory) -> None:
+        offer = (inventory, self._offer.way)
+        if offer != self._offered:
+            self._offered = offer
+            is_plugins = self._offer.way is Way.PLUGIN and inventory.fits
+            await self.memory.offer(inventory.memory_devices() if is_plugins else ())
             await self.cards.offer(inventory.card_devices())
 
     async def _report(self, look: Look, inventory: Inventory, findings: Findings, seen_at: datetime) -> None:
         node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
-        unit = inventory.unit.value if inventory.fits else ""
-        message = "; ".join(filter(None, (look.trouble, _too_fine(inventory))))
-        report = Report(node, findings, seen_at, unit, message)
-        await self._try("report", self._reporter.report(report))
+        seen, way = self._seen(inventory), self._offer.way
+        remarks = Remarks(
+            memory_unit=inventory.unit.value if self._offer.is_offered(seen) else "",
+            memory_resource=way.value if way else "",
+            message="; ".join(filter(None, (look.trouble, self._offer.message(seen)))),
+        )
+        await self._try("report", self._reporter.report(Report(node, findings, seen_at, remarks)))
         is_stranger = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_stranger else "")
-        await self._try("count", self._reporter.count_cards(self._node(), len(inventory.gpus)))
+        memory = self._offer.amounts(seen, is_registered=self.memory.is_registered)
+        amounts = {gpushare.GPU_COUNT: len(inventory.gpus), **memory}
+        await self._try("amounts", self._reporter.show(self._node(), amounts))
         await self._try("assigned", self._allocation.mark_assigned())
         await self._try("mismatch", self._comparison.tell(findings.mismatches))
         self._note("promise", "; ".join(each.words for each in findings.mismatches))
         self._note("comparison", findings.unsure)
-        self._note("unit", _too_fine(inventory))
+        self._note("memory", self._offer.message(seen))
 
     async def _try(self, what: str, doing: Awaitable[object]) -> None:
         try:
@@ -240,13 +266,10 @@ class Agent:
             log.info("trouble_over about=%s", what)
 
 
-def _too_fine(inventory: Inventory) -> str:
-    if inventory.fits:
-        return ""
-    return (
-        f"{gpushare.GPU_MEM} is not offered: so much memory in {inventory.unit.value} is more than the kubelet takes "
-        f"in one message; give every door of the cluster --memory-unit {inventory.smallest_unit.value}"
-    )
+def _ours(node: NodeObject | None) -> list[str | None]:
+    """What we may have written on a Node, or must put back."""
+    shown = (node.status.capacity, node.status.allocatable) if node else ()
+    return [each.get(resource) for each in shown for resource in (gpushare.GPU_COUNT, gpushare.GPU_MEM)]
 
 
 def _nvidia_is_there(folder: Path) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from carrel.adapters.kube import Client
-from carrel.adapters.kubelet import KubeletPodResources
+from carrel.adapters.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.adapters.web import Address, serving
 from carrel.doors.agent.alone import alone
 from carrel.doors.agent.metrics import health_app
@@ -46,7 +46,8 @@ async def _run_alone(agent: Agent, settings: AgentSettings) -> None:
 
 
 async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
-    premises = Premises(machine, KubeletPodResources(settings.pod_resources))
+    books, memory = KubeletPodResources(settings.pod_resources), KubeletCheckpoint(settings.plugin_folder)
+    premises = Premises(machine, books, memory)
     agent = Agent(client, settings, premises, utc_now)
     app = health_app(agent.metrics, agent.trouble)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from carrel.core.memory_offer import Way
 from carrel.protocols.kubelet import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.settings import MemoryUnitSettings, ServingSettings
 
@@ -14,6 +15,16 @@ from carrel.settings import MemoryUnitSettings, ServingSettings
 class Mode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
+
+
+class MemoryResource(Enum):
+    AUTO = "auto"
+    PLUGIN = "plugin"
+    NODE = "node"
+
+    @property
+    def way(self) -> Way | None:
+        return None if self is MemoryResource.AUTO else Way(self.value)
 
 
 class WholeCards(Enum):
@@ -39,6 +50,16 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
         ),
     ] = Mode.NATIVE
     """In native mode Carrel says which card a container gets; beside NVIDIA's plugin the kubelet chooses."""
+    memory_resource: Annotated[
+        MemoryResource,
+        typer.Option(
+            help="How gpushare's memory resource is offered: as devices of a plugin, as a number on the Node's status, "
+            "or as a plugin up to so many devices as this kubelet can take (auto).",
+            envvar="CARREL_MEMORY_RESOURCE",
+        ),
+    ] = MemoryResource.AUTO
+    """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
+    the node holds any memory."""
     whole_cards: Annotated[
         WholeCards,
         typer.Option(

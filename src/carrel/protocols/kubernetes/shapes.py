@@ -208,7 +208,14 @@ class NodeSpec(Protocol):
     def taints(self) -> Sequence[Taint]: ...
 
 
+class NodeInfo(Protocol):
+    @property
+    def kubelet_version(self) -> str: ...
+
+
 class NodeStatus(Protocol):
+    @property
+    def node_info(self) -> NodeInfo: ...
     @property
     def capacity(self) -> Mapping[str, str]: ...
     @property
