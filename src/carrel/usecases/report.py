@@ -2,6 +2,9 @@
 
 Written when something changed, and else every so often as a sign of life. An older look never replaces a newer one, so
 an agent that was stopped for a while, or a predecessor that is still going, undoes nothing.
+
+During an upgrade the cluster's definition may lack a field that this agent writes. The rest is reported all the same,
+and the next report names the field in its message.
 """
 
 from collections.abc import Callable
@@ -41,6 +44,17 @@ class Reporter:
         self._said: Json = {}
         self._said_at: datetime | None = None
         self._version = ""
+        self._unknown: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> str:
+        """Which fields of the last report the cluster dropped, in words; empty if none."""
+        if not self._unknown:
+            return ""
+        said = ", ".join(self._unknown)
+        return (
+            f"the cluster's GpuNodeStatus definition is older than this agent ({said}); apply Carrel's crds.yaml again"
+        )
 
     @property
     def said_at(self) -> datetime | None:
@@ -77,6 +91,7 @@ class Reporter:
                 self._version = ""  # somebody else wrote or deleted it: look what it says now
                 continue
             self._version = answer["metadata"]["resourceVersion"]
+            self._unknown = tuple(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
             return True
         return False
 

@@ -211,7 +211,7 @@ class Agent:
     async def _report(self, look: Look, inventory: Inventory, findings: Findings, seen_at: datetime) -> None:
         node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
         unit = inventory.unit.value if inventory.fits else ""
-        message = "; ".join(filter(None, (look.trouble, _too_fine(inventory))))
+        message = "; ".join(filter(None, (look.trouble, _too_fine(inventory), self._reporter.unknown)))
         report = Report(node, findings, seen_at, unit, message)
         await self._try("report", self._reporter.report(report))
         is_stranger = self._nodes.is_synced and self._node() is None
