@@ -3,9 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+from carrel.adapters.kube import Client
 from carrel.core.gpus import Node
-from carrel.ports.cluster import MergePatch
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
+from carrel.manifests import crds
+from carrel.ports.cluster import FieldValidation, MergePatch
+from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES, NODES
 from carrel.usecases.compare import Findings
 from carrel.usecases.report import Report, Reporter
 from tests.kit.gpus import a_node
@@ -124,3 +126,37 @@ async def test_the_number_of_cards_is_on_the_node_and_is_put_back_when_the_kubel
         await reporter.count_cards(node, 3)
         amounts = (await lab.client.get(NODES, "n1"))["status"]
         assert amounts["capacity"]["aliyun.com/gpu-count"] == amounts["allocatable"]["aliyun.com/gpu-count"] == "3"
+
+
+async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_was_dropped() -> None:
+    async with a_lab([]) as lab:
+        await _define_as_before(lab)
+        client = Client(lab.api, FieldValidation.WARN)
+        reporter = Reporter(client, lab.clock)
+        assert reporter.unknown == ""
+
+        assert await reporter.report(report(lab, memory_unit="MiB"))
+
+        assert reporter.unknown == (
+            "the cluster's GpuNodeStatus definition is older than this agent "
+            '(unknown field "status.memoryUnit"); apply Carrel\'s crds.yaml again'
+        )
+        assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
+        assert (await status(lab))["total"] == 2
+        assert (await status(lab))["message"] == reporter.unknown
+        assert not await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown)), "it is said once"
+
+        definition = next(each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind)
+        await lab.client.patch(CRDS, definition["metadata"]["name"], MergePatch({"spec": definition["spec"]}))
+        lab.clock.now += timedelta(seconds=20)
+        assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
+        assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
+
+
+async def _define_as_before(lab: Lab) -> None:
+    """The definition of a release that did not know about the unit of memory."""
+    definition = next(each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind)
+    versions = definition["spec"]["versions"]
+    for version in versions:
+        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["memoryUnit"]
+    await lab.client.patch(CRDS, definition["metadata"]["name"], MergePatch({"spec": {"versions": versions}}))

@@ -223,7 +223,7 @@ class Cluster(Protocol):
     def warnings(
         self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
     ) -> Sequence[str]:
-        """What the server remarked when this object was last written: a field that it does not know, for instance."""
+        """What the server remarked when this object was last updated or patched: a field it does not know, say."""
         ...
 
     async def delete(
