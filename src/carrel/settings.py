@@ -131,8 +131,8 @@ class SealSettings:
             show_default=False,
         ),
     ] = ""
-    """Without it a GPU pod that was made while the webhook was down is placed like any other, with whatever tier its
-    author wrote on it. Better in the environment: options are seen by everybody on the machine."""
+    """Without it a GPU pod that was made while the webhook's configuration was missing is placed like any other, with
+    whatever tier its author wrote on it. Better in the environment: options are seen by everybody on the machine."""
 
     def seal(self) -> "Seal | None":
         from carrel.protocols.seal import Seal

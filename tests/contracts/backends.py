@@ -74,7 +74,8 @@ async def memory_over_http() -> AsyncIterator[Backend]:
             client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))), fields)
             stack.push_async_callback(client.aclose)
             clients.append(client)
-        yield Backend(*clients, _compaction_of(api))
+        client, lenient, stranger = clients
+        yield Backend(client, lenient, stranger, _compaction_of(api))
 
 
 BACKENDS = {"memory-in-process": memory_in_process, "memory-over-http": memory_over_http}

@@ -223,13 +223,13 @@ def test_a_protected_key_is_not_written_changed_or_removed_by_others(
 def test_a_binding_cannot_smuggle_them_in(room: Room, path: str) -> None:
     room.post(a_pod("unbound", limits=GPU))
     for group, key in (("annotations", "carrel.dev/devices"), ("labels", "runai-gpu-group")):
-        binding = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}
-        binding |= {"metadata": {"name": "unbound", group: {key: "GPU-0"}}}  # type: ignore[dict-item] # any JSON
+        binding: Json = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}
+        binding["metadata"] = {"name": "unbound", group: {key: "GPU-0"}}
         where = f"/api/v1/namespaces/default/{path}?dryRun=All"
         status, answer = room.eve.call("POST", where, binding)
         assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
         assert room.carrel.call("POST", where, binding)[0] == 201
-        del binding["metadata"][group]  # type: ignore[attr-defined] # any JSON
+        del binding["metadata"][group]
         assert room.eve.call("POST", where, binding)[0] == 201
 
 

@@ -36,4 +36,5 @@ async def backend(server: ApiServer) -> AsyncIterator[Backend]:
             client = Client(HttpTransport(access_to(kubeconfig, {})), fields)
             stack.push_async_callback(client.aclose)
             clients.append(client)
-        yield Backend(*clients, lambda: asyncio.to_thread(server.compact))
+        client, lenient, stranger = clients
+        yield Backend(client, lenient, stranger, lambda: asyncio.to_thread(server.compact))

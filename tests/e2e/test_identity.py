@@ -1,4 +1,4 @@
-"""A real API server says whose token it is: only tokens made for the booking service count there, while their pod is."""
+"""A real API server says whose token it is: only tokens made for the booking service count, and end with their pod."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

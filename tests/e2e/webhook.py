@@ -134,15 +134,19 @@ class Webhook:
         self.process.program.wait()
 
     def install(self) -> None:
-        """Tells the API server about it, and waits until it is trusted."""
+        """Everything that Carrel's admission needs on an API server."""
         for each in priority_classes():
             self.api.call("POST", PRIORITY_CLASSES.path(), each)
+        install_policies(self.api, ADMIN)  # first, as they are seen to work by what the webhook would put right
+        self.configure()
+
+    def configure(self) -> None:
+        """Tells the API server to ask it, and waits until it is trusted."""
         for each in webhooks():
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
-        install_policies(self.api, ADMIN)
 
     def greet(self) -> int:
         """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""

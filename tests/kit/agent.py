@@ -14,6 +14,7 @@ from carrel.adapters.kubelet import KubeletPodResources
 from carrel.adapters.simulation.machine import SimulatedMachine
 from carrel.doors.agent.rounds import Agent, Premises
 from carrel.doors.agent.settings import AgentSettings
+from carrel.ports.cluster import FieldValidation
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
@@ -49,7 +50,11 @@ def write_cards(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
 
 @contextlib.asynccontextmanager
 async def an_agent(
-    lab: Lab, transport: Any = None, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, **settings: Any
+    lab: Lab,
+    transport: Any = None,
+    cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
+    fields: FieldValidation = FieldValidation.STRICT,
+    **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1. When the block begins the kubelet has taken its plugin."""
     async with a_kubelet() as kubelet:
@@ -57,7 +62,7 @@ async def an_agent(
         write_cards(file, cards)
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
         premises = Premises(SimulatedMachine(file, "n1"), KubeletPodResources(kubelet.pod_resources))
-        agent = Agent(Client(transport or lab.api), given, premises, lab.clock, QUICK)
+        agent = Agent(Client(transport or lab.api, fields), given, premises, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
             await eventually(lambda: agent.memory.is_registered, "the plugin's registration")

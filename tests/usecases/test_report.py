@@ -5,11 +5,11 @@ from typing import Any
 
 from carrel.adapters.kube import Client
 from carrel.core.gpus import Node
-from carrel.manifests import crds
 from carrel.ports.cluster import FieldValidation, MergePatch
-from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES, NODES
+from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
 from carrel.usecases.compare import Findings
 from carrel.usecases.report import Report, Reporter
+from tests.kit.definitions import define_anew, forget_field
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -130,7 +130,7 @@ async def test_the_number_of_cards_is_on_the_node_and_is_put_back_when_the_kubel
 
 async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_was_dropped() -> None:
     async with a_lab([]) as lab:
-        await _define_as_before(lab)
+        await forget_field(lab.client, "memoryUnit")
         client = Client(lab.api, FieldValidation.WARN)
         reporter = Reporter(client, lab.clock)
         assert reporter.unknown == ""
@@ -146,17 +146,7 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_wa
         assert (await status(lab))["message"] == reporter.unknown
         assert not await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown)), "it is said once"
 
-        definition = next(each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind)
-        await lab.client.patch(CRDS, definition["metadata"]["name"], MergePatch({"spec": definition["spec"]}))
+        await define_anew(lab.client)
         lab.clock.now += timedelta(seconds=20)
         assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
         assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
-
-
-async def _define_as_before(lab: Lab) -> None:
-    """The definition of a release that did not know about the unit of memory."""
-    definition = next(each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind)
-    versions = definition["spec"]["versions"]
-    for version in versions:
-        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["memoryUnit"]
-    await lab.client.patch(CRDS, definition["metadata"]["name"], MergePatch({"spec": {"versions": versions}}))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -9,11 +10,12 @@ import pytest
 
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.doors.agent.settings import Mode, WholeCards
-from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, Forbidden, MergePatch
+from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols.gpushare import Unit
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from tests.kit.agent import an_agent
+from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
@@ -221,3 +223,28 @@ async def test_a_kubelet_that_is_away_keeps_nobody_from_reporting() -> None:
         await becomes(total, 1)
         await running.kubelet.start()
         await eventually(lambda: len(running.kubelet.registered) >= 3)
+
+
+async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "mode")
+        async with an_agent(lab, fields=FieldValidation.WARN) as running:
+
+            async def told() -> tuple[str | None, str | None, int]:
+                lab.clock.now += timedelta(seconds=20)
+                await running.agent.make_round()
+                status = await running.status()
+                return status.get("message"), status.get("mode"), len(status["devices"])
+
+            why = (
+                "the cluster's GpuNodeStatus definition is older than this agent "
+                '(unknown field "status.mode"); apply Carrel\'s crds.yaml again'
+            )
+            await becomes(told, (why, None, 2))
+            await define_anew(lab.client)
+            await becomes(told, (None, "native", 2))
+
+    warnings = [record.getMessage() for record in caplog.records if "api_server_warns" in record.getMessage()]
+    assert len(warnings) == 1 and "status.mode" in warnings[0], "each text is logged once"

@@ -1,4 +1,4 @@
-"""The words in the manifests for admission are those of the dialects: a word that is added to one is missing here first.
+"""The words in the manifests for admission are those of the dialects: a word that one of them gets is missing here.
 
 What the expressions do with the words is tried on a real API server (`tests/e2e`): nothing here evaluates CEL.
 """
@@ -20,7 +20,7 @@ PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
 ASKING_ANNOTATIONS = {word for words in asks.ANNOTATIONS.values() for word in words}
 SETTLED = on_cpu.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
-"""Whoever could change these later would get what their tier was not given for. A gang may be told to its pods later."""
+"""Whoever could change these later would get what their tier was not given for. A pod may join its gang later."""
 CARREL = "system:serviceaccount:carrel:"
 
 

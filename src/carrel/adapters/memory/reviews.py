@@ -70,8 +70,8 @@ class Reviews:
         account = self._reads.get(call)
         token = self._names.token()
         namespace, name = account.key
-        extra, lives = self._bound(namespace, name, spec.get("boundObjectRef"))
-        self._doorkeeper.issue(token, service_account(namespace, name, account.uid, extra), lives)
+        extra, is_bound = self._bound(namespace, name, spec.get("boundObjectRef"))
+        self._doorkeeper.issue(token, service_account(namespace, name, account.uid, extra), is_bound)
         lives = timedelta(seconds=spec.get("expirationSeconds", HOUR_S))
         return {
             "kind": "TokenRequest",
