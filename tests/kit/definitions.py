@@ -5,11 +5,15 @@ from carrel.ports.cluster import Cluster, Json, MergePatch
 from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES
 
 
-async def forget_field(cluster: Cluster, field: str) -> None:
-    """The cluster does not know this field of a node's status."""
+async def forget_field(cluster: Cluster, *path: str) -> None:
+    """The cluster does not know this field of a node's status: `mode`, or `devices items uuid`."""
     definition = _definition()
     for version in definition["spec"]["versions"]:
-        del version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"][field]
+        schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+        for step in path[:-1]:
+            schema = schema[step] if step == "items" else schema["properties"][step]
+        del schema["properties"][path[-1]]
+        schema["required"] = [name for name in schema.get("required", ()) if name != path[-1]]
     await _define(cluster, definition)
 
 

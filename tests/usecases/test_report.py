@@ -139,7 +139,7 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_wa
 
         assert reporter.unknown == (
             "the cluster's GpuNodeStatus definition is older than this agent "
-            '(unknown field "status.memoryUnit"); apply Carrel\'s crds.yaml again'
+            "(unknown: status.memoryUnit); apply Carrel's crds.yaml again"
         )
         assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
         assert (await status(lab))["total"] == 2
@@ -150,3 +150,11 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_wa
         lab.clock.now += timedelta(seconds=20)
         assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
         assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
+
+
+async def test_a_field_that_every_card_has_is_named_once() -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "devices", "items", "uuid")
+        reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
+        await reporter.report(report(lab))
+        assert "(unknown: status.devices[].uuid)" in reporter.unknown

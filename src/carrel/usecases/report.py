@@ -7,7 +7,8 @@ During an upgrade the cluster's definition may lack a field that this agent writ
 and the next report names the field in its message.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +26,10 @@ HEARTBEAT = timedelta(seconds=15)
 AHEAD = timedelta(minutes=2)
 """A heartbeat that is further in the future is a wrong clock, not a newer look."""
 ATTEMPTS = 3
+
+_UNKNOWN = re.compile(r'unknown field "(.+)"')
+"""How kube-apiserver says it."""
+_INDEX = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,9 @@ class Reporter:
         """Which fields of the last report the cluster dropped, in words; empty if none."""
         if not self._unknown:
             return ""
-        said = ", ".join(self._unknown)
-        return (
-            f"the cluster's GpuNodeStatus definition is older than this agent ({said}); apply Carrel's crds.yaml again"
-        )
+        fields = ", ".join(self._unknown)
+        why = "the cluster's GpuNodeStatus definition is older than this agent"
+        return f"{why} (unknown: {fields}); apply Carrel's crds.yaml again"
 
     @property
     def said_at(self) -> datetime | None:
@@ -91,7 +95,7 @@ class Reporter:
                 self._version = ""  # somebody else wrote or deleted it: look what it says now
                 continue
             self._version = answer["metadata"]["resourceVersion"]
-            self._unknown = tuple(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
+            self._unknown = _unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
             return True
         return False
 
@@ -118,6 +122,12 @@ class Reporter:
         amount: dict[str, Any] = {gpushare.GPU_COUNT: counted}
         patch = MergePatch({"status": {"capacity": amount, "allocatable": amount}})
         await self._cluster.patch(NODES, node.metadata.name, patch, subresource="status")
+
+
+def _unknown_fields(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Each once, though every card may lack it: `status.devices[].reason`."""
+    found = (_UNKNOWN.fullmatch(text) for text in warnings)
+    return tuple(dict.fromkeys(_INDEX.sub("[]", match[1]) for match in found if match))
 
 
 def _is_newer(there: Json, seen_at: datetime) -> bool:

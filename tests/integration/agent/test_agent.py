@@ -240,7 +240,7 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_
 
             why = (
                 "the cluster's GpuNodeStatus definition is older than this agent "
-                '(unknown field "status.mode"); apply Carrel\'s crds.yaml again'
+                "(unknown: status.mode); apply Carrel's crds.yaml again"
             )
             await becomes(told, (why, None, 2))
             await define_anew(lab.client)
