@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
+from carrel.ports.cluster import FieldValidation
 from carrel.protocols import Malformed
 from carrel.protocols.asks import Terms
 from carrel.protocols.gpushare import Unit
@@ -107,6 +108,15 @@ class ServingSettings(ClusterSettings):
         LogLevel, typer.Option(help="How much is told on stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
     ] = LogLevel.INFO
     """gpushare's variable and its words."""
+    field_validation: Annotated[
+        FieldValidation,
+        typer.Option(
+            help="A field that the API server does not know: it warns, or refuses the write.",
+            envvar="CARREL_FIELD_VALIDATION",
+        ),
+    ] = FieldValidation.WARN
+    """During an upgrade the custom resource definitions may be older than this process, which must work all the same.
+    Tests are strict."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +131,8 @@ class SealSettings:
             show_default=False,
         ),
     ] = ""
-    """Without it a GPU pod that was made while the webhook was down is placed like any other, with whatever tier its
-    author wrote on it. Better in the environment: options are seen by everybody on the machine."""
+    """Without it a GPU pod that was made while the webhook's configuration was missing is placed like any other, with
+    whatever tier its author wrote on it. Better in the environment: options are seen by everybody on the machine."""
 
     def seal(self) -> "Seal | None":
         from carrel.protocols.seal import Seal
@@ -197,11 +207,11 @@ def usable_access(settings: ClusterSettings) -> "Access":
         raise complain("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
 
 
-def connected(settings: ClusterSettings) -> "Client":
+def connected(settings: ClusterSettings, fields: FieldValidation = FieldValidation.WARN) -> "Client":
     """A client of the API server; or the command ends with the reason."""
     from carrel.adapters.kube import Client, HttpTransport
 
-    return Client(HttpTransport(usable_access(settings)))
+    return Client(HttpTransport(usable_access(settings)), fields)
 
 
 def serve_door(
@@ -209,7 +219,7 @@ def serve_door(
 ) -> None:
     """Runs a door on a cluster, until SIGINT or SIGTERM sets the event it is given; or ends with the reason."""
     log_to_stderr(settings.log_level)
-    client = connected(settings)
+    client = connected(settings, settings.field_validation)
 
     async def with_client(stop: asyncio.Event) -> None:
         async with contextlib.aclosing(client):

@@ -17,16 +17,23 @@ from carrel.adapters.memory import EmbeddedApi, Settings
 from carrel.adapters.memory.auth import ADMIN
 from carrel.adapters.memory.http import serve
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-from carrel.ports.cluster import Cluster
+from carrel.ports.cluster import Cluster, FieldValidation
 
 T = TypeVar("T")
 
 TOKEN = "the administrator's token"
+KINDS_OF_CLIENT = (
+    (TOKEN, FieldValidation.STRICT),
+    (TOKEN, FieldValidation.WARN),
+    ("nobody's", FieldValidation.STRICT),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     client: Client
+    lenient: Client
+    """As doors are in production: what the server does not know is dropped, and it warns."""
     stranger: Client
     """The same server, with a token that it does not know."""
     compact: Callable[[], Awaitable[None]]
@@ -51,7 +58,9 @@ class WithToken:
 @asynccontextmanager
 async def memory_in_process() -> AsyncIterator[Backend]:
     api = _embedded()
-    yield Backend(Client(WithToken(api, TOKEN)), Client(WithToken(api, "nobody's")), _compaction_of(api))
+    ours = WithToken(api, TOKEN)
+    lenient = Client(ours, FieldValidation.WARN)
+    yield Backend(Client(ours), lenient, Client(WithToken(api, "nobody's")), _compaction_of(api))
     await api.aclose()
 
 
@@ -61,11 +70,12 @@ async def memory_over_http() -> AsyncIterator[Backend]:
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(api))
         clients = []
-        for token in (TOKEN, "nobody's"):
-            client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))))
+        for token, fields in KINDS_OF_CLIENT:
+            client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))), fields)
             stack.push_async_callback(client.aclose)
             clients.append(client)
-        yield Backend(clients[0], clients[1], _compaction_of(api))
+        client, lenient, stranger = clients
+        yield Backend(client, lenient, stranger, _compaction_of(api))
 
 
 BACKENDS = {"memory-in-process": memory_in_process, "memory-over-http": memory_over_http}

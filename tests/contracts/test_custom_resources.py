@@ -19,11 +19,6 @@ async def test_what_the_schema_defaults_is_filled_in(cluster: Client, namespace:
     assert await cluster.get(desks, "d1", namespace) == made
 
 
-async def test_what_the_schema_does_not_know_is_dropped(cluster: Client, namespace: str, desks: Resource[Any]) -> None:
-    made = await cluster.create(desks, desk(desks, "d1", {"seats": 2, "wheels": 4}), namespace)
-    assert "wheels" not in made["spec"]
-
-
 @pytest.mark.parametrize(
     ("spec", "field"),
     [

@@ -1,13 +1,22 @@
 """Who calls, who may, secrets, and the messages that people read."""
 
 import base64
+from typing import Any
 
 import pytest
 
 from carrel.adapters.kube import Client
-from carrel.ports.cluster import Forbidden, Invalid, Json, Selection
-from carrel.protocols.kubernetes.resources import EVENTS, PODS, SECRETS, SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
-from tests.contracts.backends import Backend
+from carrel.ports.cluster import Conflict, Deletion, Forbidden, Invalid, Json, NotFound, Selection
+from carrel.protocols.kubernetes.resources import (
+    EVENTS,
+    PODS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SUBJECT_ACCESS_REVIEWS,
+    TOKEN_REVIEWS,
+    Resource,
+)
+from tests.contracts.backends import Backend, eventually
 from tests.contracts.objects import pod
 
 
@@ -23,6 +32,48 @@ async def test_a_token_review_does_not_vouch_for_a_token_that_nobody_was_given(c
     review: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "made-up"}}
     answer = await cluster.create(TOKEN_REVIEWS, review)
     assert not answer["status"].get("authenticated", False)
+
+
+async def test_a_token_is_good_while_the_pod_is_there_that_it_is_bound_to(cluster: Client, namespace: str) -> None:
+    made = await cluster.create(PODS, pod("bound", spec={"serviceAccountName": "default"}), namespace)
+    tokens = Resource[Any]("", "v1", "serviceaccounts/default/token", "TokenRequest")
+    bound: Json = {"apiVersion": "v1", "kind": "Pod", "name": "bound", "uid": made["metadata"]["uid"]}
+    request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    request["spec"] = {"audiences": [], "expirationSeconds": 600, "boundObjectRef": bound}
+    token = (await cluster.create(tokens, request, namespace))["status"]["token"]
+    review: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+
+    async def seen() -> Json:
+        status: Json = (await cluster.create(TOKEN_REVIEWS, review))["status"]
+        return status
+
+    user = (await seen())["user"]
+    assert user["username"] == f"system:serviceaccount:{namespace}:default"
+    assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["bound"]
+    assert user["extra"]["authentication.kubernetes.io/pod-uid"] == [made["metadata"]["uid"]]
+
+    await cluster.delete(PODS, "bound", namespace, how=Deletion(grace_seconds=0))
+
+    async def is_refused() -> bool:
+        return not (await seen()).get("authenticated")
+
+    # A server may remember for some seconds what it found out about a token.
+    assert await eventually(is_refused)
+    with pytest.raises(NotFound):
+        await cluster.create(tokens, request, namespace)
+
+
+async def test_a_token_is_not_bound_to_a_pod_of_another_account_or_another_uid(cluster: Client, namespace: str) -> None:
+    await cluster.create(PODS, pod("other", spec={"serviceAccountName": "default"}), namespace)
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "else"}}
+    await cluster.create(SERVICE_ACCOUNTS, account, namespace)
+    request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    for who, uid, error in (("else", {}, Invalid), ("default", {"uid": "another"}, Conflict)):
+        bound: Json = {"apiVersion": "v1", "kind": "Pod", "name": "other", **uid}
+        request["spec"] = {"audiences": [], "expirationSeconds": 600, "boundObjectRef": bound}
+        with pytest.raises(error):
+            tokens = Resource[Any]("", "v1", f"serviceaccounts/{who}/token", "TokenRequest")
+            await cluster.create(tokens, request, namespace)
 
 
 async def test_an_access_review_lets_an_administrator_do_anything(cluster: Client, namespace: str) -> None:

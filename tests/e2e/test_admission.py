@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols.kubernetes.resources import SECRETS
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
 from tests.e2e.webhook import BookingService, Somebody, Webhook, a_booking_service, sealed_with
@@ -163,7 +163,7 @@ def test_certificates_are_renewed_ten_times_while_pods_are_made_and_no_call_fail
                 away = "ca.key" if call == 5 * PER_ROTATION else "tls.crt"
                 bed.api.call("PATCH", secret, {"data": {away: None}})
             status, answer = bed.eve.call("POST", path, pod("during", limits=GPU))
-            # The failure of a webhook is ignored by the API server; the seal shows that there was none.
+            # The API server refuses the pod if the webhook does not answer.
             assert status == 201 and "carrel.dev/admitted" in answer["metadata"].get("annotations", {}), answer
             # The API server keeps its connection; this is a new one.
             assert bed.webhook.greet() == 200
@@ -203,27 +203,50 @@ def _others(cluster: CarrelCluster, namespace: str, *known: str) -> list[Json]:
     return [each for name, each in cluster.pods(namespace).items() if name not in known]
 
 
-def test_a_webhook_that_is_killed_stops_no_other_pod_and_lets_no_gpu_pod_have_a_card(bed: Bed) -> None:
-    eventually(lambda: not any(bed.cluster.held().values()))
+def test_a_webhook_that_is_killed_stops_no_other_pod_and_no_gpu_pod_comes_in(bed: Bed) -> None:
     with namespace(bed.api) as ours:
+        pods = f"/api/v1/namespaces/{ours}/pods"
         bed.webhook.kill()
         try:
             assert made(bed.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
-            unseen = pod("unseen", limits=GPU, schedulerName="gpu-scheduler")
-            unseen["metadata"]["annotations"] = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z"}
-            made(bed.eve, ours, unseen)
-            path = f"/api/v1/namespaces/{ours}/pods/unseen"
-            said = eventually(lambda: _why_it_waits(bed.api.call("GET", path)))
+            for manifest in (pod("unseen", limits=GPU), pod("unseen", limits=GPU, schedulerName="gpu-scheduler")):
+                status, answer = bed.eve.call("POST", pods, manifest)
+                assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
         finally:
             bed.webhook.start()
+        made(bed.eve, ours, pod("seen", limits=GPU), "?dryRun=All")
+
+
+def test_a_pod_that_comes_in_while_the_configuration_is_missing_gets_no_card(bed: Bed) -> None:
+    eventually(lambda: not any(bed.cluster.held().values()))
+    configuration = MUTATING_WEBHOOKS.path(name="carrel")
+    with namespace(bed.api) as ours:
+        path = f"/api/v1/namespaces/{ours}/pods/unseen"
+        bed.api.call("DELETE", configuration)
+        try:
+            unseen = pod("unseen", limits=GPU, schedulerName="gpu-scheduler")
+            unseen["metadata"]["annotations"] = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z"}
+            # The API server hears of it a moment later.
+            eventually(lambda: _is_left_alone(made(bed.eve, ours, unseen, "?dryRun=All")))
+            made(bed.eve, ours, unseen)
+            said = eventually(lambda: _why_it_waits(bed.api.call("GET", path)))
+            status, answer = bed.eve.call("POST", f"/api/v1/namespaces/{ours}/pods", pod("elsewhere", limits=GPU))
+        finally:
+            bed.webhook.configure()
         assert "it was not admitted by Carrel's webhook" in said and "create it again" in said
+        assert status == 403 and "Carrel has not seen that" in answer["message"], answer
         assert not any(bed.cluster.held().values())
 
         bed.api.call("DELETE", f"{path}?gracePeriodSeconds=0")
         create(bed.api, ours, pod("left-alone"))
+        eventually(lambda: not _is_left_alone(made(bed.eve, ours, unseen, "?dryRun=All")))
         made(bed.alice, ours, pod("seen", limits=GPU))
         running = eventually(lambda: bed.cluster.pods(ours)["seen"]["spec"].get("nodeName"))
         assert running == "n1"
+
+
+def _is_left_alone(pod: Json) -> bool:
+    return bool(pod["metadata"]["annotations"]["carrel.dev/tier"] == "booked")
 
 
 def _why_it_waits(pod: Json) -> str:

@@ -11,7 +11,7 @@ import pytest
 from carrel.adapters.kube import Client, HttpTransport, access_to
 from testbed.control_plane import ApiServer
 from tests.contracts import backends
-from tests.contracts.backends import Backend
+from tests.contracts.backends import KINDS_OF_CLIENT, TOKEN, Backend
 from tests.contracts.fixtures import cluster, desks, namespace
 
 __all__ = ["cluster", "desks", "namespace"]
@@ -31,8 +31,10 @@ async def backend(server: ApiServer) -> AsyncIterator[Backend]:
     nobody = server.authority.kubeconfig(server.run.data / "nobody.kubeconfig", server.url, "nobody's")
     async with AsyncExitStack() as stack:
         clients = []
-        for kubeconfig in (server.token_kubeconfig, nobody):
-            client = Client(HttpTransport(access_to(kubeconfig, {})))
+        for token, fields in KINDS_OF_CLIENT:
+            kubeconfig = server.token_kubeconfig if token == TOKEN else nobody
+            client = Client(HttpTransport(access_to(kubeconfig, {})), fields)
             stack.push_async_callback(client.aclose)
             clients.append(client)
-        yield Backend(clients[0], clients[1], lambda: asyncio.to_thread(server.compact))
+        client, lenient, stranger = clients
+        yield Backend(client, lenient, stranger, lambda: asyncio.to_thread(server.compact))

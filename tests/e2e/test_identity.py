@@ -1,46 +1,85 @@
-"""A real API server says whose token it is: only tokens made for the booking service count there."""
+"""A real API server says whose token it is: only tokens made for the booking service count, and end with their pod."""
 
-import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import pytest
 
 from carrel.adapters.identity import Kubernetes, RoleBook, Vouching
 from carrel.adapters.kube import Client, HttpTransport, access_to
-from carrel.adapters.wire import ApiRequest
+from carrel.ports.cluster import Deletion, Json
+from carrel.protocols.kubernetes.resources import PODS, SERVICE_ACCOUNTS, Resource
 from testbed.control_plane import ApiServer
+from tests.contracts.backends import eventually
 
-WEBHOOK = "system:serviceaccount:default:carrel-webhook-of-a-test"
+ACCOUNT = "carrel-webhook-of-a-test"
+WEBHOOK = f"system:serviceaccount:default:{ACCOUNT}"
+TOKENS = Resource[Any]("", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRequest")
+ROLES = RoleBook(services=frozenset({WEBHOOK}))
 
 
-async def test_a_token_counts_for_the_audience_it_was_made_for(server: ApiServer) -> None:
-    transport = HttpTransport(access_to(server.token_kubeconfig, {}))
-    client = Client(transport)
+class Desk:
+    """The booking service's own eye on tokens, without its memory: it asks the API server each time."""
 
-    async def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        headers = {"content-type": "application/json"}
-        answer = await transport.send(ApiRequest("POST", path, headers=headers, body=json.dumps(body).encode()))
-        made: dict[str, Any] = json.loads(answer.body)
-        return made
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
-    async def token(*audiences: str) -> str:
-        spec = {"audiences": list(audiences), "expirationSeconds": 600}
+    async def token(self, *audiences: str, pod: Json | None = None) -> str:
+        spec: Json = {"audiences": list(audiences), "expirationSeconds": 600}
+        if pod is not None:
+            named = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **named}
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return str((await post(f"{accounts}/carrel-webhook-of-a-test/token", request))["status"]["token"])
+        status = (await self.client.create(TOKENS, request, "default"))["status"]
+        left = datetime.fromisoformat(status["expirationTimestamp"]) - datetime.now(UTC)
+        assert left <= timedelta(seconds=600), "nobody gets a token that lasts"
+        return str(status["token"])
 
-    accounts = "/api/v1/namespaces/default/serviceaccounts"
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "carrel-webhook-of-a-test"}}
-    await post(accounts, account)
-    roles = RoleBook(services=frozenset({WEBHOOK}))
-    ours = Kubernetes(client, roles, lambda: 0.0, Vouching("carrel-booking"))
-    anybodys = Kubernetes(client, roles, lambda: 0.0)
-    try:
-        person = await ours.person(await token("carrel-booking"))
-        assert person is not None
-        assert (person.email, person.is_service) == (WEBHOOK, True)
-        assert await ours.person(await token("another-service")) is None
-        assert await ours.person(await token()) is None, "one for the API server itself"
-        assert await anybodys.person(await token()) is not None
-        assert await anybodys.person(await token("another-service")) is None
-        assert await ours.person("made-up") is None
-    finally:
-        await transport.send(ApiRequest("DELETE", f"{accounts}/carrel-webhook-of-a-test"))
-        await client.aclose()
+    async def knows(self, token: str, audience: str = "carrel-booking") -> bool:
+        person = await Kubernetes(self.client, ROLES, lambda: 0.0, Vouching(audience)).person(token)
+        assert person is None or (person.email, person.is_service) == (WEBHOOK, True)
+        return person is not None
+
+
+@pytest.fixture
+async def desk(server: ApiServer) -> AsyncIterator[Desk]:
+    client = Client(HttpTransport(access_to(server.token_kubeconfig, {})))
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
+    await client.create(SERVICE_ACCOUNTS, account, "default")
+    yield Desk(client)
+    await client.delete(SERVICE_ACCOUNTS, ACCOUNT, "default")
+    await client.aclose()
+
+
+@pytest.fixture
+async def pod(desk: Desk) -> Json:
+    spec = {"serviceAccountName": ACCOUNT, "containers": [{"name": "main", "image": "work"}]}
+    manifest: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "webhook-"}, "spec": spec}
+    return await desk.client.create(PODS, manifest, "default")
+
+
+async def test_a_token_counts_for_the_audience_it_was_made_for(desk: Desk, pod: Json) -> None:
+    assert await desk.knows(await desk.token("carrel-booking", pod=pod))
+    assert not await desk.knows(await desk.token("another-service", pod=pod))
+    assert not await desk.knows(await desk.token(pod=pod)), "one for the API server itself"
+    assert await desk.knows(await desk.token(pod=pod), audience="")
+    assert not await desk.knows(await desk.token("another-service", pod=pod), audience="")
+    assert not await desk.knows("made-up")
+
+
+async def test_a_token_ends_with_the_pod_it_was_given_to(desk: Desk, pod: Json) -> None:
+    token = await desk.token("carrel-booking", pod=pod)
+    assert await desk.knows(token)
+
+    await desk.client.delete(PODS, pod["metadata"]["name"], "default", how=Deletion(grace_seconds=0))
+
+    async def is_refused() -> bool:
+        return not await desk.knows(token)
+
+    # The API server remembers for some seconds what it found out about a token.
+    assert await eventually(is_refused)
+
+
+async def test_a_token_that_belongs_to_no_pod_is_nobodys(desk: Desk) -> None:
+    assert not await desk.knows(await desk.token("carrel-booking"))

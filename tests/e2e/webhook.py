@@ -9,22 +9,58 @@ import ssl
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from carrel.manifests import priority_classes, webhooks
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES, VALIDATING_WEBHOOKS
+from carrel.adapters.certificates import Shown, X509Notary
+from carrel.manifests import policies, priority_classes, webhooks
+from carrel.ports.certificates import Validity
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
+from tests.e2e.pods import eventually
 
 Json = dict[str, Any]
 
 ADMIN = "admin"
 """Whom the processes of Carrel run as in these tests."""
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = {
+    "ValidatingAdmissionPolicy": f"{REGISTRATION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{REGISTRATION}/validatingadmissionpolicybindings",
+}
+FORGED = {"metadata": {"annotations": {"carrel.dev/tier": "booked"}}}
+
+
+def install_policies(api: ApiServer, *trusted: str) -> None:
+    """What the API server refuses by itself; returns when it does."""
+    for each in policies():
+        for condition in each["spec"].get("matchConditions", ()):
+            if condition["name"] == "not-by-trusted":
+                condition["expression"] = condition["expression"].replace("[]", str(list(trusted)))
+        api.call("POST", POLICIES[each["kind"]], each)
+    pods = "/api/v1/namespaces/default/pods"
+    somebody = Somebody(api, "somebody")
+    api.call("POST", pods, {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "work"}]}})
+    try:
+        for method, path, body in (
+            ("PATCH", f"{pods}/probe?dryRun=All", FORGED),
+            ("POST", f"{pods}?dryRun=All", unseen_pod("unseen")),
+        ):
+            eventually(lambda: somebody.call(method, path, body)[0] == 403)  # noqa: B023 # used at once
+    finally:
+        api.call("DELETE", f"{pods}/probe?gracePeriodSeconds=0")
+
+
+def unseen_pod(name: str) -> Json:
+    """A GPU pod for a scheduler that does not know the cards."""
+    container = {"name": "main", "image": "work", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 class BookingService:
@@ -98,17 +134,19 @@ class Webhook:
         self.process.program.wait()
 
     def install(self) -> None:
-        """Tells the API server about it, and waits until it is trusted."""
+        """Everything that Carrel's admission needs on an API server."""
         for each in priority_classes():
             self.api.call("POST", PRIORITY_CLASSES.path(), each)
-        paths = []
+        install_policies(self.api, ADMIN)  # first, as they are seen to work by what the webhook would put right
+        self.configure()
+
+    def configure(self) -> None:
+        """Tells the API server to ask it, and waits until it is trusted."""
         for each in webhooks():
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
-            kind = MUTATING_WEBHOOKS if each["kind"].startswith("Mut") else VALIDATING_WEBHOOKS
-            self.api.call("POST", kind.path(), each)
-            paths.append(kind.path(name="carrel"))
-        self.process.wait_until("trusted", lambda: all(self._is_trusted(path) for path in paths))
+            self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
+        self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
 
     def greet(self) -> int:
         """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""
@@ -126,11 +164,57 @@ class Webhook:
             return bool(answer.status == 200)
 
 
+class Witness:
+    """A webhook that lets every pod through, and remembers the names of those that it was asked about.
+
+    With a change, it is another webhook of the cluster: what `change` answers are the operations of its patch.
+    """
+
+    def __init__(self, change: Callable[[Json], list[Json]] = lambda pod: []) -> None:
+        self.names: set[str] = set()
+        notary, now = X509Notary(), datetime.now(UTC)
+        valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
+        authority = notary.authority(valid)
+        shown = Shown()
+        shown.show(notary.issue(authority, ["127.0.0.1"], valid))
+        witness = self
+
+        class Answers(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
+                witness.names.add(request["name"])
+                patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
+                response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
+                answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+                body = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """What it was asked about is remembered."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self._server.socket = shown.context.wrap_socket(self._server.socket, server_side=True)
+        bundle = base64.b64encode(authority.certificate).decode()
+        self.client_config = {"url": f"https://127.0.0.1:{self._server.server_port}/mutate", "caBundle": bundle}
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
 class Somebody:
     """A person with every right, whom Carrel does not trust. Keeps one connection open."""
 
     def __init__(self, api: ApiServer, name: str) -> None:
-        pair = api.authority.client(name, ["system:masters"])
+        # A certificate has no room for the names of some ServiceAccounts.
+        self._headers = {"Impersonate-User": name, "Impersonate-Group": "system:masters"} if len(name) > 64 else {}
+        pair = api.authority.client(ADMIN if self._headers else name, ["system:masters"])
         context = ssl.create_default_context(cafile=api.authority.certificate)
         context.load_cert_chain(pair.certificate, pair.key)
         where = urlsplit(api.url)
@@ -141,7 +225,7 @@ class Somebody:
         """The status, and what was answered: an object, or a Status with a message."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else json.dumps(body)
-        self._connection.request(method, path, data, {"Content-Type": kind})
+        self._connection.request(method, path, data, {"Content-Type": kind, **self._headers})
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
 

@@ -14,6 +14,7 @@ from carrel.adapters.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.adapters.simulation.machine import SimulatedMachine
 from carrel.doors.agent.rounds import Agent, Premises
 from carrel.doors.agent.settings import AgentSettings, MemoryResource
+from carrel.ports.cluster import FieldValidation
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
@@ -53,6 +54,7 @@ async def an_agent(
     transport: Any = None,
     cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
     kubelet: StandInKubelet | None = None,
+    fields: FieldValidation = FieldValidation.STRICT,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the kubelet has taken it; where memory
@@ -64,7 +66,7 @@ async def an_agent(
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
         books, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
         premises = Premises(SimulatedMachine(file, "n1"), books, memory)
-        agent = Agent(Client(transport or lab.api), given, premises, lab.clock, QUICK)
+        agent = Agent(Client(transport or lab.api, fields), given, premises, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
             is_plugins = given.memory_resource is MemoryResource.PLUGIN

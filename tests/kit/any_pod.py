@@ -3,6 +3,8 @@
 from random import Random
 from typing import Any
 
+from tests.kit.forged import PROTECTED, PROTECTED_LABELS
+
 Json = dict[str, Any]
 
 VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "PATH", "MINE")
@@ -14,13 +16,12 @@ ASKED = (
     {"carrel.dev/gpu-memory-mib": "8138", "carrel.dev/gpu-model": "NVIDIA-RTX-A6000"},
     {"gpu-fraction": "2"},
 )
-FORGED = (
-    {"carrel.dev/tier": "booked"},
-    {"terminate-at": "2099-01-01T00:00:00Z"},
-    {"carrel.dev/admitted": "2026-11-16T12:00:00Z 00"},
-    {"carrel.dev/handed-over": "x"},
-    {"carrel.dev/devices": "GPU-0"},
-    {"ALIYUN_COM_GPU_MEM_IDX": "0"},
+FORGED = tuple({key: value} for key, value in PROTECTED.items())
+LABELS = (
+    {"app": "x"},
+    {"hub.jupyter.org/username": "b-40c"},
+    {"runai-gpu-group/g": "g"},
+    *({key: value} for key, value in PROTECTED_LABELS.items()),
 )
 TODAY: tuple[Json, ...] = (
     {"schedulingGates": [{"name": "example.com/quota"}]},
@@ -38,9 +39,7 @@ def any_pod(random: Random) -> Json:
     if annotations or random.random() < 0.3:
         metadata["annotations"] = annotations
     if random.random() < 0.3:
-        metadata["labels"] = random.choice(
-            ({"app": "x"}, {"runai-gpu-group": "g"}, {"hub.jupyter.org/username": "b-40c"})
-        )
+        metadata["labels"] = dict(random.choice(LABELS))
     if random.random() < 0.3:
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": random.choice(("job-1", "job-2"))}
         metadata["ownerReferences"] = [{**owner, "controller": True}]
@@ -52,6 +51,8 @@ def any_pod(random: Random) -> Json:
             spec |= said
     if random.random() < 0.2:
         spec["schedulerName"] = random.choice(("gpu-scheduler", "kai-scheduler", "mine"))
+    if random.random() < 0.1:
+        spec["priorityClassName"] = random.choice(("carrel-booked", "carrel-opportunistic", "system-node-critical"))
     if random.random() < 0.1:
         spec["nodeSelector"] = {"nvidia.com/gpu.product": random.choice(("NVIDIA-RTX-A6000", "other"))}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

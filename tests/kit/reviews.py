@@ -80,12 +80,10 @@ class World:
 
     async def make(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Told":
         """What becomes of a pod that this user makes."""
-        return await self.ask("/mutate", review(pod, user, **changes))
+        return await self.ask(review(pod, user, **changes))
 
-    async def ask(self, path: str, question: Json) -> "Told":
-        desk = self.reviews()
-        answer = desk.mutate if path == "/mutate" else desk.validate
-        status, body = await answer(json.dumps(question).encode())
+    async def ask(self, question: Json) -> "Told":
+        status, body = await self.reviews().mutate(json.dumps(question).encode())
         assert status == 200, body
         return told(question, json.loads(body))
 

@@ -87,10 +87,9 @@ def test_whatever_stands_anywhere_in_a_review_is_answered(random: Random, operat
         _put_somewhere(random, question, anything)
     desk, body = World(desk=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).reviews(), json.dumps(question).encode()
 
-    for answer in (desk.mutate, desk.validate):
-        status, said = asyncio.run(answer(body))
-        assert status in (200, 400), said
-        assert json.loads(said)
+    status, said = asyncio.run(desk.mutate(body))
+    assert status in (200, 400), said
+    assert json.loads(said)
 
 
 def _put_somewhere(random: Random, place: Any, anything: Any) -> None:

@@ -14,7 +14,7 @@ from carrel.adapters.memory import EmbeddedApi
 from carrel.manifests import webhooks
 from carrel.ports.certificates import Pair, Unreadable, Validity
 from carrel.ports.cluster import Conflict, JsonPatch
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, VALIDATING_WEBHOOKS
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
 from carrel.usecases.certify import Certificates, Lifetimes, Names
 from tests.kit.lab import Clock
 
@@ -34,9 +34,8 @@ class House:
     async def furnish(self) -> "House":
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "carrel"}}
         await self.client.create(NAMESPACES, body)
-        for each in webhooks():
-            kind = MUTATING_WEBHOOKS if each["kind"].startswith("Mutating") else VALIDATING_WEBHOOKS
-            await self.client.create(kind, each)
+        for each in webhooks(for_embedded_api=True):
+            await self.client.create(MUTATING_WEBHOOKS, each)
         return self
 
     def replica(self, names: Names = NAMES, **lifetimes: timedelta) -> Certificates:
@@ -53,12 +52,8 @@ class House:
 
     async def trusted(self) -> list[bytes]:
         """The authorities that the API server is told to trust."""
-        found = set()
-        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            for webhook in (await self.client.get(kind, "carrel"))["webhooks"]:
-                found.add(base64.b64decode(webhook["clientConfig"]["caBundle"]))
-        assert len(found) == 1, "all webhooks trust the same"
-        return NOTARY.split(found.pop())
+        (webhook,) = (await self.client.get(MUTATING_WEBHOOKS, "carrel"))["webhooks"]
+        return NOTARY.split(base64.b64decode(webhook["clientConfig"]["caBundle"]))
 
     async def is_trusted(self, shown: Pair) -> bool:
         return any(NOTARY.is_by(shown.certificate, each) for each in await self.trusted())
@@ -78,13 +73,12 @@ async def test_the_first_replica_makes_them_tells_the_api_server_and_the_others_
 async def test_nothing_is_written_while_nothing_is_due() -> None:
     house = await House().furnish()
     await house.replica().keep()
-    before = [(await house.client.get(kind, "carrel"))["metadata"] for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
+    before = (await house.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]
 
     house.clock.now += 50 * DAY
     await house.replica().keep()
 
-    after = [(await house.client.get(kind, "carrel"))["metadata"] for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)]
-    assert before == after
+    assert (await house.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"] == before
 
 
 async def test_a_certificate_is_renewed_when_a_third_of_it_is_left_by_the_same_authority() -> None:
@@ -212,10 +206,10 @@ async def test_two_replicas_that_begin_at_once_agree() -> None:
 async def test_an_admin_who_applies_the_manifests_again_is_corrected() -> None:
     house = await House().furnish()
     shown = await house.replica().keep()
-    for each in webhooks():
-        kind = MUTATING_WEBHOOKS if each["kind"].startswith("Mutating") else VALIDATING_WEBHOOKS
-        version = (await house.client.get(kind, "carrel"))["metadata"]["resourceVersion"]
-        await house.client.update(kind, {**each, "metadata": {"name": "carrel", "resourceVersion": version}})
+    for each in webhooks(for_embedded_api=True):
+        version = (await house.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]["resourceVersion"]
+        again = {**each, "metadata": {"name": "carrel", "resourceVersion": version}}
+        await house.client.update(MUTATING_WEBHOOKS, again)
 
     assert await house.replica().keep() == shown and await house.is_trusted(shown)
 

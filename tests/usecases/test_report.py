@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
+from carrel.adapters.kube import Client
 from carrel.core.gpus import Node
-from carrel.ports.cluster import MergePatch
+from carrel.ports.cluster import FieldValidation, MergePatch
 from carrel.protocols.gpuclaim import Remarks
 from carrel.protocols.kubernetes.quantity import whole_quantity
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
 from carrel.usecases.compare import Findings
 from carrel.usecases.report import Report, Reporter
+from tests.kit.definitions import define_anew, forget_field
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -153,3 +155,35 @@ async def test_what_the_node_shows_no_more_is_removed_and_not_made_zero() -> Non
         amounts = (await lab.client.get(NODES, "n1"))["status"]
         assert [MEM in amounts[where] for where in ("capacity", "allocatable")] == [False, False]
         assert amounts["capacity"][COUNT] == "2"
+
+
+async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_was_dropped() -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "memoryUnit")
+        client = Client(lab.api, FieldValidation.WARN)
+        reporter = Reporter(client, lab.clock)
+        assert reporter.unknown == ""
+
+        assert await reporter.report(report(lab, memory_unit="MiB"))
+
+        assert reporter.unknown == (
+            "the cluster's GpuNodeStatus definition is older than this agent "
+            "(unknown: status.memoryUnit); apply Carrel's crds.yaml again"
+        )
+        assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
+        assert (await status(lab))["total"] == 2
+        assert (await status(lab))["message"] == reporter.unknown
+        assert not await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown)), "it is said once"
+
+        await define_anew(lab.client)
+        lab.clock.now += timedelta(seconds=20)
+        assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
+        assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
+
+
+async def test_a_field_that_every_card_has_is_named_once() -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "devices", "items", "uuid")
+        reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
+        await reporter.report(report(lab))
+        assert "(unknown: status.devices[].uuid)" in reporter.unknown

@@ -1,5 +1,5 @@
-"""Kubernetes manifests that Carrel brings along: its custom resource definitions, what each door may do, and what
-kube-apiserver asks the webhook."""
+"""Kubernetes manifests that Carrel brings along: its custom resource definitions, what each door may do, what
+kube-apiserver asks the webhook, and what it refuses by itself."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -18,9 +18,23 @@ def rbac() -> Iterator[dict[str, Any]]:
     yield from _documents("rbac.yaml")
 
 
-def webhooks() -> Iterator[dict[str, Any]]:
-    """About what kube-apiserver asks `carrel webhook`."""
-    yield from _documents("webhooks.yaml")
+def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
+    """About what kube-apiserver asks `carrel webhook`.
+
+    The embedded API evaluates no CEL and refuses matchConditions. Without them it asks about every pod, so a webhook
+    that does not answer must not stop them all: there a GPU pod is made without it, and the seal is what protects.
+    """
+    for configuration in _documents("webhooks.yaml"):
+        if for_embedded_api:
+            for webhook in configuration["webhooks"]:
+                del webhook["matchConditions"]
+                webhook["failurePolicy"] = "Ignore"
+        yield configuration
+
+
+def policies() -> Iterator[dict[str, Any]]:
+    """What kube-apiserver refuses by itself, and the bindings that switch it on. The embedded API has no such kinds."""
+    yield from _documents("policies.yaml")
 
 
 def priority_classes() -> Iterator[dict[str, Any]]:

@@ -171,6 +171,15 @@ class BindTarget:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
+class FieldValidation(Enum):
+    """What a server shall do about a field that it does not know, in Kubernetes' words."""
+
+    STRICT = "Strict"
+    """Refuse the write."""
+    WARN = "Warn"
+    """Drop the field and say so: older definitions must not keep a newer Carrel from reporting."""
+
+
 class Cluster(Protocol):
     """Implemented by `adapters.kube.Client`, over sockets or straight into the embedded API."""
 
@@ -210,6 +219,12 @@ class Cluster(Protocol):
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json: ...
+
+    def warnings(
+        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
+    ) -> Sequence[str]:
+        """What the server remarked when this object was last updated or patched: a field it does not know, say."""
+        ...
 
     async def delete(
         self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION

@@ -35,6 +35,16 @@ class Dialect(Enum):
     CARREL = "carrel.dev/gpu-cards or carrel.dev/gpu-memory-mib"
 
 
+RESOURCES = {Dialect.NVIDIA: nvidia.GPU, Dialect.GPUSHARE: gpushare.GPU_MEM}
+"""The resource by which a dialect asks; zero of it is not asked for."""
+ANNOTATIONS = {
+    Dialect.GPUCLAIM: (gpuclaim.CLAIM,),
+    Dialect.KAI: (kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES),
+    Dialect.CARREL: (carrel.GPU_CARDS, carrel.GPU_MEMORY),
+}
+"""The annotations by which a dialect asks. The API server knows all these words too: `manifests/webhooks.yaml`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What the cluster's admin decides about the dialects."""
@@ -89,14 +99,9 @@ def request_of(
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
     """Whose words are on the pod. A resource of which it asks zero is not asked for."""
     notes = pod.metadata.annotations
-    spoken = (
-        (Dialect.NVIDIA, resource_asked(pod, nvidia.GPU).total > 0),
-        (Dialect.GPUSHARE, resource_asked(pod, gpushare.GPU_MEM).total > 0),
-        (Dialect.GPUCLAIM, gpuclaim.CLAIM in notes),
-        (Dialect.KAI, any(key in notes for key in (kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES))),
-        (Dialect.CARREL, any(key in notes for key in (carrel.GPU_CARDS, carrel.GPU_MEMORY))),
-    )
-    return tuple(dialect for dialect, present in spoken if present)
+    by_resource = (dialect for dialect, word in RESOURCES.items() if resource_asked(pod, word).total > 0)
+    by_annotation = (dialect for dialect, words in ANNOTATIONS.items() if any(word in notes for word in words))
+    return (*by_resource, *by_annotation)
 
 
 def _read(pod: Pod, dialect: Dialect, claim: GpuClaim | None, terms: Terms) -> Request | Refusal | None:

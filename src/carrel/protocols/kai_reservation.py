@@ -99,12 +99,6 @@ def is_reservation(pod: Pod) -> bool:
     )
 
 
-def is_reservation_account(user: str, namespace: str) -> bool:
-    """Whether a user of Kubernetes is what the reservation pods of that namespace run as."""
-    known = any(namespace == spelling.namespace for spelling in SPELLINGS)
-    return known and user == f"system:serviceaccount:{namespace}:{namespace}"
-
-
 def read_reserved(pod: Pod) -> str:
     """The UUID of the card; empty while the pod has not found it yet."""
     return reserved_in(pod.metadata.annotations, subject(pod.metadata))

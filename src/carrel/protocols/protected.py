@@ -1,7 +1,7 @@
 """The keys that only Carrel's own identities may write, over all dialects.
 
 A user who could write them would forge a placement, a tier or an end. The webhook strips them from what others create,
-and refuses updates of them; decisions are taken from Leases all the same.
+and the API server refuses updates of them (`manifests/policies.yaml`); decisions are taken from Leases all the same.
 """
 
 from carrel.protocols import carrel, gpuclaim, gpushare, kai, kai_reservation, maia

@@ -2,9 +2,9 @@
 
     carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
 
-API servers before 1.28 cannot ask a webhook about GPU pods only, so a webhook that is down must not keep pods from
-being made; then a GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods looks for the
-seal. It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model and the
+The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing a
+GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods therefore looks for the seal. It is
+made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model and the
 instant: it cannot be moved to another namespace or name, and a copy is worthless on a pod that is made later than the
 seal. A name that the API server makes up is not known yet; then it is over what the name begins with.
 """

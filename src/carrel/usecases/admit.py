@@ -1,4 +1,8 @@
-"""Admission: what becomes of a pod that asks for a GPU before it is made, and who may change what Carrel wrote on one.
+"""Admission: what becomes of a pod that asks for a GPU before it is made.
+
+The API server asks about pods that concern GPUs only (`matchConditions` in `manifests/webhooks.yaml`), and refuses by
+itself that others change later what Carrel wrote on a pod (`manifests/policies.yaml`). A rule that is added here must
+be seen there too: tests compare the words, and try generated pods on a real API server.
 
 Everything is decided from the review and from what was heard before; nothing anywhere is changed, so a dry run is as
 good as any, and whoever asks again with the answer gets the same. In order:
@@ -26,17 +30,14 @@ from carrel.core.tiers import Tier
 from carrel.ports.booking_desk import BookingDesk, Heard
 from carrel.protocols import carrel, handover, maia, nvidia, visibility
 from carrel.protocols.asks import Ask, Dialect, claim_name, dialects_of, model_of, request_of
-from carrel.protocols.carrel import GANG_SIZE
 from carrel.protocols.gpuclaim import CLAIM, SCHEDULER
 from carrel.protocols.gpushare import GPU_MEM
 from carrel.protocols.handover import HandedOver, HandOver
-from carrel.protocols.kai import POD_GROUP
-from carrel.protocols.kai_reservation import RESERVED_GPU, is_reservation_account
 from carrel.protocols.kubernetes.admission import AdmissionRequest
 from carrel.protocols.kubernetes.pods import gates_of, resource_asked, subject
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.protocols.maia import Revocable
-from carrel.protocols.on_cpu import ASKED, on_cpu
+from carrel.protocols.on_cpu import on_cpu
 from carrel.protocols.protected import is_protected_annotation, is_protected_label
 from carrel.protocols.reading import Field
 from carrel.protocols.seal import ADMITTED, Seal, place_of
@@ -48,8 +49,6 @@ DEFAULT_SCHEDULER = "default-scheduler"
 DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER, "kai-scheduler"})
 """What a pod says that did not choose, or was written for a peer whose place Carrel takes."""
 GROUPS = ("initContainers", "containers")
-SETTLED = ASKED - {GANG_SIZE, POD_GROUP}
-"""Whoever could change these later would get what his tier was not given for. A gang may be told to its pods later."""
 PRIORITIES = {Tier.BOOKED: carrel.BOOKED_PRIORITY, Tier.OPPORTUNISTIC: carrel.OPPORTUNISTIC_PRIORITY}
 
 
@@ -236,27 +235,6 @@ class Admission:
         ]
         return Answer("debugged", {**new, "spec": {**new["spec"], "ephemeralContainers": joined}} if joined else None)
 
-    # --- what is changed ---------------------------------------------------------------------------------------------
-
-    def guard(self, request: AdmissionRequest) -> Answer:
-        """Refuses changes of what only Carrel may write, and of what a pod was admitted with; on a Binding too, whose
-        annotations the pod gets."""
-        new = request.object
-        if new is None or self._known.introduce.is_carrel(request.user):
-            return UNTOUCHED
-        if request.operation == "CREATE" and request.kind != "Binding":
-            return UNTOUCHED  # a pod is stripped of them when it is made
-        old = request.old_object or {}
-        notes = _changed(_map(old, "annotations"), _map(new, "annotations"))
-        labels = _changed(_map(old, "labels"), _map(new, "labels"))
-        forged = [*filter(is_protected_annotation, notes), *filter(is_protected_label, labels)]
-        if forged == [RESERVED_GPU] and is_reservation_account(request.user.name, request.namespace):
-            forged = []  # a reservation pod says which card it was given
-        asked = [key for key in notes if key in SETTLED]
-        wrong = [f"only Carrel may write or remove {', '.join(forged)}; leave them as they are"] if forged else []
-        wrong += [f"what a pod asks for is settled when it is made ({', '.join(asked)}); make another"] if asked else []
-        return Answer("refused", refused="; and ".join(wrong)) if wrong else UNTOUCHED
-
 
 @dataclass(frozen=True, slots=True)
 class _Person:
@@ -388,7 +366,3 @@ def _refused(why: Refusal) -> Answer:
 
 def _map(thing: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     return Field(thing, "the object")["metadata"][group].object()
-
-
-def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))

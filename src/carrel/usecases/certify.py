@@ -2,7 +2,7 @@
 
 They live in one Secret of Carrel's own namespace (`tls.crt`, `tls.key`, `ca.crt`, `ca.key`), so that all replicas show
 the same; who writes first wins, by the Secret's resourceVersion, and the others read again. `ca.crt` is a bundle: the
-newest authority first, then those before it. It is put into the webhook configurations before a certificate is given
+newest authority first, then those before it. It is put into the webhook configuration before a certificate is given
 to the server, and an authority signs only when it has been in there for a while: an API server that has not heard of it
 yet would refuse the certificate, and no GPU pod would be admitted.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from carrel.ports.certificates import Notary, Pair, Unreadable, Validity
 from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, NotFound
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Names:
     namespace: str
     secret: str
     configuration: str
-    """Of the mutating and of the validating configuration."""
+    """Of the MutatingWebhookConfiguration."""
     served: tuple[str, ...]
     """Under which the API server calls the webhook."""
 
@@ -84,8 +84,7 @@ class Certificates:
     async def keep(self) -> Pair:
         """What to show from now on: it is in the Secret, and the API server has been told whom to trust."""
         kept = await self._agreed()
-        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            await self._tell(resource, base64.b64encode(kept.bundle).decode())
+        await self._tell(base64.b64encode(kept.bundle).decode())
         assert kept.shown is not None, "nothing is agreed on without it"
         return kept.shown
 
@@ -183,26 +182,26 @@ class Certificates:
 
     # --- the API server ----------------------------------------------------------------------------------------------
 
-    async def _tell(self, resource: Any, bundle: str) -> None:
+    async def _tell(self, bundle: str) -> None:
         """Whom to trust. Another replica says the same, so who is late has nothing left to say."""
         for _ in range(TRIES):
             try:
-                configuration = await self._cluster.get(resource, self._names.configuration)
+                configuration = await self._cluster.get(MUTATING_WEBHOOKS, self._names.configuration)
             except NotFound:
-                log.warning("no_configuration kind=%s name=%s", resource.kind, self._names.configuration)
+                log.warning("no_configuration name=%s", self._names.configuration)
                 return
             webhooks: Sequence[Json] = configuration.get("webhooks") or ()
             told = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in webhooks]
             if told == webhooks:
                 return
             try:
-                await self._cluster.update(resource, {**configuration, "webhooks": told})
+                await self._cluster.update(MUTATING_WEBHOOKS, {**configuration, "webhooks": told})
             except Conflict:
                 continue
-            log.info("authority_told kind=%s name=%s", resource.kind, self._names.configuration)
+            log.info("authority_told name=%s", self._names.configuration)
             return
         raise Conflict(
-            409, "Conflict", f"{resource.kind} {self._names.configuration} was changed {TRIES} times in a row"
+            409, "Conflict", f"{MUTATING_WEBHOOKS.kind} {self._names.configuration} was changed {TRIES} times in a row"
         )
 
 

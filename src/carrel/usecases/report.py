@@ -2,9 +2,13 @@
 
 Written when something changed, and else every so often as a sign of life. An older look never replaces a newer one, so
 an agent that was stopped for a while, or a predecessor that is still going, undoes nothing.
+
+During an upgrade the cluster's definition may lack a field that this agent writes. The rest is reported all the same,
+and the next report names the field in its message.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -24,6 +28,10 @@ AHEAD = timedelta(minutes=2)
 """A heartbeat that is further in the future is a wrong clock, not a newer look."""
 ATTEMPTS = 3
 
+_UNKNOWN = re.compile(r'unknown field "(.+)"')
+"""How kube-apiserver says it."""
+_INDEX = re.compile(r"\[\d+\]")
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -40,6 +48,16 @@ class Reporter:
         self._said: Json = {}
         self._said_at: datetime | None = None
         self._version = ""
+        self._unknown: tuple[str, ...] = ()
+
+    @property
+    def unknown(self) -> str:
+        """Which fields of the last report the cluster dropped, in words; empty if none."""
+        if not self._unknown:
+            return ""
+        fields = ", ".join(self._unknown)
+        why = "the cluster's GpuNodeStatus definition is older than this agent"
+        return f"{why} (unknown: {fields}); apply Carrel's crds.yaml again"
 
     @property
     def said_at(self) -> datetime | None:
@@ -82,6 +100,7 @@ class Reporter:
                 self._version = ""  # somebody else wrote or deleted it: look what it says now
                 continue
             self._version = answer["metadata"]["resourceVersion"]
+            self._unknown = _unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
             return True
         return False
 
@@ -124,6 +143,12 @@ def _amount(shown: Mapping[str, str], resource: str) -> int | None:
         return whole_quantity(shown[resource], "the Node", resource)
     except Malformed:
         return -1
+
+
+def _unknown_fields(warnings: Sequence[str]) -> tuple[str, ...]:
+    """Each once, though every card may lack it: `status.devices[].reason`."""
+    found = (_UNKNOWN.fullmatch(text) for text in warnings)
+    return tuple(dict.fromkeys(_INDEX.sub("[]", match[1]) for match in found if match))
 
 
 def _is_newer(there: Json, seen_at: datetime) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -9,12 +10,13 @@ import pytest
 
 from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.doors.agent.settings import MemoryResource, Mode, WholeCards
-from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, Forbidden, MergePatch
+from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
 from carrel.ports.node import HandedOver
 from carrel.protocols import visibility
 from carrel.protocols.gpushare import Unit
 from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, GPU_NODE_STATUSES, NODES, PODS
 from tests.kit.agent import an_agent
+from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.gpus import a_node
 from tests.kit.kubelet import a_kubelet
@@ -420,3 +422,28 @@ async def test_a_pod_is_marked_as_assigned_when_it_runs() -> None:
                 return (await lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"]
 
             await becomes(assigned, "true")
+
+
+async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "mode")
+        async with an_agent(lab, fields=FieldValidation.WARN) as running:
+
+            async def told() -> tuple[str | None, str | None, int]:
+                lab.clock.now += timedelta(seconds=20)
+                await running.agent.make_round()
+                status = await running.status()
+                return status.get("message"), status.get("mode"), len(status["devices"])
+
+            why = (
+                "the cluster's GpuNodeStatus definition is older than this agent "
+                "(unknown: status.mode); apply Carrel's crds.yaml again"
+            )
+            await becomes(told, (why, None, 2))
+            await define_anew(lab.client)
+            await becomes(told, (None, "native", 2))
+
+    warnings = [record.getMessage() for record in caplog.records if "api_server_warns" in record.getMessage()]
+    assert len(warnings) == 1 and "status.mode" in warnings[0], "each text is logged once"

@@ -15,8 +15,9 @@ from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.doors.booking.revocations import Revocations
 from carrel.manifests import rbac
 from carrel.ports.bookings import LogEntry
+from carrel.ports.cluster import Deletion
 from carrel.ports.letters import Outbox
-from carrel.protocols.kubernetes.resources import CRDS
+from carrel.protocols.kubernetes.resources import CRDS, PODS
 from carrel.wiring import Carrel, House
 from tests.kit.booking import Opened
 from tests.kit.eventually import LIMIT_S
@@ -136,16 +137,29 @@ async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() ->
     async with a_lab([]) as lab:
         account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "webhook", "namespace": "carrel"}}
         await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts", account))
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        answer = await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts/webhook/token", request))
-        token = json.loads(answer.body)["status"]["token"]
+        spec = {"containers": [{"name": "main", "image": "work"}], "serviceAccountName": "webhook"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "webhook-1"}, "spec": spec}
+        await lab.client.create(PODS, pod, "carrel")
+        bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "webhook-1"}}
+        token, unbound = [await _token(lab, spec) for spec in (bound, {})]
 
         roles = RoleBook(services=frozenset({"system:serviceaccount:carrel:webhook"}))
         person = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
+        nobodys = await Kubernetes(lab.client, roles, lab.clock.seconds).person(unbound)
         stranger = await Kubernetes(lab.client, RoleBook(), lab.clock.seconds).person(token)
+        await lab.client.delete(PODS, "webhook-1", "carrel", how=Deletion(grace_seconds=0))
+        later = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
     assert person is not None
     assert (person.is_service, person.may_book) == (True, False)
     assert stranger is None
+    assert nobodys is None, "it is bound to no pod"
+    assert later is None, "its pod is gone"
+
+
+async def _token(lab: Lab, spec: dict[str, Any]) -> str:
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    answer = await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts/webhook/token", request))
+    return str(json.loads(answer.body)["status"]["token"])
 
 
 def _post(path: str, body: dict[str, Any]) -> ApiRequest:

@@ -31,7 +31,6 @@ from carrel.protocols.kubernetes.resources import (
     MUTATING_WEBHOOKS,
     PODS,
     SECRETS,
-    VALIDATING_WEBHOOKS,
 )
 from carrel.usecases.claims import Claims, Knowledge
 from carrel.usecases.copies import Copies
@@ -138,8 +137,8 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     """Makes its certificates, tells the API server whom to trust, makes a new one, and reads what it decides by."""
-    for each in webhooks():
-        await lab.client.create(MUTATING_WEBHOOKS if each["kind"].startswith("Mut") else VALIDATING_WEBHOOKS, each)
+    for each in webhooks(for_embedded_api=True):
+        await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), Shown()
     webhook = Webhook(client, None, Customs("carrel"))
     running = asyncio.gather(webhook.mirror.run(), keep_certificates(client, WebhookSettings(), shown))

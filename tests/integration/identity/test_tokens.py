@@ -212,7 +212,8 @@ class _Reviews:
         self.is_up = True
         self.audiences: list[str] | None = None
         self.users: dict[str, dict[str, Any]] = {
-            "webhook-token": {"username": WEBHOOK},
+            "webhook-token": {"username": WEBHOOK, "extra": {"authentication.kubernetes.io/pod-uid": ["u1"]}},
+            "kept-in-a-secret": {"username": WEBHOOK},
             "any-account": {"username": "system:serviceaccount:lab:default"},
             "ada-token": {"username": "oidc:Ada@lab.example", "groups": ["staff"]},
             "unprefixed": {"username": "eve@lab.example"},
@@ -261,7 +262,7 @@ async def test_kubernetes_vouches_for_users_and_for_our_own_processes(in_cluster
     assert (me["email"], me["roles"]) == (WEBHOOK, ["service"])
 
 
-@pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody"])
+@pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody", "kept-in-a-secret"])
 async def test_who_could_be_made_by_anybody_is_nobody(in_cluster: Service, token: str) -> None:
     assert (await in_cluster.get("/api/v1/me", **_with(token)))[0] == 401
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from _pytest.logging import LogCaptureFixture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from carrel.ports.cluster import (
     Deletion,
     Event,
     Expired,
+    FieldValidation,
     Forbidden,
     Invalid,
     JsonPatch,
@@ -107,7 +109,7 @@ class TestWhatIsSent:
         assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/lab/pods/train/status")
         assert asked.headers["content-type"] == content_type
         assert body_of(asked) == body
-        assert asked.query == {"dryRun": "All"} | query
+        assert asked.query == {"fieldValidation": "Strict", "dryRun": "All"} | query
 
     async def test_delete_with_everything(self) -> None:
         transport = Scripted(said({}))
@@ -174,7 +176,7 @@ class TestAServerThatAsksToComeAgain:
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
 
-        return Client(transport, Pace(sleep=sleep)), transport, slept
+        return Client(transport, pace=Pace(sleep=sleep)), transport, slept
 
     @pytest.mark.parametrize("verb", ["get", "create", "delete"])
     async def test_is_asked_again_after_that_time(self, verb: str) -> None:
@@ -379,3 +381,58 @@ async def test_a_fenced_client_reads_but_writes_nothing_that_the_fence_refuses()
         with pytest.raises(NotMine):
             await write
     assert [asked.method for asked in transport.asked] == ["GET"]
+
+
+class TestWarnings:
+    UNKNOWN = r'299 - "unknown field \"status.x\"", 299 - "a remark, with \\ and \"quotes\""'
+    TEXTS = ('unknown field "status.x"', 'a remark, with \\ and "quotes"')
+
+    async def test_writes_say_what_becomes_of_unknown_fields_and_reads_do_not(self) -> None:
+        transport = Scripted(said({}))
+        client = Client(transport, FieldValidation.WARN)
+        for call in (
+            client.create(PODS, {}, "lab"),
+            client.update(PODS, {"metadata": {"name": "train", "namespace": "lab"}}),
+            client.patch(PODS, "train", MergePatch({}), "lab"),
+            client.get(PODS, "train", "lab"),
+            client.delete(PODS, "train", "lab"),
+        ):
+            await call
+        assert [asked.query for asked in transport.asked] == [*[{"fieldValidation": "Warn"}] * 3, {}, {}]
+
+    async def test_each_text_is_logged_once_and_kept_until_the_next_write(self, caplog: LogCaptureFixture) -> None:
+        warned = ApiResponse(200, b"{}", {"warning": self.UNKNOWN})
+        transport = Answering(lambda request: warned if b"x" in request.body else ApiResponse(200, b"{}"))
+        client = Client(transport, FieldValidation.WARN)
+        for name in ("n1", "n2", "n1"):
+            await client.patch(NODES, name, MergePatch({"x": 1}), subresource="status")
+            assert client.warnings(NODES, name, subresource="status") == self.TEXTS
+        await client.get(NODES, "n1")
+
+        assert [record.getMessage() for record in caplog.records] == [
+            f"api_server_warns method=PATCH path=/api/v1/nodes/n1/status text={text!r}" for text in self.TEXTS
+        ]
+        assert client.fenced(lambda: None).warnings(NODES, "n1", subresource="status") == self.TEXTS
+        await client.patch(NODES, "n1", MergePatch({}), subresource="status")
+        assert client.warnings(NODES, "n1", subresource="status") == ()
+        assert client.warnings(NODES, "n2", subresource="status") == self.TEXTS
+
+    async def test_a_refusal_may_carry_one_too(self, caplog: LogCaptureFixture) -> None:
+        answer = ApiResponse(403, b"{}", {"warning": '299 - "old"'})
+        with pytest.raises(Forbidden):
+            await Client(Scripted(answer)).create(PODS, {}, "lab")
+        assert "old" in caplog.text
+
+    async def test_no_more_than_a_thousand_are_remembered(self, caplog: LogCaptureFixture) -> None:
+        transport = Answering(lambda request: ApiResponse(200, b"{}", {"warning": f'299 - "{request.path}"'}))
+        client = Client(transport)
+        for number in (*range(1_001), 0):
+            await client.patch(NODES, f"n{number}", MergePatch({}))
+        assert len(caplog.records) == 1_002, "the first was forgotten"
+        assert client.warnings(NODES, "n1") == ()
+
+    @pytest.mark.parametrize("header", ["", "299", '299 - "', "nonsense", '199 - "miscellaneous"', '"299 - "'])
+    async def test_what_is_no_warning_of_kubernetes_is_none(self, header: str) -> None:
+        client = Client(Scripted(ApiResponse(200, b"{}", {"warning": header})))
+        await client.patch(NODES, "n1", MergePatch({}))
+        assert client.warnings(NODES, "n1") == ()

@@ -18,7 +18,7 @@ from carrel.adapters.kube.config import Trust
 from carrel.adapters.kube.credentials import Sources, Stored
 from carrel.adapters.kube.http import Limits
 from carrel.adapters.wire import ApiRequest
-from carrel.ports.cluster import Forbidden, Unavailable, Unknown
+from carrel.ports.cluster import Forbidden, MergePatch, Unavailable, Unknown
 from carrel.protocols import Malformed
 from carrel.protocols.kubernetes.resources import PODS
 from tests.unit.kube.certificates import Authority, Pair
@@ -195,6 +195,18 @@ class TestRequests:
             with pytest.raises(Forbidden):
                 await Client(transport).list(PODS)
         assert len(calls) == 1
+
+    async def test_a_header_that_is_sent_twice_is_read_twice(self) -> None:
+        async def warning(request: web.BaseRequest) -> web.StreamResponse:
+            answer = web.json_response({})
+            for text in ("one", "two"):
+                answer.headers.add("Warning", f'299 - "{text}"')
+            return answer
+
+        async with serving(warning) as url, transport_to(Access(url)) as transport:
+            client = Client(transport)
+            await client.patch(PODS, "train", MergePatch({}), "lab")
+        assert client.warnings(PODS, "train", "lab") == ("one", "two")
 
     async def test_a_redirect_is_not_followed(self) -> None:
         async def redirecting(request: web.BaseRequest) -> web.StreamResponse:

@@ -22,7 +22,6 @@ from carrel.protocols.kubernetes.resources import Resource
         (resources.LEASES, "/apis/coordination.k8s.io/v1/namespaces/lab/leases/x"),
         (resources.PRIORITY_CLASSES, "/apis/scheduling.k8s.io/v1/priorityclasses/x"),
         (resources.MUTATING_WEBHOOKS, "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/x"),
-        (resources.VALIDATING_WEBHOOKS, "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/x"),
         (resources.CRDS, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x"),
         (resources.TOKEN_REVIEWS, "/apis/authentication.k8s.io/v1/tokenreviews/x"),
         (resources.SUBJECT_ACCESS_REVIEWS, "/apis/authorization.k8s.io/v1/subjectaccessreviews/x"),

@@ -3,7 +3,8 @@
 An answer is remembered for a minute, so that a busy caller costs one review; a token that was revoked in the cluster
 works so much longer. What could be a person is: a user whose name is an address. What could be made by anybody with
 rights in a namespace, a ServiceAccount, is only what the settings name, or its creator would have as many bookings
-as names.
+as names. Its token must be bound to a pod, as the kubelet's are: the API server refuses it when the pod is gone, and
+one that was kept in a Secret for years is worth nothing here.
 """
 
 from collections import OrderedDict
@@ -18,6 +19,8 @@ from carrel.protocols.kubernetes.resources import TOKEN_REVIEWS
 
 REMEMBERED_S = 60.0
 MOST_REMEMBERED = 1_000
+POD_UID = "authentication.kubernetes.io/pod-uid"
+"""What the API server says about a token that is bound to a pod; it has looked whether that pod is still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,13 @@ class Kubernetes:
         ):
             return None
         user = status.get("user", {})
-        return self._person(str(user.get("username", "")), [str(each) for each in user.get("groups") or ()])
+        username = str(user.get("username", ""))
+        if username in self.roles.services:
+            is_bound = POD_UID in (user.get("extra") or {})
+            return Person(username, roles=frozenset({Role.SERVICE}), how=How.SERVICE_ACCOUNT) if is_bound else None
+        return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:
-        if username in self.roles.services:
-            return Person(username, roles=frozenset({Role.SERVICE}), how=How.SERVICE_ACCOUNT)
         name = normal(username.removeprefix(self.vouching.user_prefix))
         if not username.startswith(self.vouching.user_prefix) or not is_address(name):
             return None

@@ -17,6 +17,7 @@ import msgspec
 
 from carrel.adapters.kube import answers, views
 from carrel.adapters.kube.pace import REAL_PACE, Pace
+from carrel.adapters.kube.warnings import Warnings
 from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 from carrel.ports.cluster import (
     EVERYTHING,
@@ -26,6 +27,7 @@ from carrel.ports.cluster import (
     Change,
     Deletion,
     Event,
+    FieldValidation,
     Invalid,
     Json,
     JsonPatch,
@@ -65,13 +67,22 @@ _read_bookmark = msgspec.json.Decoder(_Bookmark).decode
 class Client:
     """Implements `ports.cluster.Cluster`."""
 
-    def __init__(self, transport: Transport, pace: Pace = REAL_PACE) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        fields: FieldValidation = FieldValidation.STRICT,
+        warnings: Warnings | None = None,
+        pace: Pace = REAL_PACE,
+    ) -> None:
+        """Strict, so that tests find every field that is misspelled. Doors are told what to do by their settings."""
         self._transport = transport
+        self._fields = fields
+        self._warnings = warnings or Warnings()
         self._pace = pace
 
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
-        return Client(_Fenced(self._transport, require), self._pace)
+        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._pace)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -144,13 +155,18 @@ class Client:
         dry_run: bool = False,
     ) -> Json:
         content_type, document = _written(patch)
-        query = _dry(dry_run)
+        query = self._options(dry_run)
         if isinstance(patch, Apply):
             query |= {"fieldManager": patch.manager} | _given(force="true" if patch.force else "")
         path = _path(resource, namespace, name, subresource)
         return await self._object(
             ApiRequest("PATCH", path, query, {"content-type": content_type}, msgspec.json.encode(document))
         )
+
+    def warnings(
+        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
+    ) -> tuple[str, ...]:
+        return self._warnings.about(_path(resource, namespace, name, subresource))
 
     async def delete(
         self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
@@ -181,9 +197,11 @@ class Client:
     # One call
 
     async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
-        return await self._object(
-            ApiRequest(method, path, _dry(dry_run), {"content-type": _JSON}, msgspec.json.encode(body))
-        )
+        query = {} if method == "DELETE" else self._options(dry_run)  # whose options are in its body
+        return await self._object(ApiRequest(method, path, query, {"content-type": _JSON}, msgspec.json.encode(body)))
+
+    def _options(self, dry_run: bool) -> dict[str, str]:
+        return {"fieldValidation": self._fields.value} | ({"dryRun": "All"} if dry_run else {})
 
     async def _object(self, request: ApiRequest) -> Json:
         return answers.object_of(request, await self._send(request))
@@ -198,6 +216,7 @@ class Client:
                     raise
                 # A read that got lost has written nothing.
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
+            self._warnings.hear(request, response)
             if response.status < 300:
                 return response
             wait_s = _come_again_in(request, response)
@@ -298,10 +317,6 @@ def _delete_options(how: Deletion) -> Json:
     if how.dry_run:
         options["dryRun"] = ["All"]
     return options
-
-
-def _dry(dry_run: bool) -> dict[str, str]:
-    return {"dryRun": "All"} if dry_run else {}
 
 
 def _given(**values: str) -> dict[str, str]:

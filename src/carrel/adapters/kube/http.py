@@ -78,7 +78,9 @@ class HttpTransport:
                 timeout=self._endless if is_watch else self._whole,
                 allow_redirects=False,
             )
-            answer_headers = {name.lower(): value for name, value in response.headers.items()}
+            # A server may send several Warnings, each in a header of its own.
+            names = dict.fromkeys(response.headers)
+            answer_headers = {name.lower(): ", ".join(response.headers.getall(name)) for name in names}
             if is_watch and response.status == 200:
                 return ApiResponse(200, headers=answer_headers, stream=_chunks(request, response))
             async with response:

@@ -12,8 +12,9 @@ It keeps objects in memory and runs no controllers except the ones that deletion
     handler     one call in, one answer out                  http        the same on a socket
     faults      bad days, by seed
 
-Where it is not like kube-apiserver: no CEL, no conversion between the versions of a custom resource (they share one
-shape), no ownership of fields before the first apply, one event loop, and everything is gone when the process ends.
+Where it is not like kube-apiserver: no CEL, so matchConditions of webhooks are refused and admission policies are not
+served, let alone enforced; no conversion between the versions of a custom resource (they share one shape), no ownership
+of fields before the first apply, one event loop, and everything is gone when the process ends.
 """
 
 from carrel.adapters.memory.handler import EmbeddedApi, Settings

@@ -1,7 +1,7 @@
 """Who calls, and what they may do: from tables that the embedder passes in.
 
 Without tokens everybody is the administrator, as on a developer's own cluster. Tokens of ServiceAccounts may also be
-issued (`token` subresource); they live as long as the process.
+issued (`token` subresource); they live as long as the process, or as the pod that they are bound to.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,10 +33,10 @@ ADMIN = User("kubernetes-admin", groups=("system:masters", "system:authenticated
 ANONYMOUS = User("system:anonymous", groups=("system:unauthenticated",))
 
 
-def service_account(namespace: str, name: str, uid: str = "") -> User:
+def service_account(namespace: str, name: str, uid: str = "", extra: Mapping[str, list[str]] | None = None) -> User:
     """The user that a ServiceAccount's token stands for."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return User(f"system:serviceaccount:{namespace}:{name}", uid, groups)
+    return User(f"system:serviceaccount:{namespace}:{name}", uid, groups, extra or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,14 @@ def anything_goes(ask: Ask) -> bool:
     return True
 
 
+def _always() -> bool:
+    return True
+
+
 class Doorkeeper:
     def __init__(self, tokens: Mapping[str, User] | None = None, may: Access = anything_goes) -> None:
         self._tokens = dict(tokens or {})
+        self._lives: dict[str, Callable[[], bool]] = {}
         self._open = tokens is None
         self._may = may
 
@@ -71,7 +76,7 @@ class Doorkeeper:
         """The caller. Raises 401 for a token that nobody was given."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            user = self._tokens.get(token.strip())
+            user = self.known(token.strip())
             if user is not None:
                 return user
             if not self._open:
@@ -79,10 +84,12 @@ class Doorkeeper:
         return ADMIN if self._open else ANONYMOUS
 
     def known(self, token: str) -> User | None:
-        return self._tokens.get(token)
+        return self._tokens.get(token) if self._lives.get(token, _always)() else None
 
-    def issue(self, token: str, user: User) -> None:
+    def issue(self, token: str, user: User, lives: Callable[[], bool]) -> None:
+        """`lives`: whether what the token is bound to is still there."""
         self._tokens[token] = user
+        self._lives[token] = lives
 
     def may(self, ask: Ask) -> bool:
         return "system:masters" in ask.user.groups or self._may(ask)

@@ -106,10 +106,12 @@ class Reads:
         return tables.one_row(call, self._clock) if call.wants_table else in_version(call.kind)
 
     def get(self, call: Call) -> Stored:
-        target = call.target
-        stored = self._store.collection(target.kind.storage).get(target.namespace, target.name)
+        return self.find(call.target.kind, call.target.namespace, call.target.name)
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Stored:
+        stored = self._store.collection(kind.storage).get(namespace, name)
         if stored is None:
-            raise status.not_found(target.kind, target.name)
+            raise status.not_found(kind, name)
         return stored
 
     def selection(self, selected: Selected) -> list[Stored]:

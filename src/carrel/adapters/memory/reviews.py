@@ -12,6 +12,7 @@ from carrel.adapters.memory.auth import Ask, Doorkeeper, User, service_account
 from carrel.adapters.memory.bodies import read_as
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.causes import required
+from carrel.adapters.memory.kinds import PODS
 from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.reads import Reads
 from carrel.adapters.memory.times import timestamp
@@ -19,6 +20,7 @@ from carrel.adapters.memory.times import timestamp
 Json = dict[str, Any]
 
 HOUR_S = 3600
+AUTHENTICATION = "authentication.kubernetes.io"
 
 
 class Reviews:
@@ -62,12 +64,14 @@ class Reviews:
         return {"allowed": self._doorkeeper.may(_asked(call, user, spec))}
 
     def issue_token(self, call: Call) -> Json:
-        """A TokenRequest for a ServiceAccount. The token is good as long as the process lives."""
+        """A TokenRequest for a ServiceAccount. The token is good as long as the process lives; one that is bound to a
+        pod, as long as the pod is there."""
         spec = read_as(call, "TokenRequest").get("spec", {})
         account = self._reads.get(call)
         token = self._names.token()
         namespace, name = account.key
-        self._doorkeeper.issue(token, service_account(namespace, name, account.uid))
+        extra, is_bound = self._bound(namespace, name, spec.get("boundObjectRef"))
+        self._doorkeeper.issue(token, service_account(namespace, name, account.uid, extra), is_bound)
         lives = timedelta(seconds=spec.get("expirationSeconds", HOUR_S))
         return {
             "kind": "TokenRequest",
@@ -76,6 +80,32 @@ class Reviews:
             "spec": {"audiences": [], "expirationSeconds": HOUR_S, **spec},
             "status": {"token": token, "expirationTimestamp": timestamp(self._clock() + lives)},
         }
+
+    def _bound(
+        self, namespace: str, account: str, bound: Json | None
+    ) -> tuple[dict[str, list[str]], Callable[[], bool]]:
+        """What the token says about the pod that it is bound to, and whether that pod still is."""
+        if bound is None:
+            return {}, lambda: True
+        if bound.get("kind") != PODS.kind:
+            raise status.bad_request(f"cannot bind a token to a {bound.get('kind')} here, only to a Pod")
+        name = bound.get("name", "")
+        pod = self._reads.find(PODS, namespace, name)
+        if pod.tree["spec"].get("serviceAccountName", "default") != account:
+            raise status.bad_request(
+                f'cannot bind token for serviceaccount "{account}" to pod running with different serviceaccount name.'
+            )
+        if bound.get("uid", pod.uid) != pod.uid:
+            why = f"the UID in the bound object reference ({bound['uid']}) does not match the UID in record ({pod.uid})"
+            raise status.conflict(PODS, name, f"{why}. The object might have been deleted and then recreated")
+
+        def lives() -> bool:
+            try:
+                return self._reads.find(PODS, namespace, name).uid == pod.uid
+            except status.ApiError:
+                return False
+
+        return {f"{AUTHENTICATION}/pod-name": [name], f"{AUTHENTICATION}/pod-uid": [pod.uid]}, lives
 
 
 def _asked(call: Call, user: User, spec: Json) -> Ask:

@@ -1,4 +1,4 @@
-"""The routes of the webhook: `/mutate` (MAIA's path too) and `/validate`, and what probes and Prometheus look at."""
+"""The routes of the webhook: `/mutate` (MAIA's path too), and what probes and Prometheus look at."""
 
 from collections.abc import Awaitable, Callable
 
@@ -56,7 +56,7 @@ def webhook_app(desk: ReviewDesk, metrics: Metrics, why_not_ready: Callable[[], 
     async def numbers(request: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
-    verbs = {"/mutate": _Verb(desk.mutate), "/validate": _Verb(desk.validate)}
+    verbs = {"/mutate": _Verb(desk.mutate)}
     others = Starlette(
         routes=[
             *(Route(path, verb, methods=["POST"]) for path, verb in verbs.items()),

@@ -2,8 +2,8 @@
 
 - A review is answered with 200, also with a no: kubectl shows the sentence.
 - What is no review was sent by nobody we know: 400 with a sentence.
-- Before everything about the cluster is known: 503. A defect of ours: 500. What that means is said by the webhook's
-  failurePolicy, and by the seal that the pod does not get.
+- Before everything about the cluster is known: 503. A defect of ours: 500. The webhook's failurePolicy says what that
+  means: the pod is refused.
 """
 
 import logging
@@ -45,7 +45,6 @@ class Decided(Protocol):
 
 class Judge(Protocol):
     async def mutate(self, request: AdmissionRequest, pod: Pod) -> Decided: ...
-    def guard(self, request: AdmissionRequest) -> Decided: ...
 
 
 class ReviewDesk:
@@ -55,12 +54,6 @@ class ReviewDesk:
         self._metrics = metrics
 
     async def mutate(self, body: bytes) -> Reply:
-        return await self._answer("mutate", body)
-
-    async def validate(self, body: bytes) -> Reply:
-        return await self._answer("validate", body)
-
-    async def _answer(self, verb: str, body: bytes) -> Reply:
         start = time.perf_counter()
         outcome = "defect"
         try:
@@ -68,26 +61,23 @@ class ReviewDesk:
                 outcome = "not ready"
                 return Reply(503, msgspec.json.encode({"message": "the cluster is being read; try again in a moment"}))
             request = read_review(body)
-            outcome, review = await self._decided(verb, request)
+            outcome, review = await self._decided(request)
             return Reply(200, msgspec.json.encode(review))
         except NotAReview as error:
             outcome = "unreadable"
             return Reply(400, msgspec.json.encode({"message": str(error)}))
         except Exception:
-            log.exception("%s_broke", verb)
+            log.exception("mutate_broke")
             return Reply(500, msgspec.json.encode({"message": "Carrel made a mistake; its log says which"}))
         finally:
-            self._metrics.saw(verb, outcome, time.perf_counter() - start)
+            self._metrics.saw("mutate", outcome, time.perf_counter() - start)
 
-    async def _decided(self, verb: str, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
+    async def _decided(self, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
+        if request.kind != POD or request.object is None:  # None: it is deleted
+            return "untouched", admission.allowed(request)
         try:
-            if verb == "validate":
-                answer = self._judge.guard(request)
-            elif request.kind == POD and request.object is not None:  # None: it is deleted
-                request, pod = read_pod(request)
-                answer = await self._judge.mutate(request, pod)
-            else:
-                return "untouched", admission.allowed(request)
+            request, pod = read_pod(request)
+            answer = await self._judge.mutate(request, pod)
         except Malformed as malformed:
             return "refused", admission.denied(request, str(malformed), 422)
         if answer.refused:

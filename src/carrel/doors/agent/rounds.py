@@ -235,7 +235,7 @@ class Agent:
         remarks = Remarks(
             memory_unit=inventory.unit.value if self._offer.is_offered(seen) else "",
             memory_resource=way.value if way else "",
-            message="; ".join(filter(None, (look.trouble, self._offer.message(seen)))),
+            message="; ".join(filter(None, (look.trouble, self._offer.message(seen), self._reporter.unknown))),
         )
         await self._try("report", self._reporter.report(Report(node, findings, seen_at, remarks)))
         is_stranger = self._nodes.is_synced and self._node() is None

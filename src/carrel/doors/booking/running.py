@@ -63,7 +63,7 @@ def run(settings: BookingSettings) -> None:
     if problems:
         raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
     ground = _Ground(settings, database, nodes)
-    client = connected(settings) if nodes is None else None
+    client = connected(settings, settings.field_validation) if nodes is None else None
     try:
         run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
     except StoreUnavailable as error:

@@ -30,7 +30,6 @@ from carrel.protocols.kubernetes.resources import (
     NAMESPACES,
     PODS,
     PRIORITY_CLASSES,
-    VALIDATING_WEBHOOKS,
 )
 from carrel.protocols.kubernetes.shapes import Pod
 from carrel.usecases.hand_over import how_lost
@@ -189,9 +188,8 @@ async def _install(client: Client) -> None:
         await client.create(CRDS, crd)
     for priority in priority_classes():
         await client.create(PRIORITY_CLASSES, priority)
-    for hook in webhooks():
-        mutates = hook["kind"] == MUTATING_WEBHOOKS.kind
-        await client.create(MUTATING_WEBHOOKS if mutates else VALIDATING_WEBHOOKS, hook)
+    for hook in webhooks(for_embedded_api=True):
+        await client.create(MUTATING_WEBHOOKS, hook)
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
 
 

@@ -12,7 +12,7 @@ __all__ = ["WebhookSettings", "webhook"]
 def webhook(settings: WebhookSettings) -> None:
     """Answer kube-apiserver: whose pod is it, which tier has it, which cards may its containers see.
 
-    Certificates are made, renewed and put into the webhook configurations by itself.
+    Certificates are made, renewed and put into the webhook configuration by itself.
     Every option may also be given as an environment variable, as shown beside it; an option wins.
 
     Examples:

@@ -14,7 +14,7 @@ from carrel.doors.webhook.assembly import Customs, Webhook
 from carrel.doors.webhook.settings import HideFrom, Mode, WebhookSettings, WhenFull, names_in
 from carrel.ports.certificates import Pair, Unreadable
 from carrel.ports.cluster import ClusterError, Selection
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS
 from carrel.settings import serve_door
 from carrel.usecases.admit import Policy
 from carrel.usecases.certify import Certificates, Lifetimes, Names
@@ -74,7 +74,7 @@ async def _serve_until(stop: asyncio.Event, webhook: Webhook, shown: Shown, sett
 
 
 async def keep_certificates(client: Client, settings: WebhookSettings, shown: Shown) -> None:
-    """Whenever somebody changed the Secret or a configuration, and every so often."""
+    """Whenever somebody changed the Secret or the configuration, and every so often."""
     names = Names(settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names())
     lifetimes = Lifetimes(certificate=timedelta(days=settings.certificate_days))
     certificates = Certificates(client, X509Notary(), names, utc_now, lifetimes)
@@ -82,9 +82,9 @@ async def keep_certificates(client: Client, settings: WebhookSettings, shown: Sh
     mirror.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()
     )
-    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-        found = mirror.watch(resource, Selection(fields=f"metadata.name={names.configuration}"))
-        found.on_change(lambda old, new: changed.set())
+    mirror.watch(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={names.configuration}")).on_change(
+        lambda old, new: changed.set()
+    )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(mirror.run())
         while True:

@@ -113,7 +113,7 @@ class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
     """Others are needed where it runs outside of the cluster."""
     configuration: Annotated[
         str,
-        typer.Option(help="Name of the webhook configurations to tell the authority.", envvar="CARREL_CONFIGURATION"),
+        typer.Option(help="Name of the webhook configuration to tell the authority.", envvar="CARREL_CONFIGURATION"),
     ] = CONFIGURATION
     """MAIA's is called gpu-booking-webhook."""
     certificate_days: Annotated[

@@ -55,13 +55,6 @@ MUTATING_WEBHOOKS = Resource[shapes.Object](
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
-VALIDATING_WEBHOOKS = Resource[shapes.Object](
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
 CRDS = Resource[shapes.Object](
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

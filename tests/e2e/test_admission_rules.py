@@ -1,0 +1,360 @@
+"""What a real API server does by itself: whom it asks the webhook about, and which changes it refuses on its own."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from carrel.manifests import priority_classes, webhooks
+from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
+from testbed.control_plane import ApiServer
+from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
+from tests.e2e.pods import eventually
+from tests.e2e.webhook import POLICIES, Somebody, Witness, install_policies, unseen_pod
+from tests.kit.any_pod import any_pod
+from tests.kit.forged import PROTECTED, PROTECTED_LABELS
+from tests.kit.reviews import Told, World
+
+Json = dict[str, Any]
+
+EVE, TRUSTED = "eve@lab.example", "admin"
+CARREL = "system:serviceaccount:carrel:carrel-extender"
+GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
+GPU = {"nvidia.com/gpu": "1"}
+PODS = "/api/v1/namespaces/default/pods"
+SPEC_ONLY = ("/ephemeralcontainers", "/resize")
+"""Here the API server takes changes of the spec, and drops those of the metadata before anybody is asked."""
+WHEREVER = ("", "/status", *SPEC_ONLY)
+MANY = 10_000
+
+
+class Room:
+    """An API server with Carrel's rules, and a webhook that only looks on."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self.eve, self.carrel, self.trusted = (Somebody(api, name) for name in (EVE, CARREL, TRUSTED))
+        # As in a cluster where Carrel is installed later.
+        self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
+        for each in priority_classes():
+            api.call("POST", PRIORITY_CLASSES.path(), each)
+        self.witness = Witness()
+        (configuration,) = webhooks()
+        configuration["webhooks"][0]["clientConfig"] = self.witness.client_config
+        self.configuration: Json = api.call("POST", MUTATING_WEBHOOKS.path(), configuration)
+        eventually(lambda: self.asked(unseen_pod("until-it-is-asked")))
+        install_policies(api, TRUSTED)
+
+    def post(self, pod: Json, who: Somebody | None = None, dry: bool = False) -> tuple[int, Json]:
+        return (who or self.eve).call("POST", f"{PODS}{'?dryRun=All' if dry else ''}", pod)
+
+    def asked(self, pod: Json, who: Somebody | None = None) -> bool:
+        """Whether the webhook is asked about it."""
+        self.witness.names.discard(pod["metadata"]["name"])
+        self.post(pod, who, dry=True)
+        return pod["metadata"]["name"] in self.witness.names
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Room]:
+    with shown_run("rules") as run, start_api_server(run) as api:
+        api.start_controllers(["namespace", "validatingadmissionpolicy-status-controller"])
+        yield Room(api)
+
+
+def a_pod(name: str, limits: Json | None = None, **metadata: Any) -> Json:
+    """For the scheduler that knows the cards, as if the webhook had seen it."""
+    container = {"name": "main", "image": "work", "resources": {"limits": limits or {}}}
+    spec = {"containers": [container], "schedulerName": "gpu-scheduler"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+# --- whom the webhook is asked about ---------------------------------------------------------------------------------
+
+
+def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(room: Room) -> None:
+    random, concerned, asked = Random(11), 0, 0
+    for number in range(GENERATED):
+        pod = any_pod(random)
+        pod["metadata"]["name"] = f"any-{number}"
+        told: Told = asyncio.run(World().make(pod, EVE))
+        is_asked = room.asked(pod)
+        if not told.allowed or told.patch:
+            concerned += 1
+            assert is_asked, json.dumps(pod)
+        asked += is_asked
+    assert GENERATED / 4 < concerned <= asked < GENERATED, "they are of both kinds"
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000], ids=["no containers", "one container", "as many as Carrel reads"])
+def test_a_pod_that_has_nothing_to_do_with_gpus_never_meets_carrel(room: Room, count: int) -> None:
+    pod = a_pod("plain", annotations={"mine": "x"}, labels={"app": "x"})
+    environment = [{"name": f"V{number}", "value": "x"} for number in range(20)]
+    container = {"image": "work", "env": environment, "resources": {"limits": {"cpu": "1"}}}
+    pod["spec"] |= {"containers": [{"name": f"c{number}", **container} for number in range(count)]}
+    pod["spec"]["schedulerName"] = "default-scheduler"
+
+    status, answer = room.post(pod, dry=True)
+
+    assert not room.asked(pod)
+    assert status == (201 if count else 422), answer
+    assert count or "spec.containers: Required value" in answer["message"]
+
+
+def test_a_pod_with_very_many_annotations_is_not_looked_through_but_asked_about(room: Room) -> None:
+    """A condition that costs too much would refuse the pod."""
+    for group in ("annotations", "labels"):
+        few, many = ({f"k{number}": "" for number in range(count)} for count in (1_000, MANY))
+        assert not room.asked(a_pod("few", **{group: few}))
+        assert room.asked(a_pod("many", **{group: many}))
+        status, answer = room.post(a_pod("many", **{group: many}), dry=True)
+        assert status == 201, answer
+
+
+def test_what_carrel_makes_itself_is_not_asked_about(room: Room) -> None:
+    assert room.asked(unseen_pod("of-eve"), room.eve)
+    assert not room.asked(unseen_pod("of-carrel"), room.carrel)
+    assert room.post(unseen_pod("of-carrel"), room.carrel, dry=True)[0] == 201
+
+
+def test_a_debug_container_is_asked_about_where_the_pod_has_a_gpu(room: Room) -> None:
+    debugger = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "work"}]}}
+    for name, limits in (("debugged", GPU), ("debugged-cpu", {})):
+        assert room.post(a_pod(name, limits=limits))[0] == 201
+        room.witness.names.discard(name)
+        status, answer = room.eve.call("PATCH", f"{PODS}/{name}/ephemeralcontainers", debugger)
+        assert status == 200, answer
+        assert (name in room.witness.names) is bool(limits)
+
+
+def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are_made(room: Room) -> None:
+    path = MUTATING_WEBHOOKS.path(name="carrel")
+    real = room.api.call("GET", path)["webhooks"]
+    nobody = {**room.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
+    room.api.call("PATCH", path, {"webhooks": [{**real[0], "clientConfig": nobody}]})
+    try:
+        eventually(lambda: room.post(unseen_pod("of-eve"), dry=True)[0] == 500)
+        status, answer = room.post(unseen_pod("of-eve"), dry=True)
+        plain = a_pod("plain")
+        plain["spec"]["schedulerName"] = "default-scheduler"
+        assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
+        assert room.post(a_pod("forged", annotations={"carrel.dev/tier": "booked"}), dry=True)[0] == 500
+        assert room.post(plain, dry=True)[0] == 201
+        assert room.post(unseen_pod("of-carrel"), room.carrel, dry=True)[0] == 201
+    finally:
+        room.api.call("PATCH", path, {"webhooks": real})
+    eventually(lambda: room.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
+
+
+def test_where_cards_are_hidden_from_all_pods_the_webhook_of_the_manual_is_asked_about_them(room: Room) -> None:
+    manual = (Path(__file__).parents[2] / "docs/admission.md").read_text()
+    (found,) = re.findall(r"```yaml\n(.*?)```", manual, re.DOTALL)
+    (webhook,) = yaml.safe_load(found)
+    path = MUTATING_WEBHOOKS.path(name="carrel")
+    real = room.api.call("GET", path)["webhooks"]
+    with_it = [*real, {**webhook, "clientConfig": room.witness.client_config}]
+    room.api.call("PATCH", path, {"webhooks": with_it})
+    plain = a_pod("plain")
+    try:
+        eventually(lambda: room.asked(plain))
+        # It is not waited for: pods that ask for no GPU do not depend on it.
+        nobody = {**room.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
+        room.api.call("PATCH", path, {"webhooks": [*real, {**webhook, "clientConfig": nobody}]})
+        eventually(lambda: not room.asked(plain))
+        assert room.post(plain, dry=True)[0] == 201
+    finally:
+        room.api.call("PATCH", path, {"webhooks": real})
+
+
+# --- what is refused without asking anybody --------------------------------------------------------------------------
+
+
+def test_the_api_server_finds_nothing_to_complain_about_in_the_policies(room: Room) -> None:
+    for name in ("carrel-protected-keys", "carrel-gpu-pods"):
+        path = f"{POLICIES['ValidatingAdmissionPolicy']}/{name}"
+
+        def checked(path: str = path) -> Json | None:
+            seen: Json = room.api.call("GET", path)
+            return seen if seen.get("status", {}).get("observedGeneration") == seen["metadata"]["generation"] else None
+
+        found = eventually(checked)
+        assert found is not None
+        assert found["status"]["typeChecking"] == {}, json.dumps(found["status"], indent=2)
+
+
+@pytest.fixture(scope="module")
+def guarded(room: Room) -> str:
+    """A pod with every protected key, made by Carrel."""
+    pod = a_pod("guarded", limits=GPU, annotations=PROTECTED, labels=PROTECTED_LABELS)
+    status, answer = room.post(pod, room.carrel)
+    assert status == 201, answer
+    return f"{PODS}/guarded"
+
+
+@pytest.mark.parametrize("where", WHEREVER)
+@pytest.mark.parametrize("key", [*PROTECTED, *PROTECTED_LABELS, "devices.carrel.dev/new", "runai-gpu-group/new"])
+def test_a_protected_key_is_not_written_changed_or_removed_by_others(
+    room: Room, guarded: str, key: str, where: str
+) -> None:
+    group = "labels" if key in PROTECTED_LABELS or key.startswith("runai-gpu-group") else "annotations"
+    is_there = not key.endswith("/new")
+    for value in ("forged", *([None] if is_there else [])):
+        forged = {"metadata": {group: {key: value}}}
+        status, answer = room.eve.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
+        if where in SPEC_ONLY:
+            assert status == 200 and answer["metadata"][group] == room.api.call("GET", guarded)["metadata"][group]
+            continue
+        assert status == 403, answer
+        assert f"pod default/guarded: only Carrel may write or remove {key}, and you are {EVE}" in answer["message"]
+        for who in (room.carrel, room.trusted):
+            status, answer = who.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
+            assert status == 200, answer
+
+
+@pytest.mark.parametrize("path", ["pods/unbound/binding", "bindings"])
+def test_a_binding_cannot_smuggle_them_in(room: Room, path: str) -> None:
+    room.post(a_pod("unbound", limits=GPU))
+    for group, key in (("annotations", "carrel.dev/devices"), ("labels", "runai-gpu-group")):
+        binding: Json = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}
+        binding["metadata"] = {"name": "unbound", group: {key: "GPU-0"}}
+        where = f"/api/v1/namespaces/default/{path}?dryRun=All"
+        status, answer = room.eve.call("POST", where, binding)
+        assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
+        assert room.carrel.call("POST", where, binding)[0] == 201
+        del binding["metadata"][group]
+        assert room.eve.call("POST", where, binding)[0] == 201
+
+
+@pytest.mark.parametrize(
+    ("where", "account", "key", "allowed"),
+    [
+        ("kai-resource-reservation", "kai-resource-reservation", "run.ai/reserve_for_gpu_index", True),
+        ("runai-reservation", "runai-reservation", "run.ai/reserve_for_gpu_index", True),
+        ("kai-resource-reservation", "kai-resource-reservation", "carrel.dev/lease", False),
+        ("kai-resource-reservation", "default", "run.ai/reserve_for_gpu_index", False),
+        ("default", "default", "run.ai/reserve_for_gpu_index", False),
+    ],
+    ids=["its card", "its card, as KAI spelled it before", "anything else", "another account", "another namespace"],
+)
+def test_a_reservation_pod_may_say_which_card_it_has(
+    room: Room, where: str, account: str, key: str, allowed: bool
+) -> None:
+    if where != "default":
+        room.trusted.call("POST", "/api/v1/namespaces", {"metadata": {"name": where}})
+    pods = f"/api/v1/namespaces/{where}/pods"
+    room.carrel.call("POST", pods, a_pod("reservation"))
+    itself = Somebody(room.api, f"system:serviceaccount:{where}:{account}")
+
+    status, answer = itself.call(
+        "PATCH", f"{pods}/reservation?dryRun=All", {"metadata": {"annotations": {key: "GPU-1"}}}
+    )
+
+    assert status == (200 if allowed else 403), answer
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "carrel.dev/gpu-model",
+        "carrel.dev/gpu-cards",
+        "carrel.dev/gpu-memory-mib",
+        "gpu-fraction",
+        "gpu-memory",
+        "gpu-fraction-num-devices",
+        "gpu-fraction-container-name",
+        "gpu.scheduling/claim",
+    ],
+)
+def test_what_a_pod_asks_for_is_settled_when_it_is_made(room: Room, guarded: str, key: str) -> None:
+    """Else the tier that was given for one card could be used for others."""
+    status, answer = room.eve.call("PATCH", f"{guarded}?dryRun=All", {"metadata": {"annotations": {key: "1"}}})
+
+    assert status == 403, answer
+    assert f"what a pod asks for is settled when it is made ({key}); make another" in answer["message"]
+
+
+def test_everything_else_may_be_changed_by_those_who_could(room: Room, guarded: str) -> None:
+    mine = {"metadata": {"annotations": {"mine": "x"}, "labels": {"app": "x"}}}
+    gang = {"metadata": {"annotations": {"pod-group-name": "g", "carrel.dev/gang-size": "2"}}}
+    kubelets = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    for where, change in (("", mine), ("", gang), ("/status", kubelets)):
+        status, answer = room.eve.call("PATCH", f"{guarded}{where}?dryRun=All", change)
+        assert status == 200, answer
+
+
+def test_what_stood_before_carrel_goes_on(room: Room) -> None:
+    """Its status is written, it is changed and it ends, as before; only its protected keys are protected now."""
+    before = f"{PODS}/before"
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    assert room.eve.call("PATCH", f"{before}/status", running)[0] == 200
+    assert room.eve.call("PATCH", before, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
+    assert room.eve.call("PATCH", before, {"metadata": {"annotations": {"terminate-at": "x"}}})[0] == 403
+    assert room.eve.call("DELETE", f"{before}?dryRun=All")[0] == 200
+
+
+def test_the_status_of_a_pod_with_very_many_annotations_is_written(room: Room) -> None:
+    status, answer = room.post(a_pod("wordy", annotations={f"k{number}": "" for number in range(MANY)}))
+    assert status == 201, answer
+
+    running = {"status": {"phase": "Running"}}
+    status, answer = room.eve.call("PATCH", f"{PODS}/wordy/status", running)
+    assert status == 200, answer
+
+
+# --- pods that the webhook has not seen ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "notes", "asked"),
+    [
+        ({"nvidia.com/gpu": "1"}, {}, "nvidia.com/gpu"),
+        ({"aliyun.com/gpu-mem": "8138"}, {}, "aliyun.com/gpu-mem"),
+        ({}, {"gpu-fraction": "0.5"}, "gpu-fraction"),
+        ({}, {"carrel.dev/gpu-cards": "2"}, "carrel.dev/gpu-cards"),
+        ({"nvidia.com/gpu": "0"}, {"mine": "x"}, ""),
+        ({"cpu": "1"}, {}, ""),
+    ],
+    ids=["a whole card", "memory", "a fraction", "Carrel's own words", "no card in so many words", "no card"],
+)
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+def test_a_gpu_that_another_webhook_asks_for_is_refused(
+    room: Room, limits: Json, notes: Json, asked: str, group: str
+) -> None:
+    """kube-apiserver asks no webhook again whose conditions left the pod out the first time."""
+    container = {"name": "added", "image": "work", "resources": {"limits": limits, "requests": limits}}
+
+    def change(pod: Json) -> list[Json]:
+        there = pod["spec"].get(group) or []
+        if any(each["name"] == "added" for each in there):
+            return []
+        notes_too = {**(pod["metadata"].get("annotations") or {}), **notes}
+        return [
+            {"op": "add", "path": f"/spec/{group}", "value": [*there, container]},
+            {"op": "add", "path": "/metadata/annotations", "value": notes_too},
+        ]
+
+    other = Witness(change)
+    webhook = {key: value for key, value in room.configuration["webhooks"][0].items() if key != "matchConditions"}
+    webhook |= {"name": "other.lab.example", "clientConfig": other.client_config, "failurePolicy": "Ignore"}
+    configuration = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+    path = MUTATING_WEBHOOKS.path()
+    room.api.call("POST", path, {**configuration, "metadata": {"name": "other"}, "webhooks": [webhook]})
+    try:
+        pod = a_pod("plain")
+        pod["spec"]["schedulerName"] = "default-scheduler"
+        eventually(lambda: room.post(pod, dry=True) and "plain" in other.names)
+        status, answer = room.post(pod, dry=True)
+    finally:
+        room.api.call("DELETE", f"{path}/other")
+        other.close()
+
+    assert status == (403 if asked else 201), answer
+    assert not asked or f"the pod asks for a GPU ({asked}), and Carrel has not seen that" in answer["message"]

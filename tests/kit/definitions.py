@@ -1,0 +1,30 @@
+"""The definition of GpuNodeStatus as an older release brought it, and as it is now."""
+
+from carrel.manifests import crds
+from carrel.ports.cluster import Cluster, Json, MergePatch
+from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES
+
+
+async def forget_field(cluster: Cluster, *path: str) -> None:
+    """The cluster does not know this field of a node's status: `mode`, or `devices items uuid`."""
+    definition = _definition()
+    for version in definition["spec"]["versions"]:
+        schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+        for step in path[:-1]:
+            schema = schema[step] if step == "items" else schema["properties"][step]
+        del schema["properties"][path[-1]]
+        schema["required"] = [name for name in schema.get("required", ()) if name != path[-1]]
+    await _define(cluster, definition)
+
+
+async def define_anew(cluster: Cluster) -> None:
+    await _define(cluster, _definition())
+
+
+def _definition() -> Json:
+    return next(each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind)
+
+
+async def _define(cluster: Cluster, definition: Json) -> None:
+    versions = MergePatch({"spec": {"versions": definition["spec"]["versions"]}})
+    await cluster.patch(CRDS, definition["metadata"]["name"], versions)

@@ -1,0 +1,122 @@
+"""The words in the manifests for admission are those of the dialects: a word that one of them gets is missing here.
+
+What the expressions do with the words is tried on a real API server (`tests/e2e`): nothing here evaluates CEL.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from carrel.manifests import policies, rbac, webhooks
+from carrel.protocols import asks, carrel, gpuclaim, kai, kai_reservation, on_cpu, protected
+from carrel.usecases.admit import PRIORITIES
+
+Json = dict[str, Any]
+
+LITERAL = re.compile(r"'([^']*)'")
+PREFIX = re.compile(r"startsWith\('([^']*)'\)")
+
+ASKING_ANNOTATIONS = {word for words in asks.ANNOTATIONS.values() for word in words}
+SETTLED = on_cpu.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
+"""Whoever could change these later would get what their tier was not given for. A pod may join its gang later."""
+CARREL = "system:serviceaccount:carrel:"
+
+
+def webhook() -> Json:
+    (configuration,) = webhooks()
+    (found,) = configuration["webhooks"]
+    return dict(found)
+
+
+def policy(name: str) -> Json:
+    documents = [each for each in policies() if each["metadata"]["name"] == name]
+    assert [each["kind"] for each in documents] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
+    assert documents[1]["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    return dict(documents[0]["spec"])
+
+
+def named(expressions: Iterable[Mapping[str, str]], name: str) -> str:
+    return next(each["expression"] for each in expressions if each["name"] == name)
+
+
+def words_of(expression: str) -> set[str]:
+    """All quoted words, those of `startsWith` with a star."""
+    prefixes = PREFIX.findall(expression)
+    return {*LITERAL.findall(PREFIX.sub("", expression)), *(f"{each}*" for each in prefixes)}
+
+
+def under_our_prefixes(words: Iterable[str]) -> set[str]:
+    return {word for word in words if word.startswith(carrel.PREFIXES)}
+
+
+def test_the_webhook_is_asked_about_every_pod_that_it_would_change_and_is_waited_for() -> None:
+    asked = ASKING_ANNOTATIONS - under_our_prefixes(ASKING_ANNOTATIONS)
+    ours = {f"{prefix}*" for prefix in carrel.PREFIXES}
+
+    assert words_of(named(webhook()["matchConditions"], "concerns-gpus")) == {
+        *asked,
+        *protected.ANNOTATIONS,
+        *protected.LABELS,
+        f"{kai.GPU_GROUP}/*",
+        *ours,
+        *PRIORITIES.values(),
+        *on_cpu.RESOURCES,
+    }
+    assert {*asks.RESOURCES.values()} <= on_cpu.RESOURCES
+    assert webhook()["failurePolicy"] == "Fail"
+
+
+def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
+    variables = policy("carrel-protected-keys")["variables"]
+
+    assert words_of(named(variables, "forged")) == {
+        *protected.ANNOTATIONS,
+        *protected.LABELS,
+        f"{kai.GPU_GROUP}/*",
+        *(f"{prefix}*" for prefix in carrel.PREFIXES),
+        *carrel.ASKED,
+    }
+    assert words_of(named(variables, "settled")) == SETTLED
+    assert words_of(named(variables, "isReservation")) - {"system:serviceaccount:", ":"} == {
+        *(spelling.namespace for spelling in kai_reservation.SPELLINGS),
+        kai_reservation.RESERVED_GPU,
+    }
+
+
+def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
+    spec = policy("carrel-gpu-pods")
+
+    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *asks.RESOURCES.values()}
+    assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        webhook()["matchConditions"],
+        *(policy(name)["matchConditions"] for name in ("carrel-protected-keys", "carrel-gpu-pods")),
+    ],
+    ids=["the webhook", "protected keys", "GPU pods"],
+)
+def test_only_the_accounts_of_carrels_own_namespace_are_let_through(conditions: list[Mapping[str, str]]) -> None:
+    accounts = [each for each in rbac() if each["kind"] == "ServiceAccount"]
+    ours = {each["metadata"]["name"] for each in accounts if each["metadata"]["namespace"] == "carrel"}
+
+    assert named(conditions, "not-by-carrel") == f"!request.userInfo.username.startsWith('{CARREL}')"
+    assert {"carrel-agent", "carrel-controller", "carrel-extender"} <= ours
+
+
+def test_nobody_is_trusted_unless_an_admin_says_so() -> None:
+    for name in ("carrel-protected-keys", "carrel-gpu-pods"):
+        assert named(policy(name)["matchConditions"], "not-by-trusted") == "!(request.userInfo.username in [])"
+
+
+def test_what_the_embedded_api_is_given_differs_only_in_what_it_cannot_do() -> None:
+    (given,) = webhooks(for_embedded_api=True)
+    (real,) = webhooks()
+
+    del real["webhooks"][0]["matchConditions"]
+    real["webhooks"][0]["failurePolicy"] = "Ignore"
+    assert given == real
