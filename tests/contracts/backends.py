@@ -30,7 +30,9 @@ class Backend:
     stranger: Client
     """The same server, with a token that it does not know."""
     compact: Callable[[], Awaitable[None]]
-    """Makes the server's storage forget all history, so that continue tokens expire."""
+    """Makes the server's storage forget all history, so that continue tokens may expire."""
+    wire: Transport
+    """The administrator's calls as other clients make them: what our client never asks for."""
 
 
 class WithToken:
@@ -51,7 +53,8 @@ class WithToken:
 @asynccontextmanager
 async def memory_in_process() -> AsyncIterator[Backend]:
     api = _embedded()
-    yield Backend(Client(WithToken(api, TOKEN)), Client(WithToken(api, "nobody's")), _compaction_of(api))
+    wire = WithToken(api, TOKEN)
+    yield Backend(Client(wire), Client(WithToken(api, "nobody's")), _compaction_of(api), wire)
     await api.aclose()
 
 
@@ -60,12 +63,10 @@ async def memory_over_http() -> AsyncIterator[Backend]:
     api = _embedded()
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(api))
-        clients = []
-        for token in (TOKEN, "nobody's"):
-            client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))))
-            stack.push_async_callback(client.aclose)
-            clients.append(client)
-        yield Backend(clients[0], clients[1], _compaction_of(api))
+        wires = [HttpTransport(Access(served.url, Stored(Sources(token=token)))) for token in (TOKEN, "nobody's")]
+        for wire in wires:
+            stack.push_async_callback(wire.aclose)
+        yield Backend(Client(wires[0]), Client(wires[1]), _compaction_of(api), wires[0])
 
 
 BACKENDS = {"memory-in-process": memory_in_process, "memory-over-http": memory_over_http}

@@ -30,9 +30,7 @@ for module in SUITE:
 async def backend(server: ApiServer) -> AsyncIterator[Backend]:
     nobody = server.authority.kubeconfig(server.run.data / "nobody.kubeconfig", server.url, "nobody's")
     async with AsyncExitStack() as stack:
-        clients = []
-        for kubeconfig in (server.token_kubeconfig, nobody):
-            client = Client(HttpTransport(access_to(kubeconfig, {})))
-            stack.push_async_callback(client.aclose)
-            clients.append(client)
-        yield Backend(clients[0], clients[1], lambda: asyncio.to_thread(server.compact))
+        wires = [HttpTransport(access_to(kubeconfig, {})) for kubeconfig in (server.token_kubeconfig, nobody)]
+        for wire in wires:
+            stack.push_async_callback(wire.aclose)
+        yield Backend(Client(wires[0]), Client(wires[1]), lambda: asyncio.to_thread(server.compact), wires[0])
