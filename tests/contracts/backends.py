@@ -22,11 +22,6 @@ from carrel.ports.cluster import Cluster, FieldValidation
 T = TypeVar("T")
 
 TOKEN = "the administrator's token"
-KINDS_OF_CLIENT = (
-    (TOKEN, FieldValidation.STRICT),
-    (TOKEN, FieldValidation.WARN),
-    ("nobody's", FieldValidation.STRICT),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +32,13 @@ class Backend:
     stranger: Client
     """The same server, with a token that it does not know."""
     compact: Callable[[], Awaitable[None]]
-    """Makes the server's storage forget all history, so that continue tokens expire."""
+    """Makes the server's storage forget all history, so that continue tokens may expire."""
+    wire: Transport
+    """The administrator's calls as other clients make them: what our client never asks for."""
+
+    @classmethod
+    def on(cls, wire: Transport, strangers: Transport, compact: Callable[[], Awaitable[None]]) -> "Backend":
+        return cls(Client(wire), Client(wire, FieldValidation.WARN), Client(strangers), compact, wire)
 
 
 class WithToken:
@@ -58,9 +59,7 @@ class WithToken:
 @asynccontextmanager
 async def memory_in_process() -> AsyncIterator[Backend]:
     api = _embedded()
-    ours = WithToken(api, TOKEN)
-    lenient = Client(ours, FieldValidation.WARN)
-    yield Backend(Client(ours), lenient, Client(WithToken(api, "nobody's")), _compaction_of(api))
+    yield Backend.on(WithToken(api, TOKEN), WithToken(api, "nobody's"), _compaction_of(api))
     await api.aclose()
 
 
@@ -69,13 +68,10 @@ async def memory_over_http() -> AsyncIterator[Backend]:
     api = _embedded()
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(api))
-        clients = []
-        for token, fields in KINDS_OF_CLIENT:
-            client = Client(HttpTransport(Access(served.url, Stored(Sources(token=token)))), fields)
-            stack.push_async_callback(client.aclose)
-            clients.append(client)
-        client, lenient, stranger = clients
-        yield Backend(client, lenient, stranger, _compaction_of(api))
+        wires = [HttpTransport(Access(served.url, Stored(Sources(token=token)))) for token in (TOKEN, "nobody's")]
+        for wire in wires:
+            stack.push_async_callback(wire.aclose)
+        yield Backend.on(wires[0], wires[1], _compaction_of(api))
 
 
 BACKENDS = {"memory-in-process": memory_in_process, "memory-over-http": memory_over_http}

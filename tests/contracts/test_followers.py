@@ -8,9 +8,10 @@ from carrel.adapters.kube import Client
 from carrel.adapters.kube.leader import Candidate, Election, FencingToken
 from carrel.adapters.kube.reflector import Reflector, Rhythm
 from carrel.adapters.kube.store import Store
+from carrel.adapters.wire import ApiRequest, ApiResponse
 from carrel.ports.cluster import MergePatch, Selection
 from carrel.protocols.kubernetes.resources import LEASES
-from tests.contracts.backends import eventually
+from tests.contracts.backends import Backend, eventually
 from tests.contracts.objects import lease
 
 
@@ -34,6 +35,46 @@ async def test_a_reflector_has_what_the_server_has(cluster: Client, namespace: s
     assert [item.metadata.name for item in store.find("holder", "somebody")] == ["c", "d", "e"]
     assert [item.metadata.name for item in store.find("holder", "another")] == ["b", "f"]
     assert reflector.failures == 0
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+class ForgetsBetweenPages:
+    """A wire to a server that forgets all history, once, before the second page of a list."""
+
+    def __init__(self, backend: Backend, namespace: str) -> None:
+        self._backend = backend
+        self._namespace = namespace
+        self.has_forgotten = False
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.query.get("continue") and not self.has_forgotten:
+            self.has_forgotten = True
+            await self._backend.client.create(LEASES, lease("z", "late"), self._namespace)
+            await self._backend.compact()
+        return await self._backend.wire.send(request)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_reflector_has_everything_although_history_was_forgotten_between_two_pages(
+    backend: Backend, cluster: Client, namespace: str
+) -> None:
+    """The second page is of the world of the first, or the list begins anew: a server may do either."""
+    for name in ("a", "b", "c", "d", "e"):
+        await cluster.create(LEASES, lease(name), namespace)
+    wire = ForgetsBetweenPages(backend, namespace)
+    store: Store[Any] = Store()
+    reflector: Reflector[Any] = Reflector(Client(wire), LEASES, store, Selection(namespace), rhythm=Rhythm(page=2))
+    running = asyncio.create_task(reflector.run())
+
+    async def is_complete() -> bool:
+        return all(store.get(name, namespace) is not None for name in ("a", "b", "c", "d", "e", "z"))
+
+    await eventually(is_complete)
+    assert wire.has_forgotten
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

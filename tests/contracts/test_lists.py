@@ -165,17 +165,21 @@ class TestPaging:
             await cluster.create(LEASES, lease(name), namespace)
         assert (await cluster.list(LEASES, Selection(namespace), limit=2)).continue_token == ""
 
-    async def test_a_token_expires_when_history_is_forgotten(
+    async def test_after_a_compaction_a_token_shows_the_world_of_the_first_page_or_has_expired(
         self, backend: Backend, cluster: Client, namespace: str
     ) -> None:
+        """Since 1.34 a server may have that world in its watch cache; nobody may rely on it."""
         for name in ("a", "b", "c"):
             await cluster.create(LEASES, lease(name), namespace)
         first = await cluster.list(LEASES, Selection(namespace), limit=2)
         await cluster.create(LEASES, lease("d"), namespace)
         await backend.compact()
-        with pytest.raises(Expired) as expired:
-            await cluster.list(LEASES, Selection(namespace), limit=2, continue_token=first.continue_token)
-        assert (expired.value.status, expired.value.reason) == (410, "Expired")
+        try:
+            second = await cluster.list(LEASES, Selection(namespace), limit=2, continue_token=first.continue_token)
+        except Expired as expired:
+            assert (expired.status, expired.reason) == (410, "Expired")
+        else:
+            assert (names(second), second.resource_version) == (["c"], first.resource_version)
 
     async def test_a_token_that_nobody_gave_is_refused(self, cluster: Client, namespace: str) -> None:
         with pytest.raises(Invalid) as refused:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.kube import Client, HttpTransport, access_to
+from carrel.adapters.kube import HttpTransport, access_to
 from testbed.control_plane import ApiServer
 from tests.contracts import backends
-from tests.contracts.backends import KINDS_OF_CLIENT, TOKEN, Backend
+from tests.contracts.backends import Backend
 from tests.contracts.fixtures import cluster, desks, namespace
 
 __all__ = ["cluster", "desks", "namespace"]
@@ -30,11 +30,7 @@ for module in SUITE:
 async def backend(server: ApiServer) -> AsyncIterator[Backend]:
     nobody = server.authority.kubeconfig(server.run.data / "nobody.kubeconfig", server.url, "nobody's")
     async with AsyncExitStack() as stack:
-        clients = []
-        for token, fields in KINDS_OF_CLIENT:
-            kubeconfig = server.token_kubeconfig if token == TOKEN else nobody
-            client = Client(HttpTransport(access_to(kubeconfig, {})), fields)
-            stack.push_async_callback(client.aclose)
-            clients.append(client)
-        client, lenient, stranger = clients
-        yield Backend(client, lenient, stranger, lambda: asyncio.to_thread(server.compact))
+        wires = [HttpTransport(access_to(kubeconfig, {})) for kubeconfig in (server.token_kubeconfig, nobody)]
+        for wire in wires:
+            stack.push_async_callback(wire.aclose)
+        yield Backend.on(wires[0], wires[1], lambda: asyncio.to_thread(server.compact))

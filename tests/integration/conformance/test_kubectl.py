@@ -183,6 +183,68 @@ def test_typed_commands(kubectl: Kubectl, lab: Callable[..., str], unique: str) 
     assert kubectl("auth", "can-i", "create", "pods") == "yes"
 
 
+def test_a_disruption_budget_is_made(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+    lab("create", "pdb", "web", "--selector=app=web", "--min-available=50%")
+    assert kubectl.json("-n", unique, "get", "pdb", "web")["spec"] == {
+        "minAvailable": "50%",
+        "selector": {"matchLabels": {"app": "web"}},
+    }
+
+
+def test_a_pod_is_waited_for(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+    lab("apply", "-f", "-", given=pod(unique))
+    assert "timed out" in kubectl.refused("-n", unique, "wait", "--for=condition=Ready", "pod/train", "--timeout=1s")
+    with kubectl.watching(
+        "-n", unique, "wait", "--for=condition=Ready", "pod/train", f"--timeout={LIMIT_S:.0f}s"
+    ) as wait:
+        ready = '{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}'
+        lab("patch", "pod", "train", "--subresource=status", "--type", "merge", "-p", ready)
+        assert wait.wait(LIMIT_S) == 0
+    lab("wait", "--for=jsonpath={.status.phase}=Running", "pod/train", f"--timeout={LIMIT_S:.0f}s")
+    assert lab("delete", "pod", "train", "--grace-period=1", f"--timeout={LIMIT_S:.0f}s").startswith(
+        'pod "train" deleted'
+    )
+    lab("wait", "--for=delete", "pod/train", f"--timeout={LIMIT_S:.0f}s")
+
+
+def test_a_pod_is_debugged_and_resized(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+    lab("apply", "-f", "-", given=pod(unique))
+    lab("debug", "train", "--image=busybox", "--container=debugger", "--attach=false", "--profile=general")
+    more = '{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"2"}}}]}}'
+    lab("patch", "pod", "train", "--subresource=resize", "-p", more)
+    spec = kubectl.json("-n", unique, "get", "pod", "train")["spec"]
+    assert [one["name"] for one in spec["ephemeralContainers"]] == ["debugger"]
+    assert spec["containers"][0]["resources"]["limits"] == {"cpu": "2"}
+
+
+def test_what_happened_to_a_pod_is_described(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+    lab("apply", "-f", "-", given=pod(unique))
+    uid = kubectl.json("-n", unique, "get", "pod", "train")["metadata"]["uid"]
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": unique, "name": "train", "uid": uid}
+    event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "told", "namespace": unique}}
+    said = {"reason": "FailedScheduling", "note": "no card has room", "type": "Warning", "action": "Scheduling"}
+    by = {"reportingController": "gpu-scheduler", "reportingInstance": "gpu-scheduler-1"}
+    lab(
+        "create",
+        "-f",
+        "-",
+        given={**event, **said, **by, "regarding": about, "eventTime": "2026-11-16T10:00:00.000000Z"},
+    )
+    for command in (("describe", "pod", "train"), ("events", "--for", "pod/train"), ("get", "events")):
+        told = lab(*command)
+        assert "FailedScheduling" in told, command
+        assert "no card has room" in told, command
+
+
+def test_what_there_is_to_ask_for(kubectl: Kubectl) -> None:
+    names = set(kubectl("api-resources", "-o", "name").splitlines())
+    assert names >= {
+        *("pods", "nodes", "events", "events.events.k8s.io", "leases.coordination.k8s.io", "jobs.batch"),
+        *("persistentvolumes", "persistentvolumeclaims", "replicationcontrollers", "storageclasses.storage.k8s.io"),
+        *("resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io", "deviceclasses.resource.k8s.io"),
+    }
+
+
 def test_a_namespace_goes_with_its_content(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
     lab("create", "configmap", "one")
     kubectl("delete", "namespace", unique, "--wait=false")

@@ -46,7 +46,7 @@ def of_type(name: str, depth: int = 4) -> st.SearchStrategy[Any]:
 def bodies(kind: Kind) -> st.SearchStrategy[Json]:
     known = {
         field: of_type(inner)
-        for field, inner in fields.types()[kind.kind].items()
+        for field, inner in fields.types()[kind.fields_type].items()
         if field not in ("apiVersion", "kind")
     }
     labelled = {"labels": of_type("{string}"), "finalizers": of_type("[string]")}

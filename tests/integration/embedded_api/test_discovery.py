@@ -118,8 +118,13 @@ def part(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2, len(content)]) + content
 
 
-def in_protobuf(kind: bytes, *parts: bytes) -> bytes:
-    return b"k8s\x00" + part(1, part(1, b"v1") + part(2, kind)) + part(2, b"".join(parts))
+def in_protobuf(kind: bytes, *parts: bytes, version: bytes = b"v1") -> bytes:
+    return b"k8s\x00" + part(1, part(1, version) + part(2, kind)) + part(2, b"".join(parts))
+
+
+def moment(seconds: bytes, nanoseconds: bytes = b"") -> bytes:
+    """A time: two numbers, as varints."""
+    return bytes([1 << 3]) + seconds + (bytes([2 << 3]) + nanoseconds if nanoseconds else b"")
 
 
 LABELLED = part(1, b"lab") + part(2, b"") + bytes([7 << 3, 0]) + part(11, part(1, b"a") + part(2, b"b"))
@@ -140,6 +145,30 @@ class TestProtobuf:
         made = await self.send(call, "/api/v1/namespaces/default/secrets", secret)
         assert made["data"] == {"k": "AP8="}
         assert made["immutable"] is False, "a zero that was given is a value"
+
+    async def test_an_event_as_kube_scheduler_writes_it(self, call: Caller) -> None:
+        """The same kind has other numbers in another group; a time of zero is no time."""
+        parts = [part(1, part(1, b"told") + part(3, b"default")), part(2, moment(b"\xa4\xa8\xeb\xd7\x06", b"\xe8\x07"))]
+        parts += [part(4, b"gpu-scheduler"), part(5, b"one"), part(6, b"Scheduling"), part(7, b"Waits")]
+        parts += [part(8, part(2, b"default") + part(3, b"train")), part(10, b"no room"), part(11, b"Warning")]
+        parts += [part(12, b""), part(13, b""), part(14, b""), bytes([15 << 3, 0])]
+        event = in_protobuf(b"Event", *parts, version=b"events.k8s.io/v1")
+        made = await self.send(call, "/apis/events.k8s.io/v1/namespaces/default/events", event)
+        assert (made["eventTime"], made["note"]) == ("2026-11-16T10:00:04.000001Z", "no room"), made
+        assert not made.keys() & {"deprecatedFirstTimestamp", "deprecatedSource", "deprecatedCount"}
+
+    async def test_a_lease_as_a_leader_writes_it(self, call: Caller) -> None:
+        spec = part(1, b"me") + bytes([2 << 3, 15]) + part(3, moment(b"\xa4\xa8\xeb\xd7\x06")) + bytes([5 << 3, 0])
+        lease = in_protobuf(b"Lease", part(1, part(1, b"leader")), part(2, spec), version=b"coordination.k8s.io/v1")
+        made = await self.send(call, "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        times = {"acquireTime": "2026-11-16T10:00:04.000000Z", "leaseTransitions": 0}
+        assert made["spec"] == {"holderIdentity": "me", "leaseDurationSeconds": 15, **times}
+
+    async def test_a_time_that_no_calendar_has_is_a_bad_request(self, call: Caller) -> None:
+        spec = part(3, moment(b"\xff" * 8 + b"\x7f"))
+        lease = in_protobuf(b"Lease", part(1, part(1, b"leader")), part(2, spec), version=b"coordination.k8s.io/v1")
+        made = await self.send(call, "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)
+        assert made["code"] == 400
 
     @pytest.mark.parametrize(
         "body",

@@ -124,9 +124,11 @@ async def test_bookmarks_come_as_often_as_set() -> None:
 
 
 async def test_a_watch_ends_when_its_time_is_up(call: Caller) -> None:
+    """The first bookmark marks the end of what was there, the last one says how far the watch has come."""
     async with call.watching(MAPS, timeoutSeconds="1", allowWatchBookmarks="true") as events:
         told = await events.all()
-    assert [event["type"] for event in told] == ["BOOKMARK"]
+    assert [event["type"] for event in told] == ["BOOKMARK", "BOOKMARK"]
+    assert ["annotations" in event["object"]["metadata"] for event in told] == [True, False]
 
 
 async def test_all_watches_end_when_the_api_closes(call: Caller) -> None:

@@ -286,3 +286,10 @@ async def test_quantities_are_kept_as_text(call: Caller) -> None:
 async def test_a_missing_namespace_is_told(call: Caller) -> None:
     answer = await call("POST", "/api/v1/namespaces/nowhere/configmaps", config_map())
     assert (answer.status, answer.message) == (404, 'namespaces "nowhere" not found')
+
+
+async def test_a_path_that_is_not_served_is_told_with_details(call: Caller) -> None:
+    """kubectl looks into them, and crashes where there are none."""
+    answer = await call("GET", f"{PODS}/train/horoscope")
+    assert (answer.status, answer.body["reason"]) == (404, "NotFound")
+    assert answer.body["details"]["causes"]

@@ -40,7 +40,7 @@ def typed(call: Call, document: Json) -> Json:
             )
     noted = Noted()
     tree: Json = {"apiVersion": kind.api_version, "kind": kind.kind}
-    tree |= _custom(kind, document, noted) if kind.custom else reader(kind.kind)(document, "", noted)
+    tree |= _custom(kind, document, noted) if kind.custom else reader(kind.fields_type)(document, "", noted)
     tree.setdefault("metadata", {})
     _judge(call, noted)
     return tree

@@ -88,15 +88,6 @@ def _data_causes(holder: Json, live: Json | None) -> list[Cause]:
     return causes
 
 
-def check_event(event: Json, live: Json | None) -> list[Cause]:
-    about = event.get("involvedObject", {})
-    home = about.get("namespace") or "default"
-    # An event about something without a namespace is kept in `default`.
-    if event["metadata"]["namespace"] in (home, "kube-system" if not about.get("namespace") else home):
-        return []
-    return [wrong("involvedObject.namespace", about.get("namespace", ""), "does not match event.namespace")]
-
-
 def default_service(service: Json) -> Json:
     spec = service.setdefault("spec", {})
     spec.setdefault("type", "ClusterIP")

@@ -11,13 +11,14 @@ import msgspec
 
 from carrel.adapters.memory import protobuf, status
 from carrel.adapters.memory.auth import User
+from carrel.adapters.memory.forms import Form, form_of
 from carrel.adapters.memory.kinds import Kind, Kinds
 from carrel.adapters.wire import ApiRequest
 
 Json = dict[str, Any]
 
-TABLE = "as=Table"
 JSON_TYPES = ("", "application/json", "*/*")
+FORMS = "application/json"
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 
 _decode = msgspec.json.Decoder().decode
@@ -80,9 +81,22 @@ class Call:
         return self.query.get("fieldManager") or self.headers.get("user-agent", "").split("/")[0] or "unknown"
 
     @property
-    def wants_table(self) -> bool:
-        """The first form in Accept that the API can give decides; kubectl asks for a table first, JSON second."""
-        return TABLE in self.headers.get("accept", "").split(",")[0]
+    def form(self) -> Form:
+        """What the caller reads. Raises 406 if the API has no such form, or not of what is asked."""
+        form = form_of(self.headers.get("accept", ""))
+        if form is Form.WHOLE:
+            return form
+        if form is None:
+            raise status.not_acceptable(f"only the following media types are accepted: {FORMS}")
+        if form is Form.METADATA and self.verb in ("list", "deletecollection"):
+            raise status.not_acceptable(f"you requested {form.value}, but the requested object is a list")
+        if form is Form.METADATA_LIST and self.verb != "list":
+            raise status.not_acceptable(f"you requested {form.value}, but the requested object is not a list")
+        return form
+
+    def check_form(self) -> None:
+        """Whoever cannot read the answer is told before anything is done."""
+        _ = self.form
 
     @property
     def media_type(self) -> str:

@@ -105,6 +105,33 @@ def _data_count(holder: Json, now: datetime) -> int:
     return len(holder.get("data", {})) + len(holder.get("binaryData", {}))
 
 
+_ACCESS = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
+
+
+def _access_modes(*path: str) -> Cell:
+    value = _at(*path, missing=())
+    return lambda tree, now: ",".join(word for mode, word in _ACCESS.items() if mode in value(tree, now))
+
+
+def _volume_claim_status(claim: Json, now: datetime) -> str:
+    return "Terminating" if claim["metadata"].get("deletionTimestamp") else claim.get("status", {}).get("phase", "")
+
+
+def _claimed_by(volume: Json, now: datetime) -> str:
+    claim = volume.get("spec", {}).get("claimRef")
+    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
+
+
+def _resource_claim_state(claim: Json, now: datetime) -> str:
+    known = claim.get("status", {})
+    words = ["deleted"] if claim["metadata"].get("deletionTimestamp") else []
+    if "allocation" in known:
+        words.append("allocated")
+    elif not words:
+        words.append("pending")
+    return ",".join([*words, *(["reserved"] if known.get("reservedFor") else ())])
+
+
 def _ready_of(field: str) -> Cell:
     def cell(tree: Json, now: datetime) -> str:
         wanted = tree.get("spec", {}).get("replicas", 1)
@@ -117,6 +144,13 @@ def _number(name: str, *path: str) -> Column:
     return Column(name, _at(*path, missing=0), "integer")
 
 
+_REPLICAS = (
+    NAME,
+    _number("Desired", "spec", "replicas"),
+    _number("Current", "status", "replicas"),
+    _number("Ready", "status", "readyReplicas"),
+    AGE,
+)
 _WEBHOOKS = (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE)
 
 _COLUMNS: dict[Storage, tuple[Column, ...]] = {
@@ -157,6 +191,44 @@ _COLUMNS: dict[Storage, tuple[Column, ...]] = {
         AGE,
         Column("Selector", _pairs("spec", "selector"), priority=1),
     ),
+    ("", "replicationcontrollers"): _REPLICAS,
+    ("", "persistentvolumeclaims"): (
+        NAME,
+        Column("Status", _volume_claim_status),
+        Column("Volume", _at("spec", "volumeName", missing="")),
+        Column("Capacity", _at("status", "capacity", "storage", missing="")),
+        Column("Access Modes", _access_modes("status", "accessModes")),
+        Column("StorageClass", _at("spec", "storageClassName", missing="")),
+        AGE,
+        _wide("VolumeMode", "spec", "volumeMode"),
+    ),
+    ("", "persistentvolumes"): (
+        NAME,
+        Column("Capacity", _at("spec", "capacity", "storage", missing="")),
+        Column("Access Modes", _access_modes("spec", "accessModes")),
+        Column("Reclaim Policy", _at("spec", "persistentVolumeReclaimPolicy", missing="")),
+        Column("Status", _volume_claim_status),
+        Column("Claim", _claimed_by),
+        Column("StorageClass", _at("spec", "storageClassName", missing="")),
+        AGE,
+        _wide("VolumeMode", "spec", "volumeMode"),
+    ),
+    ("storage.k8s.io", "storageclasses"): (
+        NAME,
+        Column("Provisioner", _at("provisioner")),
+        Column("ReclaimPolicy", _at("reclaimPolicy")),
+        Column("VolumeBindingMode", _at("volumeBindingMode")),
+        Column("AllowVolumeExpansion", _at("allowVolumeExpansion", missing=False), "boolean"),
+        AGE,
+    ),
+    ("resource.k8s.io", "resourceclaims"): (NAME, Column("State", _resource_claim_state), AGE),
+    ("resource.k8s.io", "resourceslices"): (
+        NAME,
+        Column("Node", _at("spec", "nodeName", missing="")),
+        Column("Driver", _at("spec", "driver", missing="")),
+        Column("Pool", _at("spec", "pool", "name", missing="")),
+        AGE,
+    ),
     ("coordination.k8s.io", "leases"): (NAME, Column("Holder", _at("spec", "holderIdentity", missing="")), AGE),
     ("scheduling.k8s.io", "priorityclasses"): (
         NAME,
@@ -179,20 +251,14 @@ _COLUMNS: dict[Storage, tuple[Column, ...]] = {
         _number("Available", "status", "availableReplicas"),
         AGE,
     ),
-    ("apps", "replicasets"): (
-        NAME,
-        _number("Desired", "spec", "replicas"),
-        _number("Current", "status", "replicas"),
-        _number("Ready", "status", "readyReplicas"),
-        AGE,
-    ),
+    ("apps", "replicasets"): _REPLICAS,
     ("apps", "statefulsets"): (NAME, Column("Ready", _ready_of("readyReplicas")), AGE),
     ("batch", "jobs"): (
         NAME,
         Column("Status", lambda job, now: _job_status(job)),
         Column(
             "Completions",
-            lambda job, now: f"{job.get('status', {}).get('succeeded', 0)}/{job['spec'].get('completions', 1)}",
+            lambda job, now: f"{job.get('status', {}).get('succeeded', 0)}/{job.get('spec', {}).get('completions', 1)}",
         ),
         AGE,
     ),

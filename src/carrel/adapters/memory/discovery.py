@@ -13,8 +13,8 @@ Json = dict[str, Any]
 JSON_HEADERS = {"content-type": "application/json"}
 VERSION = {
     "major": "1",
-    "minor": "35",
-    "gitVersion": "v1.35.0+carrel",
+    "minor": "37",
+    "gitVersion": "v1.37.1+carrel",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

@@ -18,7 +18,7 @@ from carrel.adapters.memory.calls import Call, call_of
 from carrel.adapters.memory.collector import Collector
 from carrel.adapters.memory.crds import Definitions
 from carrel.adapters.memory.deletion import Deletion, options_of
-from carrel.adapters.memory.kinds import CREATE_ONLY, PODS, SUBRESOURCES, Kinds
+from carrel.adapters.memory.kinds import CREATE_ONLY, OF_A_KUBELET, PODS, SUBRESOURCES, Kinds
 from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.reads import Reads, selected_by
 from carrel.adapters.memory.reviews import Reviews
@@ -114,6 +114,9 @@ class EmbeddedApi:
             allowed = verb in target.kind.verbs and not (target.name and verb == "create")
         if not allowed:
             raise status.method_not_allowed()
+        call.check_form()
+        if target.subresource in OF_A_KUBELET:
+            raise status.no_kubelet(self._reads.get(call).key[1], target.subresource)
         return await (self._act(call) if target.subresource and verb == "create" else self._do(call, verb))
 
     async def _do(self, call: Call, verb: str) -> ApiResponse:
@@ -177,7 +180,9 @@ class EmbeddedApi:
                 self._deletion.delete(call.kind.storage, live, options)
         head: Json = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version}
         head["metadata"] = {"resourceVersion": str(self.store.version)}
-        return ApiResponse(200, encode({**head, "items": [item.tree for item in items]}), JSON_HEADERS)
+        return ApiResponse(
+            200, encode({**head, "items": [call.kind.as_shown(item.tree) for item in items]}), JSON_HEADERS
+        )
 
     def _object(self, call: Call, stored: Stored, code: int = 200) -> ApiResponse:
         headers = JSON_HEADERS

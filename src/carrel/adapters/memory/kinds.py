@@ -24,11 +24,19 @@ class Subresource:
 
 SUBRESOURCES = {
     "status": Subresource(("get", "patch", "update")),
+    "ephemeralcontainers": Subresource(("get", "patch", "update")),
+    "resize": Subresource(("get", "patch", "update")),
     "finalize": Subresource(("update",)),
     "binding": Subresource(("create",), "", "v1", "Binding"),
     "eviction": Subresource(("create",), "policy", "v1", "Eviction"),
     "token": Subresource(("create",), "authentication.k8s.io", "v1", "TokenRequest"),
+    "log": Subresource(("get",)),
+    "attach": Subresource(("create", "get"), "", "v1", "PodAttachOptions"),
+    "exec": Subresource(("create", "get"), "", "v1", "PodExecOptions"),
+    "portforward": Subresource(("create", "get"), "", "v1", "PodPortForwardOptions"),
 }
+OF_A_KUBELET = ("log", "attach", "exec", "portforward")
+"""What a kubelet would answer. There is none, so these are refused with that reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,12 @@ class Kind:
     selectable: tuple[str, ...] = ()
     """Field selectors beyond metadata.name and metadata.namespace, as dotted paths."""
     custom: bool = False
+    stored_group: str | None = None
+    """Where two groups serve the same objects: the group in whose form they are kept. None: this one."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Fields that the stored form calls by another name: the name here → the name there."""
+    type_name: str = ""
+    """Its type in `built_in_fields.json`, if another kind of this name is there already."""
 
     @property
     def api_version(self) -> str:
@@ -63,7 +77,7 @@ class Kind:
 
     @property
     def storage(self) -> tuple[str, str]:
-        return (self.group, self.plural)
+        return (self.group if self.stored_group is None else self.stored_group, self.plural)
 
     @property
     def has_status(self) -> bool:
@@ -87,8 +101,33 @@ class Kind:
 
     @property
     def stored_api_version(self) -> str:
-        version = self.storage_version or self.version
-        return f"{self.group}/{version}" if self.group else version
+        group, version = self.storage[0], self.storage_version or self.version
+        return f"{group}/{version}" if group else version
+
+    @property
+    def fields_type(self) -> str:
+        return self.type_name or self.kind
+
+    def stored_field(self, path: str) -> str:
+        """A dotted path of this form, in the stored form."""
+        if not self.renamed:
+            return path
+        name, dot, rest = path.partition(".")
+        return dict(self.renamed).get(name, name) + dot + rest
+
+    def as_stored(self, tree: Json) -> Json:
+        """A tree of this form, in the stored form."""
+        names = dict(self.renamed)
+        named = {names.get(name, name): value for name, value in tree.items()} if names else tree
+        return {**named, "apiVersion": self.stored_api_version}
+
+    def as_shown(self, tree: Json) -> Json:
+        """A stored tree, in this form."""
+        if tree["apiVersion"] == self.api_version:
+            return tree
+        names = {there: here for here, there in self.renamed}
+        named = {names.get(name, name): value for name, value in tree.items()} if names else tree
+        return {**named, "apiVersion": self.api_version}
 
 
 POD_FIELDS = (
@@ -114,6 +153,7 @@ EVENT_FIELDS = (
     "source",
     "type",
 )
+SLICE_FIELDS = ("spec.nodeName", "spec.driver")
 STATUS = ("status",)
 ALL = ("all",)
 
@@ -124,7 +164,7 @@ PODS = Kind(
     "Pod",
     True,
     ("po",),
-    ("status", "binding", "eviction"),
+    ("status", "binding", "eviction", "ephemeralcontainers", "resize", *OF_A_KUBELET),
     True,
     categories=ALL,
     selectable=POD_FIELDS,
@@ -134,6 +174,32 @@ NAMESPACES = Kind(
 )
 NODES = Kind("", "v1", "nodes", "Node", False, ("no",), STATUS, selectable=("spec.unschedulable",))
 EVENTS = Kind("", "v1", "events", "Event", True, ("ev",), selectable=EVENT_FIELDS)
+EVENTS_OF_EVENTS_GROUP = Kind(
+    "events.k8s.io",
+    "v1",
+    "events",
+    "Event",
+    True,
+    ("ev",),
+    selectable=(
+        *(field.replace("involvedObject", "regarding") for field in EVENT_FIELDS if field.startswith("involved")),
+        "reason",
+        "reportingController",
+        "type",
+    ),
+    stored_group="",
+    renamed=(
+        ("regarding", "involvedObject"),
+        ("note", "message"),
+        ("reportingController", "reportingComponent"),
+        ("deprecatedSource", "source"),
+        ("deprecatedFirstTimestamp", "firstTimestamp"),
+        ("deprecatedLastTimestamp", "lastTimestamp"),
+        ("deprecatedCount", "count"),
+    ),
+    type_name="EventsV1Event",
+)
+"""The same Events as in the core group, with other names for some fields: what kube-scheduler writes."""
 SECRETS = Kind("", "v1", "secrets", "Secret", True, (), selectable=("type",))
 SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",), ("token",))
 CRDS = Kind(
@@ -166,6 +232,16 @@ VALIDATING_WEBHOOKS = Kind(
     categories=("api-extensions",),
 )
 DISRUPTION_BUDGETS = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), STATUS, True)
+RESOURCE_CLAIMS = Kind(
+    "resource.k8s.io",
+    "v1",
+    "resourceclaims",
+    "ResourceClaim",
+    True,
+    (),
+    STATUS,
+    type_name="ResourceV1ResourceClaim",
+)
 PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",), counts_generations=True
 )
@@ -189,14 +265,36 @@ BUILT_IN: tuple[Kind, ...] = (
     SERVICE_ACCOUNTS,
     Kind("", "v1", "configmaps", "ConfigMap", True, ("cm",)),
     Kind("", "v1", "services", "Service", True, ("svc",), STATUS, categories=ALL),
+    Kind("", "v1", "replicationcontrollers", "ReplicationController", True, ("rc",), STATUS, True, categories=ALL),
+    Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, ("pvc",), STATUS),
+    Kind("", "v1", "persistentvolumes", "PersistentVolume", False, ("pv",), STATUS),
     Kind("apps", "v1", "deployments", "Deployment", True, ("deploy",), STATUS, True, categories=ALL),
     Kind("apps", "v1", "replicasets", "ReplicaSet", True, ("rs",), STATUS, True, categories=ALL),
     Kind("apps", "v1", "statefulsets", "StatefulSet", True, ("sts",), STATUS, True, categories=ALL),
     Kind("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), STATUS, True, categories=ALL),
     Kind("batch", "v1", "jobs", "Job", True, (), STATUS, True, categories=ALL),
     Kind("coordination.k8s.io", "v1", "leases", "Lease", True),
+    EVENTS_OF_EVENTS_GROUP,
     PRIORITY_CLASSES,
     DISRUPTION_BUDGETS,
+    Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
+    Kind("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", False, (), STATUS),
+    Kind("storage.k8s.io", "v1", "csidrivers", "CSIDriver", False, counts_generations=True),
+    Kind("storage.k8s.io", "v1", "csinodes", "CSINode", False, (), STATUS),
+    Kind("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", True),
+    Kind(
+        "resource.k8s.io",
+        "v1",
+        "resourceclaims",
+        "ResourceClaim",
+        True,
+        (),
+        STATUS,
+        type_name="ResourceV1ResourceClaim",
+    ),
+    Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False, (), (), True, selectable=SLICE_FIELDS),
+    Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False, (), (), True),
+    Kind("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", False, (), STATUS, True),
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
     CRDS,

@@ -44,7 +44,7 @@ def check_spec(spec: Json, path: str) -> list[Cause]:
     names: set[str] = set()
     if not spec.get("containers"):
         causes.append(required(f"{path}.containers"))
-    for place in ("initContainers", "containers"):
+    for place in ("initContainers", "containers", "ephemeralContainers"):
         for index, container in enumerate(spec.get(place, ())):
             _container(container, f"{path}.{place}[{index}]", names, volumes, causes)
     for field, known in CHOICES.items():

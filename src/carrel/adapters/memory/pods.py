@@ -13,6 +13,12 @@ Json = dict[str, Any]
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints of a node in trouble: a pod that says nothing about them stays for five minutes."""
+GATED = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "SchedulingGated",
+    "message": "Scheduling is blocked due to non-empty scheduling gates",
+}
 
 
 def containers_of(pod: Json) -> Iterator[Json]:
@@ -34,7 +40,7 @@ def default(pod: Json) -> Json:
         _default_volume(volume)
     pod_status = pod.setdefault("status", {})
     pod_status.setdefault("phase", "Pending")
-    pod_status.setdefault("qosClass", _quality(pod))
+    pod_status.setdefault("qosClass", quality_of(pod))
     return pod
 
 
@@ -65,7 +71,7 @@ def _default_volume(volume: Json) -> None:
         volume["emptyDir"] = {}
 
 
-def _quality(pod: Json) -> str:
+def quality_of(pod: Json) -> str:
     """Guaranteed: every container limits cpu and memory to what it requests. BestEffort: none asks for either."""
     asked = False
     guaranteed = True
@@ -80,8 +86,10 @@ def _quality(pod: Json) -> str:
 
 
 def admit(pod: Json, priority_class: Callable[[str], Json | None]) -> None:
-    """What kube-apiserver's own plugins add to a new pod: its priority, and patience with a node in trouble."""
+    """What kube-apiserver adds to a new pod: priority, patience with a node in trouble, that gates hold it."""
     spec = pod["spec"]
+    if spec.get("schedulingGates"):
+        pod["status"]["conditions"] = [dict(GATED)]
     tolerations = spec.setdefault("tolerations", [])
     for key in NODE_TROUBLE:
         if not any(one.get("key", key) == key and one.get("effect", "NoExecute") == "NoExecute" for one in tolerations):
@@ -108,6 +116,8 @@ def admit(pod: Json, priority_class: Callable[[str], Json | None]) -> None:
 
 def check(pod: Json, live: Json | None) -> list[Cause]:
     causes = pod_checks.check(pod)
+    if live is None and pod["spec"].get("ephemeralContainers"):
+        causes.append(prohibited("spec.ephemeralContainers", "cannot be set on create"))
     if live is not None and not causes and pod["spec"] != live["spec"]:
         causes += _update_causes(pod["spec"], live["spec"])
     return causes

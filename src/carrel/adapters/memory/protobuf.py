@@ -1,16 +1,19 @@
 """Bodies in Kubernetes' protobuf form, read into the same trees as JSON.
 
-kubectl's typed commands (`create namespace`, `create token`, `auth can-i`, `drain` …) send nothing else. Answers are
-always JSON, which every client reads. The table holds what those commands send; anything beyond it is refused, never
-dropped, and the sender is told to use JSON.
+kubectl's typed commands (`create namespace`, `create token`, `auth can-i`, `drain` …) send nothing else, nor does
+kube-scheduler when it creates or updates (Events, Bindings, the Lease of its leader). Answers are always JSON, which
+every client reads. The table holds what those send; anything beyond it is refused, never dropped, and the sender is
+told to use JSON.
 
-A field is written `name type`. Types are `string`, `bytes`, `int`, `bool`, `int-or-string`, `quantity`, the name of
-another message, `[type]` for repeated, `{type}` for a map from strings. A zero means "not given", unless the type ends
-in `?`: that is a pointer in the sender's types, and its zero is a value. What is `ignored` is the server's to write.
+A field is written `name type`. Types are `string`, `bytes`, `int`, `bool`, `int-or-string`, `quantity`, `time`,
+`micro-time`, the name of another message, `[type]` for repeated, `{type}` for a map from strings. A zero means "not
+given", unless the type ends in `?`: that is a pointer in the sender's types, and its zero is a value. What is `ignored`
+is the server's to write.
 """
 
 import base64
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -174,6 +177,62 @@ _MESSAGES: dict[str, dict[int, str]] = {
         5: "hostIP string",
     },
     "ResourceRequirements": {1: "limits {quantity}", 2: "requests {quantity}"},
+    "Binding": {1: "metadata ObjectMeta", 2: "target ObjectReference"},
+    "ObjectReference": {
+        1: "kind string",
+        2: "namespace string",
+        3: "name string",
+        4: "uid string",
+        5: "apiVersion string",
+        6: "resourceVersion string",
+        7: "fieldPath string",
+    },
+    "Event": {
+        1: "metadata ObjectMeta",
+        2: "involvedObject ObjectReference",
+        3: "reason string",
+        4: "message string",
+        5: "source EventSource",
+        6: "firstTimestamp time",
+        7: "lastTimestamp time",
+        8: "count int",
+        9: "type string",
+        10: "eventTime micro-time",
+        11: "series EventSeries",
+        12: "action string",
+        13: "related ObjectReference",
+        14: "reportingComponent string",
+        15: "reportingInstance string",
+    },
+    "Event of events.k8s.io/v1": {
+        1: "metadata ObjectMeta",
+        2: "eventTime micro-time",
+        3: "series EventSeries",
+        4: "reportingController string",
+        5: "reportingInstance string",
+        6: "action string",
+        7: "reason string",
+        8: "regarding ObjectReference",
+        9: "related ObjectReference",
+        10: "note string",
+        11: "type string",
+        12: "deprecatedSource EventSource",
+        13: "deprecatedFirstTimestamp time",
+        14: "deprecatedLastTimestamp time",
+        15: "deprecatedCount int",
+    },
+    "EventSource": {1: "component string", 2: "host string"},
+    "EventSeries": {1: "count int", 2: "lastObservedTime micro-time"},
+    "Lease": _OBJECT,
+    "LeaseSpec": {
+        1: "holderIdentity string?",
+        2: "leaseDurationSeconds int?",
+        3: "acquireTime micro-time",
+        4: "renewTime micro-time",
+        5: "leaseTransitions int?",
+        6: "strategy string",
+        7: "preferredHolder string",
+    },
     "Eviction": {1: "metadata ObjectMeta", 2: "deleteOptions DeleteOptions"},
     "DeleteOptions": {
         1: "gracePeriodSeconds int?",
@@ -218,8 +277,10 @@ def decode(body: bytes) -> Json:
     try:
         envelope = _message("Unknown", body[len(MAGIC) :])
         named = envelope["type"]
-        return {**named, **_message(named["kind"], envelope.get("raw", b""))}
-    except (IndexError, KeyError, ValueError) as error:
+        particular = f"{named['kind']} of {named['apiVersion']}"
+        message = particular if particular in _MESSAGES else named["kind"]
+        return {**named, **_message(message, envelope.get("raw", b""))}
+    except (IndexError, KeyError, OverflowError, ValueError) as error:
         raise status.bad_request(f"couldn't read the body as protobuf: {error!r}") from error
 
 
@@ -271,10 +332,21 @@ def _value(kind: str, raw: bytes | int) -> Any:
             return raw
         case "quantity":
             return _value("string", dict(_fields(raw)).get(1, b"0"))
+        case "time" | "micro-time":
+            return _moment(dict(_fields(raw)), "seconds" if kind == "time" else "microseconds")
         case "int-or-string":
             parts = dict(_fields(raw))
             return _value("string", parts.get(3, b"")) if parts.get(1) else _value("int", parts.get(2, 0))
     return _message(kind, raw)
+
+
+def _moment(parts: dict[int, bytes | int], precision: str) -> str:
+    """A time as JSON writes it; nothing at all for the zero time."""
+    seconds, nanoseconds = _value("int", parts.get(1, 0)), _value("int", parts.get(2, 0))
+    if not seconds and not nanoseconds:
+        return ""
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds, microseconds=nanoseconds // 1000)
+    return at.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, bytes | int]]:

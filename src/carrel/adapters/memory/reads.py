@@ -1,4 +1,4 @@
-"""Get, list and watch: which objects, from which version, in pages, as JSON or as a table.
+"""Get, list and watch: which objects, from which version, in pages, in the form that the caller reads.
 
 A list and its continue token stand for one version: later pages show the state of the first one. A watch from the
 version of a list misses nothing and doubles nothing.
@@ -6,7 +6,7 @@ version of a list misses nothing and doubles nothing.
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,9 @@ import msgspec
 
 from carrel.adapters.memory import status, tables
 from carrel.adapters.memory.calls import Call
+from carrel.adapters.memory.forms import Form
 from carrel.adapters.memory.kinds import Kind
+from carrel.adapters.memory.list_options import list_version, watch_start
 from carrel.adapters.memory.selectors import FieldSelector, LabelSelector
 from carrel.adapters.memory.store import Collection, Forgotten, Store, Stored, encode
 from carrel.adapters.memory.watch import Watch
@@ -23,6 +25,7 @@ from carrel.protocols import Malformed
 
 Json = dict[str, Any]
 
+META = "meta.k8s.io/v1"
 PAGE_TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter."
@@ -51,7 +54,9 @@ class Selected:
             return False
         if self.labels.requirements and not self.labels.matches(metadata.get("labels") or {}):
             return False
-        return not self.fields.requirements or self.fields.matches(lambda field: field_of(stored.tree, field))
+        return not self.fields.requirements or self.fields.matches(
+            lambda field: field_of(stored.tree, self.kind.stored_field(field))
+        )
 
 
 def selected_by(call: Call) -> Selected:
@@ -86,12 +91,12 @@ def field_of(tree: Json, path: str) -> str:
 
 
 def in_version(kind: Kind) -> Callable[[Stored], bytes]:
-    """How an object is written in the version that was asked for. Versions differ in their name only."""
+    """How an object is written in the group and version that was asked for."""
 
     def render(stored: Stored) -> bytes:
         if stored.tree["apiVersion"] == kind.api_version:
             return stored.raw
-        return encode({**stored.tree, "apiVersion": kind.api_version})
+        return encode(kind.as_shown(stored.tree))
 
     return render
 
@@ -103,7 +108,10 @@ class Reads:
 
     def renderer(self, call: Call) -> Callable[[Stored], bytes]:
         """How one object is written in the form that the caller reads."""
-        return tables.one_row(call, self._clock) if call.wants_table else in_version(call.kind)
+        form = call.form
+        if form is Form.TABLE:
+            return tables.one_row(call, self._clock)
+        return in_version(call.kind) if form is Form.WHOLE else _metadata_of
 
     def get(self, call: Call) -> Stored:
         return self.find(call.target.kind, call.target.namespace, call.target.name)
@@ -120,6 +128,7 @@ class Reads:
         return sorted(found, key=lambda stored: stored.key)
 
     def list_bytes(self, call: Call) -> bytes:
+        form = call.form
         selected = selected_by(call)
         collection = self._store.collection(call.kind.storage)
         version, after = self._place(call)
@@ -136,22 +145,22 @@ class Reads:
             if selected.everything:
                 metadata["remainingItemCount"] = len(items) - limit
             items = items[:limit]
-        if call.wants_table:
+        if form is Form.TABLE:
             return tables.table(call, [item.tree for item in items], metadata, self._clock())
-        return _list_bytes(call.kind, metadata, items)
+        if form is Form.METADATA_LIST:
+            head = {"kind": form.value, "apiVersion": META, "metadata": metadata}
+            return _joined(head, map(_metadata_of, items))
+        head = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version, "metadata": metadata}
+        return _joined(head, map(in_version(call.kind), items))
 
     def _place(self, call: Call) -> tuple[int, tuple[str, str] | None]:
         """The version to list at, and the object after which to go on."""
+        asked, exact = list_version(call)
         if token := call.query.get("continue", ""):
             return _read_token(token)
         current = self._store.version
-        match = call.query.get("resourceVersionMatch", "")
-        asked = call.number("resourceVersion") or 0
-        if match and match not in ("Exact", "NotOlderThan"):
-            raise status.bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
         if asked > current:
             raise status.too_large_version(asked, current)
-        exact = match == "Exact" or (match == "" and asked and call.number("limit"))
         return (asked, None) if exact else (current, None)
 
     @staticmethod
@@ -163,30 +172,28 @@ class Reads:
 
     def watch(self, call: Call) -> Watch:
         selected = selected_by(call)
-        asked = call.number("resourceVersion")
-        initial = call.flag("sendInitialEvents")
-        if asked is not None and asked > self._store.version:
-            raise status.too_large_version(asked, self._store.version)
-        if initial and call.query.get("resourceVersionMatch") != "NotOlderThan":
-            raise status.bad_request("sendInitialEvents requires resourceVersionMatch=NotOlderThan")
+        start = watch_start(call)
+        bookmarks = call.flag("allowWatchBookmarks")
         return Watch(
             matches=selected.matches,
             render=self.renderer(call),
             api_version=call.kind.api_version,
             kind=call.kind.kind,
-            after=asked or self._store.version,
-            # Without a version a watch starts with what is there.
-            initial=initial or not asked,
-            marks_initial_end=initial and call.flag("allowWatchBookmarks"),
-            bookmarks=call.flag("allowWatchBookmarks"),
+            after=start.version or self._store.version,
+            initial=start.initial,
+            marks_initial_end=start.initial and bookmarks,
+            bookmarks=bookmarks,
             timeout_s=float(call.number("timeoutSeconds") or 3600),
         )
 
 
-def _list_bytes(kind: Kind, metadata: Json, items: list[Stored]) -> bytes:
-    head = {"kind": kind.list_name, "apiVersion": kind.api_version, "metadata": metadata}
+def _metadata_of(stored: Stored) -> bytes:
+    return encode({"kind": Form.METADATA.value, "apiVersion": META, "metadata": stored.tree["metadata"]})
+
+
+def _joined(head: Json, items: Iterable[bytes]) -> bytes:
     # Each object was encoded when it was written; a list only joins the bytes.
-    return encode(head)[:-1] + b',"items":[' + b",".join(map(in_version(kind), items)) + b"]}"
+    return encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
 
 def _token(version: int, after: tuple[str, str]) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.adapters.memory import built_in_rules as built_in
-from carrel.adapters.memory import crds, pods
+from carrel.adapters.memory import crds, event_rules, pods
+from carrel.adapters.memory import volume_rules as volumes
 from carrel.adapters.memory.causes import Cause
 from carrel.adapters.memory.kinds import Kind
 from carrel.adapters.memory.schema import apply_defaults, validate
-from carrel.adapters.memory.store import Storage
 
 Json = dict[str, Any]
 
@@ -37,14 +37,31 @@ class Rules:
 
 
 _PLAIN = Rules()
-_RULES: dict[Storage, Rules] = {
+_RULES: dict[tuple[str, str], Rules] = {
     ("", "pods"): Rules(pods.default, pods.check),
     ("", "namespaces"): Rules(built_in.default_namespace),
     ("", "nodes"): Rules(built_in.default_node),
     ("", "secrets"): Rules(built_in.default_secret, built_in.check_secret),
     ("", "configmaps"): Rules(check=built_in.check_config_map),
-    ("", "events"): Rules(check=built_in.check_event, creates_on_update=True),
+    ("", "events"): Rules(check=event_rules.check, creates_on_update=True),
+    ("events.k8s.io", "events"): Rules(check=event_rules.check_of_events_group, creates_on_update=True),
     ("", "services"): Rules(built_in.default_service, built_in.check_service),
+    ("", "replicationcontrollers"): Rules(
+        volumes.default_controller, volumes.requires("spec.selector", "spec.template")
+    ),
+    ("", "persistentvolumeclaims"): Rules(
+        volumes.default_claim, volumes.requires("spec.accessModes", "spec.resources.requests.storage")
+    ),
+    ("", "persistentvolumes"): Rules(volumes.default_volume, volumes.requires("spec.accessModes", "spec.capacity")),
+    ("storage.k8s.io", "storageclasses"): Rules(volumes.default_class, volumes.requires("provisioner")),
+    ("storage.k8s.io", "volumeattachments"): Rules(
+        volumes.default_attachment, volumes.requires("spec.attacher", "spec.nodeName")
+    ),
+    ("storage.k8s.io", "csidrivers"): Rules(volumes.default_driver),
+    ("storage.k8s.io", "csistoragecapacities"): Rules(check=volumes.requires("storageClassName")),
+    ("resource.k8s.io", "resourceclaims"): Rules(volumes.default_resource_claim),
+    ("resource.k8s.io", "resourceslices"): Rules(check=volumes.requires("spec.driver", "spec.pool.name")),
+    ("resource.k8s.io", "devicetaintrules"): Rules(check=volumes.requires("spec.taint.effect", "spec.taint.key")),
     ("coordination.k8s.io", "leases"): Rules(check=built_in.check_lease, needs_version=True, creates_on_update=True),
     ("scheduling.k8s.io", "priorityclasses"): Rules(built_in.default_priority_class, built_in.check_priority_class),
     ("policy", "poddisruptionbudgets"): Rules(check=built_in.check_disruption_budget, needs_version=True),
@@ -59,7 +76,7 @@ _RULES: dict[Storage, Rules] = {
 
 
 def rules_of(kind: Kind) -> Rules:
-    return _rules_of_custom(kind) if kind.custom else _RULES.get(kind.storage, _PLAIN)
+    return _rules_of_custom(kind) if kind.custom else _RULES.get((kind.group, kind.plural), _PLAIN)
 
 
 def _rules_of_custom(kind: Kind) -> Rules:

@@ -55,7 +55,9 @@ def not_found(kind: Kind, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
+    # Clients look into the details, and kubectl 1.35 crashes where there are none.
+    causes = [{"reason": "UnexpectedServerResponse", "message": "404 page not found"}]
+    return ApiError(404, "NotFound", "the server could not find the requested resource", {"causes": causes})
 
 
 def already_exists(kind: Kind, name: str) -> ApiError:
@@ -73,13 +75,21 @@ def conflict(kind: Kind, name: str, why: str = MODIFIED, subresource: str = "") 
 
 def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
     """All the wrong fields at once."""
+    return _invalid(kind.group, kind.kind, name, causes)
+
+
+def invalid_options(causes: Sequence[Cause]) -> ApiError:
+    """The query of a list or a watch says what does not go together."""
+    return _invalid("meta.k8s.io", "ListOptions", "", causes)
+
+
+def _invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     sentences = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     told = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
-    details: Json = (
-        {"name": name, "group": kind.group, "kind": kind.kind} if kind.group else {"name": name, "kind": kind.kind}
-    )
+    details: Json = {"name": name, "group": group, "kind": kind} if group else {"name": name, "kind": kind}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
-    return ApiError(422, "Invalid", f'{kind.qualified_kind} "{name}" is invalid: {told}', details)
+    qualified = f"{kind}.{group}" if group else kind
+    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {told}', details)
 
 
 def bad_request(message: str) -> ApiError:
@@ -95,6 +105,20 @@ def forbidden(kind: Kind, name: str, why: str, causes: Sequence[Json] = ()) -> A
 
 def method_not_allowed() -> ApiError:
     return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+
+def no_kubelet(pod: str, subresource: str) -> ApiError:
+    return ApiError(
+        501,
+        "NotImplemented",
+        f'pods/{subresource} of "{pod}" needs a kubelet, and the embedded API has none: its pods are objects, and no '
+        "container runs. See what is known of the pod: kubectl describe pod, kubectl events",
+        {"name": pod, "kind": "pods"},
+    )
+
+
+def not_acceptable(message: str) -> ApiError:
+    return ApiError(406, "NotAcceptable", message)
 
 
 def unsupported_media_type(given: str, supported: str) -> ApiError:

@@ -35,7 +35,7 @@ class Subresources:
         self._clock = clock
 
     async def bind(self, call: Call) -> Json:
-        binding = await self._admitted(call, "Binding", ("v1",))
+        binding = await self._admitted(call, "Binding", "v1")
         target = binding.get("target", {})
         node = target.get("name", "")
         causes = []
@@ -82,7 +82,7 @@ class Subresources:
         return {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": node}, "status": pod_status}
 
     async def evict(self, call: Call) -> Json:
-        eviction = await self._admitted(call, "Eviction", ("policy/v1", "policy/v1beta1"))
+        eviction = await self._admitted(call, "Eviction", "policy/v1")
         options = read_options(eviction.get("deleteOptions", {}), call)
         pod = self._reads.get(call)
         self._deletion.check_preconditions(PODS, pod, options)
@@ -134,19 +134,18 @@ class Subresources:
             tree = {**budget.tree, "metadata": dict(budget.tree["metadata"]), "status": changed}
             self._store.write(DISRUPTION_BUDGETS.storage, budget, tree)
 
-    async def _admitted(self, call: Call, kind_name: str, api_versions: tuple[str, ...]) -> Json:
+    async def _admitted(self, call: Call, kind_name: str, api_version: str) -> Json:
         body = read_as(call, kind_name)
-        if body.get("kind", kind_name) != kind_name or body.get("apiVersion", api_versions[0]) not in api_versions:
+        if body.get("kind", kind_name) != kind_name or body.get("apiVersion", api_version) != api_version:
             raise status.bad_request(
-                f"{kind_name} ({' or '.join(api_versions)}) is expected here, "
-                f"not {body.get('kind')} ({body.get('apiVersion')})"
+                f"{kind_name} ({api_version}) is expected here, not {body.get('kind')} ({body.get('apiVersion')})"
             )
         metadata = body.get("metadata", {})
         if metadata.get("name", call.target.name) != call.target.name:
             raise status.bad_request("the name in the body does not match the name on the URL")
         if metadata.get("namespace", call.target.namespace) != call.target.namespace:
             raise status.bad_request("the namespace in the body does not match the namespace on the URL")
-        body = {"apiVersion": api_versions[0], "kind": kind_name, **body, "metadata": metadata}
+        body = {"apiVersion": api_version, "kind": kind_name, **body, "metadata": metadata}
         dry_run = call.dry_run or "All" in body.get("deleteOptions", {}).get("dryRun", ())
         mutated: Json = await self._admission.mutate(Review("CREATE", call, body, None, dry_run))
         await self._admission.validate(Review("CREATE", call, mutated, None, dry_run))

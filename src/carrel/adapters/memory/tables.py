@@ -4,36 +4,42 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
+from carrel.adapters.memory import status
 from carrel.adapters.memory.calls import Call
 from carrel.adapters.memory.columns import columns_of, definitions
 from carrel.adapters.memory.store import Stored, encode
+from carrel.adapters.memory.watch import INITIAL_EVENTS_END
 
 Json = dict[str, Any]
 
 
-def table(call: Call, trees: Iterable[Json], metadata: Json, now: datetime) -> bytes:
+def table(call: Call, trees: Iterable[Json], metadata: Json, now: datetime, *, headers: bool = True) -> bytes:
     columns = columns_of(call.kind)
-    include = call.query.get("includeObject", "Metadata")
+    include = call.query.get("includeObject") or "Metadata"
+    if include not in ("None", "Metadata", "Object"):
+        raise status.bad_request(f'unrecognized includeObject value: "{include}"')
     rows = []
     for tree in trees:
         row: Json = {"cells": [column.cell(tree, now) for column in columns]}
-        if include != "None":
-            row["object"] = _accompanying(tree, include)
+        # The mark at the end of a streaming list is in the metadata: it comes along also for those who want no objects.
+        if include != "None" or INITIAL_EVENTS_END in tree["metadata"].get("annotations", ()):
+            row["object"] = call.kind.as_shown(tree) if include == "Object" else _metadata(tree)
         rows.append(row)
     head: Json = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
-    return encode({**head, "columnDefinitions": definitions(columns), "rows": rows})
+    return encode({**head, "columnDefinitions": definitions(columns) if headers else None, "rows": rows})
 
 
-def _accompanying(tree: Json, include: str) -> Json:
-    if include == "Object":
-        return tree
+def _metadata(tree: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": tree["metadata"]}
 
 
 def one_row(call: Call, clock: Callable[[], datetime]) -> Callable[[Stored], bytes]:
-    """An object as a table of one row: what a get or a watch of tables gives."""
+    """An object as a table of one row, for a get or a watch. Only the first row of a watch comes with the columns."""
+    first = True
 
     def render(stored: Stored) -> bytes:
-        return table(call, [stored.tree], {"resourceVersion": str(stored.version)}, clock())
+        nonlocal first
+        headers, first = first, False
+        return table(call, [stored.tree], {"resourceVersion": str(stored.version)}, clock(), headers=headers)
 
     return render

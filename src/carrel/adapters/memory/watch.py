@@ -54,7 +54,12 @@ class Watcher:
         ends_at = loop.time() + self._watch.timeout_s
         bookmark_at = loop.time() + self._bookmark_every_s
         try:
-            if initial := self._initial():
+            try:
+                initial = self._initial()
+            except status.ApiError as error:
+                yield _line(b"ERROR", encode(error.status()))
+                return
+            if initial:
                 yield initial
             while True:
                 woken.clear()
@@ -97,15 +102,17 @@ class Watcher:
     def _initial(self) -> bytes:
         if not self._watch.initial:
             return b""
+        if self._watch.after > self._store.version:
+            # What was asked for is not there yet; the caller comes again.
+            raise status.too_large_version(self._watch.after, self._store.version)
         self._seen = self._store.version
         there = sorted(self._collection.items(), key=lambda stored: stored.key)
         chunk = b"".join(_line(b"ADDED", self._watch.render(item)) for item in there if self._watch.matches(item))
         return chunk + self._bookmark({INITIAL_EVENTS_END: "true"}) if self._watch.marks_initial_end else chunk
 
     def _news(self) -> bytes:
-        current = self._store.version
         changes = self._collection.changes_after(self._seen)
-        self._seen = current
+        self._seen = max(self._seen, self._store.version)
         return b"".join(map(self._told, changes))
 
     def _told(self, change: Change) -> bytes:
@@ -128,5 +135,5 @@ class Watcher:
         metadata: dict[str, object] = {"resourceVersion": str(self._seen), "creationTimestamp": None}
         if annotations:
             metadata["annotations"] = annotations
-        body = {"kind": self._watch.kind, "apiVersion": self._watch.api_version, "metadata": metadata}
-        return _line(b"BOOKMARK", encode(body))
+        tree = {"kind": self._watch.kind, "apiVersion": self._watch.api_version, "metadata": metadata}
+        return _line(b"BOOKMARK", self._watch.render(Stored(tree, encode(tree), self._seen)))

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from carrel.adapters.memory import causes, objects, pods, status
+from carrel.adapters.memory import causes, objects, pod_parts, pods, status
 from carrel.adapters.memory.admission import Admission, Review
 from carrel.adapters.memory.apply import track_update
 from carrel.adapters.memory.bodies import read_body
 from carrel.adapters.memory.built_in_rules import SYSTEM_PRIORITIES
 from carrel.adapters.memory.calls import Call, Target
 from carrel.adapters.memory.deletion import Deletion
-from carrel.adapters.memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Kind
+from carrel.adapters.memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from carrel.adapters.memory.names import Names
 from carrel.adapters.memory.patches import APPLY_PATCH, Applied, keys_of, patch_of
 from carrel.adapters.memory.rules import rules_of
@@ -98,8 +98,8 @@ class Writes:
             pods.admit(tree, self._priority_class)
         name = tree["metadata"].get("name") or self._free_name(call.target, tree["metadata"]["generateName"])
         objects.stamp_new(kind, tree, name=name, uid=self._names.uid(), now=timestamp(self._clock()))
-        tree["apiVersion"] = kind.stored_api_version
-        self._check(kind, tree, None)
+        tree = kind.as_stored(tree)
+        self._check(call.target, tree, None)
         await self._admission.validate(Review("CREATE", call, tree, None, call.dry_run))
         self._check_namespace(call.target, name)
         collection = self._store.collection(kind.storage)
@@ -128,19 +128,21 @@ class Writes:
 
     def _proposed(self, call: Call, live: Stored, proposed: Callable[[Json], Json]) -> Json:
         target = call.target
-        shown = live.tree
-        if shown["apiVersion"] != target.kind.api_version:
-            shown = {**shown, "apiVersion": target.kind.api_version}
-        tree = read_body(call, proposed(shown))
-        return objects.merged_update(target, live.tree, rules_of(target.kind).default(tree))
+        tree = read_body(call, proposed(target.kind.as_shown(live.tree)))
+        return self._merged(target, live, rules_of(target.kind).default(tree))
+
+    @staticmethod
+    def _merged(target: Target, live: Stored, tree: Json) -> Json:
+        if target.subresource in pod_parts.PARTS:
+            tree = pod_parts.with_part(target.subresource, live.tree, tree)
+        return objects.merged_update(target, live.tree, tree)
 
     async def _admitted(self, call: Call, live: Stored, tree: Json) -> Json:
         mutated = await self._admission.mutate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         if mutated is not tree:
-            tree = rules_of(call.kind).default(read_body(call, mutated))
-            tree = objects.merged_update(call.target, live.tree, tree)
-        tree["apiVersion"] = call.kind.stored_api_version
-        self._check(call.kind, tree, live.tree)
+            tree = self._merged(call.target, live, rules_of(call.kind).default(read_body(call, mutated)))
+        tree = call.kind.as_stored(tree)
+        self._check(call.target, tree, live.tree)
         await self._admission.validate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         return tree
 
@@ -168,8 +170,13 @@ class Writes:
             subresource=call.target.subresource,
         )
 
-    def _check(self, kind: Kind, tree: Json, live: Json | None) -> None:
-        found = objects.metadata_causes(kind, tree, live) + rules_of(kind).check(tree, live)
+    def _check(self, target: Target, tree: Json, live: Json | None) -> None:
+        kind = target.kind
+        found = objects.metadata_causes(kind, tree, live)
+        if live is not None and target.subresource in pod_parts.PARTS:
+            found += pod_parts.check(target.subresource, tree, live)
+        else:
+            found += rules_of(kind).check(tree, live)
         if found:
             raise status.invalid(kind, tree["metadata"]["name"], found)
 

@@ -16,7 +16,8 @@ def api(
 ) -> None:
     """Serve an embedded, in-memory Kubernetes API for kubectl and other clients.
 
-    Everything is kept in memory and gone when it ends. It has no users: whoever reaches the port may do anything.
+    It imitates Kubernetes 1.37. Everything is kept in memory and gone when it ends. It has no users: whoever reaches
+    the port may do anything. It has no kubelet: pods are objects, no container runs, and there are no logs.
 
     Examples:
 

@@ -1,0 +1,119 @@
+"""The embedded API as a process, with hollow GPU nodes, Carrel's extender and controller, and a real kube-scheduler.
+
+There is no etcd and no kube-apiserver here. Everything ends with the `with` block; the logs stay.
+"""
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from carrel.core.gpus import Node
+from carrel.manifests import crds
+from carrel.protocols.kubernetes.scheduler_config import Extender, scheduler_config
+from testbed.build import component
+from testbed.clients import kubectl
+from testbed.fixtures import shown_run
+from testbed.hollow import Orders
+from testbed.processes import Failed, Process
+from testbed.runs import Run
+from tests.e2e.carrel_cluster import OURS
+
+Json = dict[str, Any]
+
+API, EXTENDER, SCHEDULER = range(3)
+"""Which port of the slot belongs to whom."""
+
+
+class EmbeddedCluster:
+    def __init__(self, run: Run, nodes: Sequence[Node], until: ExitStack) -> None:
+        self._run = run
+        self._until = until
+        self.kubeconfig = run.data / "embedded.kubeconfig"
+        self._start_api()
+        self._start_hollow_nodes(nodes)
+        for door in ("extender", "controller"):
+            port = str(run.slot.ports[EXTENDER]) if door == "extender" else "0"
+            process = self._start(door, *_carrel(door), "--kubeconfig", self.kubeconfig, "--port", port)
+            if door == "extender":
+                process.wait_until("ready", self._is_extender_ready)
+        self.scheduler = self._start_scheduler()
+
+    def kubectl(self, *arguments: str, given: Json | None = None) -> str:
+        """What kubectl prints. Raises `Failed` with its complaint."""
+        command = [str(kubectl()), "--kubeconfig", str(self.kubeconfig), *arguments]
+        body = json.dumps(given) if given else None
+        outcome = subprocess.run(command, input=body, capture_output=True, text=True, check=False)
+        if outcome.returncode != 0:
+            raise Failed(f"kubectl {' '.join(arguments)}: {outcome.stderr.strip()}")
+        return outcome.stdout
+
+    def get(self, *arguments: str) -> Json:
+        found: Json = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return found
+
+    def _start(self, name: str, *command: str | Path) -> Process:
+        process = Process.start(name, command, self._run.log(name))
+        self._until.callback(process.stop)
+        return process
+
+    def _start_api(self) -> None:
+        manifests = self._run.data / "start.yaml"
+        ours = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OURS}}
+        manifests.write_text(yaml.safe_dump_all([*crds(), ours]))
+        port = str(self._run.slot.ports[API])
+        options = ("--tls", "--port", port, "--load", manifests, "--kubeconfig", self.kubeconfig)
+        # It is written when the socket is open.
+        self._start("embedded-api", *_carrel("api"), *options).wait_until("serving", self._has_kubeconfig)
+
+    def _has_kubeconfig(self) -> bool:
+        return self.kubeconfig.exists() and bool(self.kubeconfig.read_text().strip())
+
+    def _start_hollow_nodes(self, nodes: Sequence[Node]) -> None:
+        cluster = yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]
+        authority, orders = self._run.data / "authority.pem", self._run.data / "hollow.json"
+        authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
+        orders.write_bytes(msgspec.json.encode(Orders(cluster["server"], str(authority), "anybody's", list(nodes))))
+        checkout = Path(__file__).parents[2]
+        command = ("env", f"PYTHONPATH={checkout}", sys.executable, "-m", "testbed.hollow", orders)
+        self._start("hollow", *command).wait_until(
+            "ready", lambda: len(self.get("gpunodestatuses")["items"]) == len(nodes)
+        )
+
+    def _start_scheduler(self) -> Process:
+        """As `carrel scheduler-config` tells it: with its own Lease, which it holds on the embedded API."""
+        extender = Extender(f"http://127.0.0.1:{self._run.slot.ports[EXTENDER]}", timeout_s=150)
+        configuration, labels = self._run.data / "scheduler.yaml", self._run.data / "labels.yaml"
+        configuration.write_text(yaml.safe_dump(scheduler_config(extender, str(self.kubeconfig))))
+        # Without this file, or with an empty one, kube-scheduler logs an error, whatever the server.
+        labels.write_text("no_such_metric,label: value\n")
+        return self._start(
+            "kube-scheduler",
+            component("kube-scheduler"),
+            f"--config={configuration}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._run.slot.ports[SCHEDULER]}",
+            f"--allow-metric-labels-manifest={labels}",
+        )
+
+    def _is_extender_ready(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._run.slot.ports[EXTENDER]}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+
+
+def _carrel(door: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "carrel", door)
+
+
+@contextmanager
+def embedded_cluster(nodes: Sequence[Node]) -> Iterator[EmbeddedCluster]:
+    with shown_run("embedded-api") as run, ExitStack() as until:
+        yield EmbeddedCluster(run, nodes, until)

@@ -1,0 +1,83 @@
+"""The real kube-scheduler on the embedded API: it finds every kind that it follows, and places Carrel's pods.
+
+Its streaming lists, its protobuf, its leader's Lease and its Events are those of production. The log must be clean.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.e2e.carrel_cluster import a_node
+from tests.e2e.embedded_cluster import EmbeddedCluster, Json, embedded_cluster
+from tests.e2e.pods import eventually, pod
+
+COMPLAINT = re.compile(r"^[EF]\d{4} |Unhandled Error|[Ff]ailed to (list|watch)|could not find the requested resource")
+
+
+@pytest.fixture(scope="module")
+def cluster_in_memory() -> Iterator[EmbeddedCluster]:
+    with embedded_cluster([a_node("n1", [16276] * 2), a_node("n2", [16276] * 2, "aa")]) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def clean_log(cluster_in_memory: EmbeddedCluster) -> Iterator[None]:
+    yield
+    log = cluster_in_memory.scheduler.log.read_text()
+    assert [line for line in log.splitlines() if COMPLAINT.search(line)] == []
+
+
+def a_pod(name: str, limits: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None) -> Json:
+    manifest = pod(name, limits=limits, schedulerName="gpu-scheduler")
+    manifest["metadata"]["annotations"] = dict(annotations or {})
+    return manifest
+
+
+def is_running(cluster: EmbeddedCluster, name: str) -> Json | None:
+    found = cluster.get("pod", name)
+    return found if found["status"]["phase"] == "Running" else None
+
+
+def placed(cluster: EmbeddedCluster, manifest: Json) -> Json:
+    cluster.kubectl("apply", "-f", "-", given=manifest)
+    found = eventually(lambda: is_running(cluster, manifest["metadata"]["name"]), limit_s=120)
+    assert found is not None
+    return found
+
+
+def test_a_pod_that_shares_a_card_is_placed_and_told(cluster_in_memory: EmbeddedCluster) -> None:
+    found = placed(cluster_in_memory, a_pod("shares", {"aliyun.com/gpu-mem": "8138"}))
+    told = found["metadata"]["annotations"]
+    assert (told["ALIYUN_COM_GPU_MEM_POD"], told["ALIYUN_COM_GPU_MEM_DEV"]) == ("8138", "16276")
+    assert told["carrel.dev/devices"].startswith(f"GPU-{found['spec']['nodeName']}-")
+
+
+def test_a_pod_with_a_claim_is_placed_and_told(cluster_in_memory: EmbeddedCluster) -> None:
+    claim: dict[str, Any] = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
+    claim["spec"] = {"devices": {"count": 2}, "topology": {"mode": "Required"}}
+    cluster_in_memory.kubectl("apply", "-f", "-", given=claim)
+    found = placed(cluster_in_memory, a_pod("claims", annotations={"gpu.scheduling/claim": "pair"}))
+    assert found["spec"]["nodeName"] == "n2", "only its cards are linked"
+    assert found["metadata"]["annotations"]["gpu.scheduling/allocated"] == "0,1"
+
+
+def test_a_pod_with_a_whole_card_is_placed_the_next_waits_is_told_why_and_follows(
+    cluster_in_memory: EmbeddedCluster,
+) -> None:
+    cluster = cluster_in_memory
+    found = placed(cluster, a_pod("whole", {"nvidia.com/gpu": "1"}))
+    assert found["spec"]["nodeName"] == "n1", "both cards of n2 are claimed"
+    cluster.kubectl("apply", "-f", "-", given=a_pod("waits", {"nvidia.com/gpu": "1"}))
+    # The reason comes from the extender; kube-scheduler writes it, as an Event of the group events.k8s.io.
+    eventually(lambda: "cards" in cluster.kubectl("events", "--for", "pod/waits"), limit_s=120)
+    assert "FailedScheduling" in cluster.kubectl("events", "--for", "pod/waits")
+    cluster.kubectl("delete", "pod", "whole", "--wait=false")
+    eventually(lambda: is_running(cluster, "waits"), limit_s=120)
+
+
+def test_the_scheduler_leads_by_a_lease(cluster_in_memory: EmbeddedCluster) -> None:
+    eventually(lambda: "Successfully acquired lease" in cluster_in_memory.scheduler.log.read_text())
+    lease = cluster_in_memory.get("lease", "gpu-scheduler", "-n", "kube-system")
+    assert lease["spec"]["holderIdentity"]
