@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from carrel.doors.agent.rounds import Agent, Premises
 from carrel.doors.agent.settings import AgentSettings, MemoryResource
 from carrel.ports.cluster import FieldValidation
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
-from tests.kit.eventually import eventually
+from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
 from tests.kit.lab import QUICK, Lab
 
@@ -77,3 +77,10 @@ async def an_agent(
         finally:
             running.cancel()
             await asyncio.wait([running])
+
+
+async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None:
+    """Waits until the API server says what is wanted."""
+    async with asyncio.timeout(LIMIT_S):
+        while await look() != wanted:  # noqa: ASYNC110 # the API server is asked again and again
+            await asyncio.sleep(0.05)
