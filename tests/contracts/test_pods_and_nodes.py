@@ -1,17 +1,15 @@
 """What only pods and nodes have: binding, eviction and their status."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 
 from carrel.adapters.kube import Client
-from carrel.adapters.wire import ApiRequest
 from carrel.ports.cluster import BindTarget, Conflict, Deletion, Json, JsonPatch, MergePatch, NotFound, Selection
 from carrel.protocols.kubernetes.resources import NODES, PODS
-from tests.contracts.backends import Backend, unique
+from tests.contracts.backends import unique
 from tests.contracts.objects import pod
 
 OTHER_UID = "6f2c0f4e-0000-4000-8000-000000000000"
@@ -77,15 +75,6 @@ class TestBinding:
         bound = await cluster.get(PODS, "waiting", namespace)
         assert bound["spec"]["nodeName"] == f"n{winners[0]}"
         assert bound["metadata"]["annotations"]["by"] == str(winners[0])
-
-    async def test_in_the_words_of_before_1_22_is_refused(
-        self, backend: Backend, cluster: Client, namespace: str, waiting: Json
-    ) -> None:
-        old = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": "waiting"}}
-        path, headers = PODS.path(namespace, "waiting", "eviction"), {"content-type": "application/json"}
-        answer = await backend.wire.send(ApiRequest("POST", path, {}, headers, json.dumps(old).encode()))
-        assert answer.status == 400
-        await cluster.get(PODS, "waiting", namespace)
 
     async def test_is_for_the_pod_that_was_meant(self, cluster: Client, namespace: str, waiting: Json) -> None:
         stranger = BindTarget(namespace, "waiting", OTHER_UID, "n1", {"new": "3"})

@@ -78,6 +78,14 @@ class TestEviction:
         )
         assert (await call("GET", f"{PODS}/train")).body["metadata"]["deletionGracePeriodSeconds"] == 7
 
+    async def test_is_asked_for_in_the_words_of_policy_v1(self, call: Caller) -> None:
+        """kube-apiserver 1.37 still takes v1beta1; nothing that runs on the embedded API says it any more."""
+        await running(call)
+        old = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": "train"}}
+        answer = await call("POST", f"{PODS}/train/eviction", old)
+        assert (answer.status, "policy/v1" in answer.message) == (400, True)
+        assert "deletionTimestamp" not in (await call("GET", f"{PODS}/train")).body["metadata"]
+
     async def test_waits_while_the_budget_allows_none(self, call: Caller) -> None:
         await running(call)
         await budget(call, 0)
