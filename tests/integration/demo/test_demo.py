@@ -53,7 +53,7 @@ def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: sub
         for pod in pods:
             tier = pod["metadata"].get("annotations", {}).get("carrel.dev/tier", "")
             tiers.setdefault(pod["metadata"]["namespace"], set()).add(tier)
-        seen |= {pod["metadata"]["generateName"] for pod in pods if pod["spec"].get("nodeName")}
+        seen |= {pod["metadata"].get("generateName", "") for pod in pods if pod["spec"].get("nodeName")}
         time.sleep(0.2)
 
     assert seen >= DIALECTS
