@@ -9,6 +9,8 @@ import pytest
 import typer.main
 
 from carrel.__main__ import app
+from carrel.protocols.kubernetes.release import OLDEST
+from testbed import build
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined] # a group has commands
@@ -58,3 +60,13 @@ def test_decisions_are_numbered_dated_and_one_page() -> None:
         assert re.fullmatch(rf"# {int(page.name[:4])}\. .+", lines[0])
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", lines[1])
         assert len(lines) <= 60
+
+
+def test_the_supported_releases_of_kubernetes_are_those_that_are_checked_and_tested() -> None:
+    text = (ROOT / "docs" / "compatibility.md").read_text()
+    oldest = ".".join(map(str, OLDEST))
+    pinned = sorted(folder.name.removeprefix("kubernetes-") for folder in build.MODULES.glob("kubernetes-*"))
+
+    assert f"At least {oldest}." in text
+    assert build.RELEASE in pinned
+    assert not [release for release in pinned if release not in text]
