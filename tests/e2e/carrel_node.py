@@ -15,7 +15,7 @@ from carrel.protocols import visibility
 from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
-from testbed.processes import Process
+from testbed.processes import Failed, Process
 from tests.e2e.carrel_cluster import OURS, CarrelCluster
 from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
 
@@ -89,7 +89,10 @@ class CarrelNode(CarrelCluster):
 
     def told(self, namespace: str, name: str, container: str = "main") -> dict[str, str]:
         def lines() -> list[str]:
-            logs = self.api.kubectl("--namespace", namespace, "logs", name, "--container", container).splitlines()
+            try:
+                logs = self.api.kubectl("--namespace", namespace, "logs", name, "--container", container).splitlines()
+            except Failed:
+                return []  # a container that joins a running pod is not there at once
             return logs if logs and logs[-1] == "told" else []
 
         return dict(line.split("=", 1) for line in eventually(lines)[:-1])

@@ -29,8 +29,11 @@ def namespace(api: ApiServer) -> Iterator[str]:
     name = f"e2e-{secrets.token_hex(4)}"
     api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     api.wait_for_namespace(name)
-    yield name
-    api.call("DELETE", f"/api/v1/namespaces/{name}")
+    try:
+        yield name
+    finally:
+        # Also after a failure: what its pods hold would be missing to the tests that follow.
+        api.call("DELETE", f"/api/v1/namespaces/{name}")
 
 
 def pod(name: str, command: str = "sleep 3600", limits: Mapping[str, str] | None = None, **spec: Any) -> Json:
