@@ -61,6 +61,19 @@ def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: sub
     assert "opportunistic" in tiers["vision"]
 
 
+def test_kubectl_shows_a_pod_that_runs_as_ready(demo: subprocess.Popen[str]) -> None:
+    url = KUBECTL.search("".join(lines_until(demo, r"too-large-\w+ waits")))
+    assert url is not None
+    as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url[1]}/api/v1/pods", headers=as_table)) as answer:
+        table = json.load(answer)
+
+    columns = [column["name"] for column in table["columnDefinitions"]]
+    rows = [dict(zip(columns, row["cells"], strict=True)) for row in table["rows"]]
+    running = [row["Ready"] for row in rows if row["Status"] == "Running"]
+    assert running and set(running) <= {"1/1", "2/2"}
+
+
 def test_its_booking_service_shows_who_has_booked_what(demo: subprocess.Popen[str]) -> None:
     pages = re.search(r"book at (http://127\.0\.0\.1:\d+)", lines_until(demo, "book at http")[-1])
     assert pages is not None

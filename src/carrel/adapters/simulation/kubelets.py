@@ -24,7 +24,7 @@ from carrel.ports.cluster import (
 )
 from carrel.protocols import gpuclaim, gpushare, nvidia
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES, PODS
-from carrel.protocols.kubernetes.shapes import Pod
+from carrel.protocols.kubernetes.shapes import Container, Pod
 from carrel.protocols.kubernetes.time import seconds
 
 log = logging.getLogger(__name__)
@@ -109,16 +109,28 @@ class Kubelets:
             how = Deletion(uid=metadata.uid, grace_seconds=0)
             await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
         elif pod.status.phase in ("", "Pending"):
-            now = seconds(self._now())
-            conditions = [
-                {"type": kind, "status": "True", "lastTransitionTime": now} for kind in ("Ready", "Initialized")
-            ]
-            document = {
-                "metadata": {"uid": metadata.uid},
-                "status": {"phase": "Running", "startTime": now, "conditions": conditions},
-            }
-            patch = MergePatch(document)
+            patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": _running(pod, seconds(self._now()))})
             await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
+
+
+def _running(pod: Pod, now: str) -> dict[str, Any]:
+    conditions = ("Ready", "Initialized", "ContainersReady")
+    started = {"running": {"startedAt": now}}
+    done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in conditions],
+        "containerStatuses": [_container(each, started) for each in pod.spec.containers],
+        "initContainerStatuses": [
+            _container(each, started if each.restart_policy == "Always" else done) for each in pod.spec.init_containers
+        ],
+    }
+
+
+def _container(container: Container, state: dict[str, Any]) -> dict[str, Any]:
+    identity = {"name": container.name, "image": "", "imageID": ""}
+    return {**identity, "ready": True, "started": "running" in state, "restartCount": 0, "state": state}
 
 
 def _product(node: Node) -> dict[str, str]:
