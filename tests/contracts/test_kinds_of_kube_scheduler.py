@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from carrel.adapters.kube import Client
-from carrel.ports.cluster import ClusterError, Invalid, Json, MergePatch, Selection, StrategicPatch
+from carrel.ports.cluster import ClusterError, Invalid, Json, MergePatch, NotFound, Selection, StrategicPatch
+from carrel.protocols.kubernetes.release import OLDEST, Release
 from carrel.protocols.kubernetes.resources import EVENTS, Resource
 from tests.contracts.backends import unique
 
 CLAIMS: Resource[Any] = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NEW_EVENTS: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event")
+NEW: dict[str, Release] = {"DeviceTaintRule": (1, 37)}
+"""Kinds that older servers do not have in this version, and since when it is there."""
 TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
 
 
@@ -138,6 +141,10 @@ async def test_it_is_made_with_defaults_and_found(
     name = f"{unique('contract')}.example"
     where = namespace if kind.namespaced else ""
     full = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, **body}
+    if await cluster.release() < NEW.get(kind.kind, OLDEST):
+        with pytest.raises(NotFound):
+            await cluster.create(kind, full, where)
+        return
     try:
         made = await cluster.create(kind, full, where)
         _has(made, body)
