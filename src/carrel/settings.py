@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.ports.cluster import FieldValidation
+from carrel.ports.cluster import ClusterError, FieldValidation
 from carrel.protocols import Malformed
 from carrel.protocols.asks import Terms
 from carrel.protocols.gpushare import Unit
+from carrel.protocols.kubernetes.release import why_unsupported
 
 if TYPE_CHECKING:
     from carrel.adapters.kube import Access, Client
@@ -222,23 +223,30 @@ def serve_door(
     client = connected(settings, settings.field_validation)
 
     async def with_client(stop: asyncio.Event) -> None:
-        async with contextlib.aclosing(client):
-            checking = asyncio.create_task(_unsupported(client))
-            checking.add_done_callback(lambda done: stop.set() if not done.cancelled() and done.result() else None)
+        async with contextlib.aclosing(client), supported(client, stop):
             await serve(client, stop)
-            why = checking.result() if checking.done() else ""
-            checking.cancel()
-        if why:
-            raise complain("This Kubernetes is too old for Carrel", why, "docs/compatibility.md", UNAVAILABLE)
 
     run_until_signalled(name, settings, with_client)
 
 
-async def _unsupported(client: "Client") -> str:
-    """Why Carrel does not run on this API server, empty if it does. Waits for its answer: a door serves meanwhile."""
-    from carrel.ports.cluster import ClusterError
-    from carrel.protocols.kubernetes.release import why_unsupported
+@contextlib.asynccontextmanager
+async def supported(client: "Client", stop: asyncio.Event) -> AsyncIterator[None]:
+    """While a door serves, its API server is asked which release it is. If that is too old, the event is set and, when
+    the door has left, the command ends with the reason. A server that cannot be reached keeps no door from its probes.
+    """
+    checking = asyncio.create_task(_why_unsupported(client))
+    checking.add_done_callback(lambda done: stop.set() if not done.cancelled() and done.result() else None)
+    try:
+        yield
+        why = checking.result() if checking.done() else ""
+    finally:
+        checking.cancel()
+    if why:
+        raise complain("This Kubernetes is too old for Carrel", why, "docs/compatibility.md", UNAVAILABLE)
 
+
+async def _why_unsupported(client: "Client") -> str:
+    """Empty if Carrel runs on this API server. Waits for its answer."""
     while True:
         try:
             return why_unsupported(await client.release())

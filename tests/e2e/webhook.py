@@ -79,23 +79,24 @@ class BookingService:
         )
 
 
+def _say(to: BaseHTTPRequestHandler, answer: Json) -> None:
+    body = json.dumps(answer).encode()
+    to.send_response(200)
+    to.send_header("content-length", str(len(body)))
+    to.end_headers()
+    to.wfile.write(body)
+
+
 @contextmanager
 def a_booking_service() -> Iterator[BookingService]:
     service = BookingService()
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self._say(service.verdict(json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            _say(self, service.verdict(json.loads(self.rfile.read(int(self.headers["content-length"])))))
 
         def do_GET(self) -> None:
-            self._say({"gpu": service.free, "gpu_allocations": {}})
-
-        def _say(self, answer: Json) -> None:
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            _say(self, {"gpu": service.free, "gpu_allocations": {}})
 
         def log_message(self, format: str, *args: Any) -> None:
             """The webhook's own log is kept."""
@@ -187,12 +188,7 @@ class Witness:
                 witness.names.add(request["name"])
                 patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
                 response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
-                answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-                body = json.dumps(answer).encode()
-                self.send_response(200)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                _say(self, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 
             def log_message(self, format: str, *args: Any) -> None:
                 """What it was asked about is remembered."""

@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 
 from carrel.adapters.memory.http import serve
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
 from tests.integration.extender.opened import Caller
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -129,34 +128,6 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
             code, _ = await process.wait_end()
 
     assert code == 0
-
-
-class AsRelease:
-    """The embedded API, but for what it says it is."""
-
-    def __init__(self, api: Transport, minor: str) -> None:
-        self._api = api
-        self._version = ApiResponse(200, b'{"major": "1", "minor": "%s"}' % minor.encode())
-
-    async def send(self, request: ApiRequest) -> ApiResponse:
-        return self._version if request.path == "/version" else await self._api.send(request)
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
-
-
-async def test_on_a_kubernetes_that_is_too_old_it_says_so_and_ends() -> None:
-    async with (
-        a_lab([], in_real_time=True) as lab,
-        serve(AsRelease(lab.api, "32")) as served,
-        carrel("extender", "--server", served.url, "--port", "0") as process,
-    ):
-        code, told = await process.wait_end()
-
-    assert code == 6
-    assert "✗ This Kubernetes is too old for Carrel" in told
-    assert "the API server is Kubernetes 1.32; Carrel needs 1.33 or newer" in told
-    assert "Traceback" not in told
 
 
 async def test_gpushares_variables_are_understood_and_an_option_wins_over_them() -> None:

@@ -30,7 +30,7 @@ from carrel.doors.booking.settings import BookingSettings
 from carrel.doors.booking.stocktaking import ClusterInventory, FileInventory
 from carrel.ports.bookings import StoreUnavailable
 from carrel.protocols import Malformed
-from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled
+from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled, supported
 from carrel.usecases.consult import Lab
 from carrel.usecases.notify import Notifier
 from carrel.wiring import Carrel, utc_now
@@ -76,6 +76,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         await closing.enter_async_context(contextlib.aclosing(database))
         if client is not None:
             await closing.enter_async_context(contextlib.aclosing(client))
+            await closing.enter_async_context(supported(client, stop))
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
         carrel = Carrel(client, settings.house()) if client is not None else None

@@ -1,0 +1,46 @@
+"""Every component that serves says so, and ends, on a Kubernetes that is older than Carrel can run on."""
+
+from pathlib import Path
+
+import pytest
+
+from carrel.adapters.memory.http import serve
+from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from tests.integration.extender.test_door import carrel
+from tests.kit.lab import a_lab
+
+CARDS = "cards: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
+
+
+class AsRelease:
+    """The embedded API, but for what it says it is."""
+
+    def __init__(self, api: Transport, minor: str) -> None:
+        self._api = api
+        self._version = ApiResponse(200, b'{"major": "1", "minor": "%s"}' % minor.encode())
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        return self._version if request.path == "/version" else await self._api.send(request)
+
+    async def aclose(self) -> None:
+        await self._api.aclose()
+
+
+@pytest.mark.parametrize("component", ["agent", "booking", "controller", "extender", "webhook"])
+async def test_a_component_ends_with_the_reason(component: str, tmp_path: Path) -> None:
+    (tmp_path / "cards.yaml").write_text(CARDS)
+    options = {
+        "agent": ("--node-name", "n1", "--simulate", str(tmp_path / "cards.yaml"), "--plugin-folder", str(tmp_path)),
+        "booking": ("--database", f"sqlite:///{tmp_path}/bookings.db"),
+    }
+    async with (
+        a_lab([], in_real_time=True) as lab,
+        serve(AsRelease(lab.api, "32")) as served,
+        carrel(component, "--server", served.url, "--port", "0", *options.get(component, ())) as process,
+    ):
+        code, told = await process.wait_end()
+
+    assert code == 6
+    assert "✗ This Kubernetes is too old for Carrel" in told
+    assert "the API server is Kubernetes 1.32; Carrel needs 1.33 or newer" in told
+    assert "Traceback" not in told
