@@ -7,8 +7,7 @@ During an upgrade the cluster's definition may lack a field that this agent writ
 and the next report names the field in its message.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,6 +15,7 @@ from carrel.core.gpus import Node
 from carrel.ports.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.protocols import Malformed, gpuclaim
 from carrel.protocols.gpuclaim import NO_REMARKS, Remarks
+from carrel.protocols.kubernetes.field_validation import unknown_fields
 from carrel.protocols.kubernetes.quantity import whole_quantity
 from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
 from carrel.protocols.kubernetes.shapes import NodeObject
@@ -27,10 +27,6 @@ HEARTBEAT = timedelta(seconds=15)
 AHEAD = timedelta(minutes=2)
 """A heartbeat that is further in the future is a wrong clock, not a newer look."""
 ATTEMPTS = 3
-
-_UNKNOWN = re.compile(r'unknown field "(.+)"')
-"""How kube-apiserver says it."""
-_INDEX = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ class Reporter:
                 self._version = ""  # somebody else wrote or deleted it: look what it says now
                 continue
             self._version = answer["metadata"]["resourceVersion"]
-            self._unknown = _unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
+            self._unknown = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
             return True
         return False
 
@@ -143,12 +139,6 @@ def _amount(shown: Mapping[str, str], resource: str) -> int | None:
         return whole_quantity(shown[resource], "the Node", resource)
     except Malformed:
         return -1
-
-
-def _unknown_fields(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Each once, though every card may lack it: `status.devices[].reason`."""
-    found = (_UNKNOWN.fullmatch(text) for text in warnings)
-    return tuple(dict.fromkeys(_INDEX.sub("[]", match[1]) for match in found if match))
 
 
 def _is_newer(there: Json, seen_at: datetime) -> bool:
