@@ -38,7 +38,7 @@ lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
 
 stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls anew from our .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
-		src/carrel/adapters/kubelet/wire/*.proto
+		src/carrel/node/kubelet/grpc_stubs/*.proto
 
 clean:  ## Remove what the tasks made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

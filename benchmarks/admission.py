@@ -18,12 +18,12 @@ from typing import Any
 
 from benchmarks.extender import Server, a_server, make_bare
 from benchmarks.measuring import Figure
-from carrel.adapters.kube import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.web import AsgiApp
-from carrel.doors.webhook.assembly import Customs, Webhook
-from carrel.protocols.maia import Verdict
-from carrel.protocols.seal import Seal
+from carrel.admission.assembly import Customs, Webhook
+from carrel.dialects.maia import Verdict
+from carrel.dialects.seal import Seal
+from carrel.http.serving import AsgiApp
+from carrel.kubernetes.client import Client
+from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS, PEOPLE = 40, 50, 25
 PER_SECOND, SECONDS, RUNS = 200, 2, 8

@@ -25,22 +25,22 @@ from sqlalchemy import insert
 
 from benchmarks.extender import Server, a_server
 from benchmarks.measuring import Figure
-from carrel.adapters.identity import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
-from carrel.adapters.identity.secrets import hashed
-from carrel.adapters.store import tables
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.letters import SqlOutbox
-from carrel.adapters.store.people import SqlPeople
-from carrel.adapters.web import AsgiApp
-from carrel.core.bookings import Rules
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.doors.booking.api.models import WishIn
-from carrel.doors.booking.app import booking_app
-from carrel.doors.booking.service import Service
-from carrel.doors.booking.stocktaking import FileInventory
-from carrel.usecases.consult import Lab
-from carrel.wiring import utc_now
+from carrel.bookings.api.models import WishIn
+from carrel.bookings.app import booking_app
+from carrel.bookings.inventories import FileInventory
+from carrel.bookings.queries import Lab
+from carrel.bookings.rules import Rules
+from carrel.bookings.service import Service
+from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store import tables
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.people import SqlPeople
+from carrel.http.serving import AsgiApp
+from carrel.leases.assembly import utc_now
+from carrel.ledger.gpus import Gpu, MiB, Node
 from tests.kit.postgres import new_database, postgres
 
 STORED, CALLS, PER_SECOND = 10_000, 1_000, 50

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.core.explanation import why_waiting
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.ledger import Ledger
-from carrel.core.placement import candidates, place
-from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
-from carrel.core.scoring import Ranking
-from carrel.core.shares import Holder, Share
-from carrel.core.sieve import Sieve
+from carrel.ledger.explanation import why_waiting
+from carrel.ledger.filtering import Sieve
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import candidates, place
+from carrel.ledger.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.scoring import Ranking
+from carrel.ledger.shares import Holder, Share
 
 NODES, CARDS, SHARES = 5_000, 8, 50_000
 MODEL = "NVIDIA-A100-SXM4-80GB"

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.measuring import Figure
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.ports.cluster import BindTarget, Selection
-from carrel.protocols.kubernetes.resources import NODES, PODS
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget, Selection
+from carrel.kubernetes.objects.resources import NODES, PODS
+from kubernetes_in_memory import EmbeddedApi
 
 PODS_MADE = 10_000
 

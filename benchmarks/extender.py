@@ -24,13 +24,13 @@ import uvloop
 
 from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
-from carrel.adapters.extender import extender_app
-from carrel.adapters.kube import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.web import Address, AsgiApp, Receive, Scope, Send, serving
-from carrel.core.gpus import MiB
-from carrel.core.shares import Holder, Share
-from carrel.wiring import Carrel, desk_of
+from carrel.http.serving import Address, AsgiApp, Receive, Scope, Send, serving
+from carrel.kubernetes.client import Client
+from carrel.leases.assembly import Carrel, desk_of
+from carrel.ledger.gpus import MiB
+from carrel.ledger.shares import Holder, Share
+from carrel.scheduling.app import extender_app
+from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS = 60, 20
 """Many short rounds: on a busy machine at least some of them are left alone."""

@@ -7,19 +7,19 @@ from datetime import UTC, datetime
 from statistics import median
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.adapters.kube.client import Client
-from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
-from carrel.adapters.memory import EmbeddedApi
-from carrel.core.gpus import Gpu, MiB
-from carrel.core.reasons import Refusal
-from carrel.core.shares import Holder, Share
-from carrel.ports.cluster import BindTarget, Selection
-from carrel.protocols import carrel, gpushare
-from carrel.protocols.carrel import CardRecord
-from carrel.protocols.gpushare import GPU_MEM, Unit
-from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.resources import LEASES, NAMESPACES, NODES, PODS
-from carrel.usecases.allocate import Allocation, Post
+from carrel.dialects import carrel, gpushare
+from carrel.dialects.carrel import CardRecord
+from carrel.dialects.gpushare import GPU_MEM, Unit
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget, Selection
+from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.shares import Holder, Share
+from carrel.node.allocation import Allocation, Post
+from carrel.node.device_names import Inventory
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
+from kubernetes_in_memory import EmbeddedApi
 
 GPUS = tuple(Gpu(f"GPU-{index}", "n1", index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
 INVENTORY = Inventory(GPUS, Unit.MIB_4)

@@ -17,22 +17,22 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.adapters.identity import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
-from carrel.adapters.identity.secrets import hashed
-from carrel.adapters.pages import PagesDesk, install_pages, timeline
-from carrel.adapters.pages.timeline import Reader, Window
-from carrel.adapters.pages.timeline_page import DAYS, rows_of
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.people import SqlPeople
-from carrel.adapters.web import Address, AsgiApp, serving
-from carrel.core.bookings import Booking, Rules
-from carrel.core.gpus import MiB
-from carrel.core.stock import Stock
-from carrel.ports.bookings import BookingRecord
-from carrel.ports.people import How, Person, Role, Session
-from carrel.usecases.book import Bookings
-from carrel.usecases.consult import Consulting, Lab
+from carrel.bookings.capacity import Stock
+from carrel.bookings.commands import Bookings
+from carrel.bookings.pages import PagesDesk, install_pages, timeline
+from carrel.bookings.pages.timeline import Reader, Window
+from carrel.bookings.pages.timeline_page import DAYS, rows_of
+from carrel.bookings.people import How, Person, Role, Session
+from carrel.bookings.queries import Consulting, Lab
+from carrel.bookings.records import BookingRecord
+from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.sign_in import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.people import SqlPeople
+from carrel.http.serving import Address, AsgiApp, serving
+from carrel.ledger.gpus import MiB
 
 MODELS, CARDS, BOOKINGS = 8, 16, 1_000
 ZONE = ZoneInfo("Europe/Stockholm")

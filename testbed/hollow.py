@@ -16,9 +16,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.protocols import gpuclaim, gpushare, nvidia
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
+from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
+from carrel.ledger.gpus import Gpu, MiB, Node
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 

@@ -2,18 +2,17 @@
 
 import typer
 
-from carrel import __version__
-from carrel.doors import cli
-from carrel.doors.agent import AgentSettings, agent, withdraw
-from carrel.doors.api import api
-from carrel.doors.booking import BookingSettings, booking
-from carrel.doors.cli import bookings
-from carrel.doors.controller import ControllerSettings, controller
-from carrel.doors.demo import demo
-from carrel.doors.extender import ExtenderSettings, extender
-from carrel.doors.reservation import ReservationSettings, reservation
-from carrel.doors.webhook import WebhookSettings, webhook
+from carrel import __version__, cli
+from carrel.admission.command import WebhookSettings, webhook
+from carrel.bookings.command import BookingSettings, booking
+from carrel.cli import booking_options
+from carrel.demo import demo
+from carrel.lifecycle.command import ControllerSettings, controller
+from carrel.node.command import AgentSettings, agent, withdraw
+from carrel.node.reservation import ReservationSettings, reservation
+from carrel.scheduling.command import ExtenderSettings, extender
 from carrel.settings import ClusterSettings, command
+from kubernetes_in_memory.command import api
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,14 +29,14 @@ app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
 app.command()(command(ClusterSettings, withdraw))
 app.command()(command(ReservationSettings, reservation))
-app.command()(command(bookings.LoginSettings, bookings.login))
-app.command()(command(bookings.FreeSettings, bookings.free))
-app.command()(command(bookings.BookSettings, bookings.book))
-app.command("list")(command(bookings.ListSettings, bookings.list_))
-app.command()(command(bookings.OneSettings, bookings.show))
-app.command()(command(bookings.ExtendSettings, bookings.extend))
-app.command()(command(bookings.CancelSettings, bookings.cancel))
-app.command()(command(bookings.UsageSettings, bookings.usage))
+app.command()(command(booking_options.LoginSettings, booking_options.login))
+app.command()(command(booking_options.FreeSettings, booking_options.free))
+app.command()(command(booking_options.BookSettings, booking_options.book))
+app.command("list")(command(booking_options.ListSettings, booking_options.list_))
+app.command()(command(booking_options.OneSettings, booking_options.show))
+app.command()(command(booking_options.ExtendSettings, booking_options.extend))
+app.command()(command(booking_options.CancelSettings, booking_options.cancel))
+app.command()(command(booking_options.UsageSettings, booking_options.usage))
 app.command()(command(cli.WhySettings, cli.why))
 app.command()(command(cli.ExplainSettings, cli.explain))
 app.command()(command(cli.InspectSettings, cli.inspect))

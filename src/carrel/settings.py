@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.ports.cluster import ClusterError, FieldValidation
-from carrel.protocols import Malformed
-from carrel.protocols.asks import Terms
-from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubernetes.release import why_unsupported
+from carrel.dialects.gpushare import Unit
+from carrel.dialects.registry import Terms
+from carrel.kubernetes.cluster import ClusterError, FieldValidation
+from carrel.kubernetes.objects.release import why_unsupported
+from carrel.parsing import Malformed
 
 if TYPE_CHECKING:
-    from carrel.adapters.kube import Access, Client
-    from carrel.protocols.seal import Seal
+    from carrel.dialects.seal import Seal
+    from carrel.kubernetes.client import Client
+    from carrel.kubernetes.config import Access
 
 S = TypeVar("S")
 
@@ -60,7 +61,7 @@ class ClusterSettings:
 
     def access(self) -> "Access":
         """Raises `Malformed` if the kubeconfig cannot be used."""
-        from carrel.adapters.kube import Access, access_from, access_to
+        from carrel.kubernetes.config import Access, access_from, access_to
 
         if self.server:
             return Access(self.server.rstrip("/"))
@@ -136,7 +137,7 @@ class SealSettings:
     whatever tier its author wrote on it. Better in the environment: options are seen by everybody on the machine."""
 
     def seal(self) -> "Seal | None":
-        from carrel.protocols.seal import Seal
+        from carrel.dialects.seal import Seal
 
         keys = tuple(key.strip().encode() for key in self.seal_key.split(",") if key.strip())
         return Seal(keys) if keys else None
@@ -210,7 +211,8 @@ def usable_access(settings: ClusterSettings) -> "Access":
 
 def connected(settings: ClusterSettings, fields: FieldValidation = FieldValidation.WARN) -> "Client":
     """A client of the API server; or the command ends with the reason."""
-    from carrel.adapters.kube import Client, HttpTransport
+    from carrel.kubernetes.client import Client
+    from carrel.kubernetes.http_transport import HttpTransport
 
     return Client(HttpTransport(usable_access(settings)), fields)
 

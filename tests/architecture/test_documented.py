@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from carrel.__main__ import app
-from carrel.protocols.kubernetes.release import OLDEST
+from carrel.kubernetes.objects.release import OLDEST
 from testbed import build
 
 ROOT = Path(__file__).parents[2]

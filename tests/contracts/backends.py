@@ -11,13 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from carrel.adapters.kube import Access, Client, HttpTransport
-from carrel.adapters.kube.credentials import Sources, Stored
-from carrel.adapters.memory import EmbeddedApi, Settings
-from carrel.adapters.memory.auth import ADMIN
-from carrel.adapters.memory.http import serve
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-from carrel.ports.cluster import Cluster, FieldValidation
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Cluster, FieldValidation
+from carrel.kubernetes.config import Access
+from carrel.kubernetes.credentials import Sources, Stored
+from carrel.kubernetes.http_transport import HttpTransport
+from kubernetes_in_memory import EmbeddedApi, Settings
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.http import serve
 
 T = TypeVar("T")
 

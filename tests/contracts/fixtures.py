@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import AlreadyExists, ClusterError, Deletion, NotFound
-from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES, SERVICE_ACCOUNTS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import AlreadyExists, ClusterError, Deletion, NotFound
+from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, SERVICE_ACCOUNTS, Resource
 from tests.contracts.backends import Backend, eventually, unique
 from tests.contracts.objects import custom_kind, definition_of
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from carrel.ports.cluster import Json
-from carrel.protocols.kubernetes.resources import Resource
+from carrel.kubernetes.cluster import Json
+from carrel.kubernetes.objects.resources import Resource
 
 
 def config_map(name: str, data: dict[str, str] | None = None, **metadata: Any) -> Json:

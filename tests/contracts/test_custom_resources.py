@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Invalid, Json, MergePatch, NotFound, Selection
-from carrel.protocols.kubernetes.resources import CRDS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Invalid, Json, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.resources import CRDS, Resource
 from tests.contracts.backends import eventually, unique
 from tests.contracts.objects import custom_kind, definition_of, desk
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Conflict, Deletion, Invalid, JsonPatch, MergePatch, NotFound, Selection
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Conflict, Deletion, Invalid, JsonPatch, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, Resource
 from tests.contracts.backends import eventually, unique
 from tests.contracts.objects import config_map, lease, owned_by, pod
 

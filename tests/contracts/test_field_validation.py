@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import Invalid, Json, JsonPatch, MergePatch, NotFound, Patch
-from carrel.protocols.kubernetes.resources import PODS, Resource
+from carrel.kubernetes.cluster import Invalid, Json, JsonPatch, MergePatch, NotFound, Patch
+from carrel.kubernetes.objects.resources import PODS, Resource
 from tests.contracts.backends import Backend
 from tests.contracts.objects import desk, pod
 

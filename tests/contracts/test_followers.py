@@ -4,13 +4,13 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kube.leader import Candidate, Election, FencingToken
-from carrel.adapters.kube.reflector import Reflector, Rhythm
-from carrel.adapters.kube.store import Store
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import MergePatch, Selection
-from carrel.protocols.kubernetes.resources import LEASES
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import MergePatch, Selection
+from carrel.kubernetes.leader_election import Candidate, Election, FencingToken
+from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.reflector import Reflector, Rhythm
+from carrel.kubernetes.store import Store
 from tests.contracts.backends import Backend, eventually
 from tests.contracts.objects import lease
 

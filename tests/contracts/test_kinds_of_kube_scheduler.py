@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import ClusterError, Invalid, Json, MergePatch, NotFound, Selection, StrategicPatch
-from carrel.protocols.kubernetes.release import OLDEST, Release
-from carrel.protocols.kubernetes.resources import EVENTS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError, Invalid, Json, MergePatch, NotFound, Selection, StrategicPatch
+from carrel.kubernetes.objects.release import OLDEST, Release
+from carrel.kubernetes.objects.resources import EVENTS, Resource
 from tests.contracts.backends import unique
 
 CLAIMS: Resource[Any] = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Expired, Invalid, MergePatch, Selection
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Expired, Invalid, MergePatch, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS, Resource
 from tests.contracts.backends import Backend, unique
 from tests.contracts.objects import config_map, desk, lease, pod
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import AlreadyExists, Conflict, Deletion, Json, MergePatch, NotFound
-from carrel.protocols.kubernetes.resources import LEASES
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, Deletion, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.resources import LEASES
 from tests.contracts.objects import lease
 
 MANY = 24

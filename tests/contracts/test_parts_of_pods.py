@@ -2,9 +2,9 @@
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Invalid, Json, MergePatch, StrategicPatch
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Invalid, Json, MergePatch, StrategicPatch
+from carrel.kubernetes.objects.resources import PODS
 from tests.contracts.objects import pod
 
 DEBUGGER: Json = {"name": "debugger", "image": "busybox", "targetContainerName": "main"}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Apply, Conflict, Invalid, Json, JsonPatch, MergePatch, NotFound, StrategicPatch
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Apply, Conflict, Invalid, Json, JsonPatch, MergePatch, NotFound, StrategicPatch
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS, Resource
 from tests.contracts.objects import config_map, desk, lease, pod
 
 OTHER_UID = "6f2c0f4e-0000-4000-8000-000000000000"

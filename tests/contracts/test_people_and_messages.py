@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import Conflict, Deletion, Forbidden, Invalid, Json, NotFound, Selection
-from carrel.protocols.kubernetes.resources import (
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Conflict, Deletion, Forbidden, Invalid, Json, NotFound, Selection
+from carrel.kubernetes.objects.resources import (
     EVENTS,
     PODS,
     SECRETS,

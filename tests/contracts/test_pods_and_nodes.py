@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import BindTarget, Conflict, Deletion, Json, JsonPatch, MergePatch, NotFound, Selection
-from carrel.protocols.kubernetes.resources import NODES, PODS
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, JsonPatch, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.resources import NODES, PODS
 from tests.contracts.backends import unique
 from tests.contracts.objects import pod
 

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import Json, MergePatch
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Json, MergePatch
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from tests.contracts.backends import Backend
 from tests.contracts.objects import config_map, lease, pod
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.ports.cluster import AlreadyExists, Conflict, Invalid, Json, NotFound, Selection
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, Invalid, Json, NotFound, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
 from tests.contracts.backends import unique
 from tests.contracts.objects import config_map, desk, lease, pod
 

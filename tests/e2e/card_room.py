@@ -10,14 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from carrel.adapters.kube import Client, HttpTransport, access_to
-from carrel.adapters.kube.mirror import Mirror
-from carrel.adapters.simulation.kubelets import Kubelets
-from carrel.core.gpus import Node
+from carrel.demo.kubelets import Kubelets
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion, Selection
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
+from carrel.leases.assembly import Carrel, House
+from carrel.ledger.gpus import Node
 from carrel.manifests import crds
-from carrel.ports.cluster import Deletion, Selection
-from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
-from carrel.wiring import Carrel, House
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 

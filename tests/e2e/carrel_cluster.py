@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from carrel.core.gpus import Gpu, MiB, Node
+from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
+from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
-from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
-from carrel.protocols.kubernetes.scheduler_config import Extender, scheduler_config
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from testbed.control_plane import ApiServer, Shape
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run

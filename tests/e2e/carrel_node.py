@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from carrel.dialects import visible_devices
+from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
-from carrel.protocols import visibility
-from carrel.protocols.kubernetes.resources import CRDS, NAMESPACES
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Failed, Process
@@ -112,7 +112,8 @@ def reading_its_cards(manifest: Json) -> Json:
     containers = manifest["spec"]["containers"]
     units = [int(each["resources"].get("limits", {}).get(MEM, "0")) for each in containers]
     manifest["spec"]["containers"] = [
-        visibility.shown(each, "carrel.dev/devices", amount) for each, amount in zip(containers, units, strict=True)
+        visible_devices.shown(each, "carrel.dev/devices", amount)
+        for each, amount in zip(containers, units, strict=True)
     ]
     return manifest
 

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from carrel.core.gpus import Node
+from carrel.ledger.gpus import Node
 from carrel.manifests import crds
-from carrel.protocols.kubernetes.scheduler_config import Extender, scheduler_config
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from testbed.build import component
 from testbed.clients import kubectl
 from testbed.fixtures import shown_run

@@ -16,11 +16,13 @@ from typing import Any
 
 import aiohttp
 
-from carrel.adapters.extender import extender_app
-from carrel.adapters.kube import Client, HttpTransport, access_to
-from carrel.adapters.web import Address, serving
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-from carrel.wiring import Carrel, desk_of
+from carrel.http.serving import Address, serving
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.leases.assembly import Carrel, desk_of
+from carrel.scheduling.app import extender_app
 
 Json = dict[str, Any]
 

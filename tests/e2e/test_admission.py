@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, SECRETS
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
 from tests.e2e.webhook import BookingService, Somebody, Webhook, a_booking_service, sealed_with

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from carrel.manifests import priority_classes, webhooks
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run

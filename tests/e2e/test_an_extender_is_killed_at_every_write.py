@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from carrel.ports.cluster import BindTarget
+from carrel.kubernetes.cluster import BindTarget
 from tests.e2e.card_room import CardRoom, card_room, paper_cluster
 from tests.e2e.carrel_cluster import a_node
 from tests.e2e.replicas import Order, Replica, a_replica

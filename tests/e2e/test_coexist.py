@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES
 from carrel.manifests import crds, rbac
-from carrel.protocols.kubernetes.resources import CRDS, LEASES, NAMESPACES
 from testbed.carrel_image import NAME, carrel_image
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.kube import HttpTransport, access_to
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.http_transport import HttpTransport
 from testbed.control_plane import ApiServer
 from tests.contracts import backends
 from tests.contracts.backends import Backend

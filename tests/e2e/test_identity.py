@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.identity import Kubernetes, RoleBook, Vouching
-from carrel.adapters.kube import Client, HttpTransport, access_to
-from carrel.ports.cluster import Deletion, Json
-from carrel.protocols.kubernetes.resources import PODS, SERVICE_ACCOUNTS, Resource
+from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.objects.resources import PODS, SERVICE_ACCOUNTS, Resource
 from testbed.control_plane import ApiServer
 from tests.contracts.backends import eventually
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols.kubernetes.release import read_release
-from carrel.protocols.kubernetes.time import instant
+from carrel.kubernetes.objects.release import read_release
+from carrel.parsing.time import instant
 from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
 from tests.e2e.webhook import ADMIN, BookingService, Somebody, Webhook, a_booking_service, sealed_with

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from carrel.adapters.certificates import Shown, X509Notary
+from carrel.admission.certificates import Validity
+from carrel.admission.x509 import Shown, X509Notary
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from carrel.manifests import policies, priority_classes, webhooks
-from carrel.ports.certificates import Validity
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.pods import eventually

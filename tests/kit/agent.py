@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kubelet import KubeletCheckpoint, KubeletPodResources
-from carrel.adapters.simulation.machine import SimulatedMachine
-from carrel.doors.agent.rounds import Agent, Premises
-from carrel.doors.agent.settings import AgentSettings, MemoryResource
-from carrel.ports.cluster import FieldValidation
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import FieldValidation
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
+from carrel.node.agent import Agent, Premises
+from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
+from carrel.node.settings import AgentSettings, MemoryResource
+from carrel.node.simulated_machine import SimulatedMachine
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
 from tests.kit.lab import QUICK, Lab

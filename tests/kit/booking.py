@@ -8,19 +8,19 @@ from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from carrel.adapters.identity import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
-from carrel.adapters.identity.secrets import hashed
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.letters import SqlOutbox
-from carrel.adapters.web import AsgiApp
-from carrel.core.bookings import Rules
-from carrel.core.gpus import MiB
-from carrel.core.stock import Stock
-from carrel.doors.booking.app import booking_app
-from carrel.doors.booking.service import Service
-from carrel.ports.people import ALL_SCOPES, Role, Scope, Token
-from carrel.usecases.consult import Lab
+from carrel.bookings.app import booking_app
+from carrel.bookings.capacity import Stock
+from carrel.bookings.people import ALL_SCOPES, Role, Scope, Token
+from carrel.bookings.queries import Lab
+from carrel.bookings.rules import Rules
+from carrel.bookings.service import Service
+from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
+from carrel.http.serving import AsgiApp
+from carrel.ledger.gpus import MiB
 from tests.kit.gpus import A6000
 from tests.kit.lab import Clock
 from tests.kit.people import PeopleInMemory

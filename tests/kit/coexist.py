@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from carrel.adapters.kube.client import Client
-from carrel.core.gpus import Node
-from carrel.ports.cluster import EVERYTHING, Conflict, Deletion, MergePatch, NotFound, Selection
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NAMESPACES, PODS
-from carrel.protocols.kubernetes.shapes import Pod
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import EVERYTHING, Conflict, Deletion, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NAMESPACES, PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.gpus import Node
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab
 

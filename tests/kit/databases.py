@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.store.database import Database
+from carrel.bookings.store.database import Database
 from tests.kit.postgres import new_database, postgres
 
 SERVER = pytest.StashKey[str]()

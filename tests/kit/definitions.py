@@ -1,8 +1,8 @@
 """The definition of GpuNodeStatus as an older release brought it, and as it is now."""
 
+from carrel.kubernetes.cluster import Cluster, Json, MergePatch
+from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES
 from carrel.manifests import crds
-from carrel.ports.cluster import Cluster, Json, MergePatch
-from carrel.protocols.kubernetes.resources import CRDS, GPU_NODE_STATUSES
 
 
 async def forget_field(cluster: Cluster, *path: str) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.ledger import Ledger
-from carrel.core.requests import WHOLE, Memory, Request
-from carrel.core.shares import Holder, Share
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.shares import Holder, Share
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 A6000 = "NVIDIA-RTX-A6000"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import grpc
 
-from carrel.adapters.kubelet.wire import deviceplugin_pb2 as devices
-from carrel.adapters.kubelet.wire import deviceplugin_pb2_grpc as plugin_calls
-from carrel.adapters.kubelet.wire import podresources_pb2 as resources
-from carrel.adapters.kubelet.wire import podresources_pb2_grpc as resource_calls
-from carrel.ports.node import HandedOver
+from carrel.node.interfaces import HandedOver
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as devices
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as plugin_calls
+from carrel.node.kubelet.grpc_stubs import podresources_pb2 as resources
+from carrel.node.kubelet.grpc_stubs import podresources_pb2_grpc as resource_calls
 
 
 class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResourcesListerServicer):

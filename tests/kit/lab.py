@@ -6,29 +6,24 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from carrel.adapters.kube.client import Client
-from carrel.adapters.kube.mirror import Mirror
-from carrel.adapters.kube.pace import Backoff
-from carrel.adapters.kube.reflector import Rhythm
-from carrel.adapters.memory import EmbeddedApi, Settings
-from carrel.adapters.memory.faults import Crashed
-from carrel.adapters.simulation.kubelets import Kubelets
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-from carrel.core.gpus import Node
-from carrel.core.reasons import Refusal
-from carrel.core.sieve import Filtered
+from carrel.demo.kubelets import Kubelets
+from carrel.dialects.carrel import read_lease
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
+from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.reflector import Rhythm
+from carrel.leases.assembly import Carrel, House
+from carrel.ledger.filtering import Filtered
+from carrel.ledger.gpus import Node
+from carrel.ledger.refusals import Refusal
 from carrel.manifests import crds
-from carrel.ports.cluster import EVERYTHING, Json, Selection
-from carrel.protocols.carrel import read_lease
-from carrel.protocols.kubernetes.resources import (
-    CRDS,
-    LEASES,
-    NAMESPACES,
-    PODS,
-)
-from carrel.protocols.kubernetes.shapes import Pod
-from carrel.usecases.muster import Patience
-from carrel.wiring import Carrel, House
+from carrel.scheduling.gangs import Patience
+from kubernetes_in_memory import EmbeddedApi, Settings
+from kubernetes_in_memory.faults import Crashed
 from tests.kit.eventually import LIMIT_S, eventually
 
 OURS = "carrel"

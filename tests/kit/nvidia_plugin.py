@@ -10,8 +10,8 @@ from pathlib import Path
 
 import grpc
 
-from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
-from carrel.adapters.kubelet.wire import deviceplugin_pb2_grpc as calls
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
 
 SOCKET = "nvidia-gpu.sock"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from carrel.adapters.kube import views
+from carrel.kubernetes.objects import views
 
 
 def pod_from(manifest: Mapping[str, Any]) -> views.Pod:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from carrel.ports.people import Errand, Grant, Known, Role, Session, Token
+from carrel.bookings.people import Errand, Grant, Known, Role, Session, Token
 
 
 class PeopleInMemory:

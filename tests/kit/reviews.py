@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from carrel.adapters.webhook.desk import ReviewDesk
-from carrel.adapters.webhook.metrics import Metrics, Watched
-from carrel.ports.booking_desk import Heard
-from carrel.protocols.handover import HandOver
-from carrel.protocols.kubernetes import json_patch
-from carrel.protocols.maia import Verdict
-from carrel.protocols.seal import Seal
-from carrel.usecases.admit import Admission, Known, Policy
-from carrel.usecases.identify import Introduction
+from carrel.admission.admission import Admission, Known, Policy
+from carrel.admission.handlers import ReviewDesk
+from carrel.admission.metrics import Metrics, Watched
+from carrel.admission.pod_owner import Introduction
+from carrel.bookings.client.interface import Heard
+from carrel.dialects.hand_over_record import HandOver
+from carrel.dialects.maia import Verdict
+from carrel.dialects.seal import Seal
+from carrel.kubernetes.objects import json_patch
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from carrel.adapters.web import Address, serving
+from carrel.http.serving import Address, serving
 
 
 class MailSink:

@@ -5,15 +5,15 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from carrel.core.reasons import Refusal
-from carrel.ports.booking_desk import BookingService
-from carrel.ports.cluster import Deletion, Json, MergePatch, NotFound, Selection
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
-from carrel.usecases.expire import Expiry, Manners
-from carrel.usecases.hand_over import Archive, End, HandOvers
-from carrel.usecases.revoke import Court, Revoking
-from carrel.usecases.tell import is_waiting
-from carrel.wiring import NAMESPACE_OF
+from carrel.bookings.client.interface import BookingService
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
+from carrel.leases.assembly import NAMESPACE_OF
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.expiry import Expiry, Manners
+from carrel.lifecycle.hand_over import Archive, End, HandOvers
+from carrel.lifecycle.pod_events import is_waiting
+from carrel.lifecycle.revocation import Court, Revoking
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
 

@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.protocols.handover import HandOver, Phase, Why
-from carrel.protocols.seal import Seal
-from carrel.usecases.admit import Policy
+from carrel.admission.admission import Policy
+from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.seal import Seal
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Told, World, review
 

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.shares import Holder, Share, ShareState
-from carrel.protocols import carrel, gpuclaim, gpushare, jupyter, kai, maia
-from carrel.protocols.kubernetes import admission
-from carrel.protocols.kubernetes.json_patch import annotate, apply, pointer
-from carrel.protocols.kubernetes.quantity import quantity
-from carrel.protocols.kubernetes.time import instant, micro_seconds, seconds
+from carrel.admission import review
+from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
+from carrel.kubernetes.objects.json_patch import annotate, apply, pointer
+from carrel.kubernetes.objects.quantity import quantity
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.parsing.time import instant, micro_seconds, seconds
 from tests.kit.objects import gpu_node_status, lease, pod
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -161,8 +161,8 @@ def test_an_annotation_arrives_through_an_admission_answer(
     key: str, value: str, present: dict[str, str] | None
 ) -> None:
     document: dict[str, Any] = {"metadata": {"annotations": present}}
-    request = admission.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", admission.User("a"))
-    response = admission.allowed(request, annotate(document, {key: value}))["response"]
+    request = review.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", review.User("a"))
+    response = review.allowed(request, annotate(document, {key: value}))["response"]
     operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     assert apply(document, operations)["metadata"]["annotations"][key] == value
     assert apply({"metadata": {key: 1}}, [{"op": "test", "path": pointer("metadata", key), "value": 1}])

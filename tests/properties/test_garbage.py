@@ -9,20 +9,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carrel.core.reasons import Refusal
-from carrel.protocols import Malformed, carrel, gpuclaim, gpushare, jupyter, kai_reservation, maia
-from carrel.protocols.asks import Ask, request_of
-from carrel.protocols.kubernetes import admission, extender
-from carrel.protocols.kubernetes.quantity import quantity
-from carrel.protocols.kubernetes.shapes import Pod
-from carrel.protocols.kubernetes.time import instant
+from carrel.admission import review
+from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai_reservation, maia
+from carrel.dialects.registry import Ask, request_of
+from carrel.kubernetes.objects.quantity import quantity
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.refusals import Refusal
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant
+from carrel.scheduling import extender_calls
 from tests.kit.json import documents
 from tests.kit.objects import claim, config_map, gpu_node_status, init_container, lease, pod
 
 BODIES: dict[Callable[[object], object], list[str]] = {
-    admission.read: ["apiVersion", "kind", "request", "uid", "operation", "userInfo", "groups", "object", "dryRun"],
-    extender.read_question: ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
-    extender.read_binding: ["PodName", "PodNamespace", "PodUID", "Node"],
+    review.read: ["apiVersion", "kind", "request", "uid", "operation", "userInfo", "groups", "object", "dryRun"],
+    extender_calls.read_question: ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
+    extender_calls.read_binding: ["PodName", "PodNamespace", "PodUID", "Node"],
     maia.read_enquiry: ["user_email", "namespace", "token", "booking", "gpu", "starting_time", "ending_time"],
     maia.read_verdict: ["schedulable", "until", "gpu"],
     maia.read_free: ["gpu", "T4"],

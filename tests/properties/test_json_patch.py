@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.json_patch import apply, diff
+from carrel.kubernetes.objects.json_patch import apply, diff
+from carrel.parsing import Malformed
 from tests.kit.json import documents
 
 OPS = st.sampled_from(["add", "remove", "replace", "move", "copy", "test", "other"])

@@ -10,12 +10,12 @@ from itertools import combinations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, candidates, place
-from carrel.core.reasons import Refusal
-from carrel.core.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
-from carrel.core.shares import Holder, Share, ShareState
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, candidates, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.shares import Holder, Share, ShareState
 
 NODES = ("n1", "n2", "n3")
 

@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, Waiting, candidates, place
-from carrel.core.precedence import WAITED_FOR, Precedence
-from carrel.core.requests import Request
-from carrel.core.sieve import Sieve
+from carrel.ledger.filtering import Sieve
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, Waiting, candidates, place
+from carrel.ledger.precedence import WAITED_FOR, Precedence
+from carrel.ledger.requests import Request
 from tests.kit.gpus import a_node, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3")

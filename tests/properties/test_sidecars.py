@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.placement import Placement, place
-from carrel.protocols import nvidia
+from carrel.dialects import nvidia
+from carrel.ledger.placement import Placement, place
 from tests.kit.gpus import a_ledger, a_node
 from tests.kit.objects import init_container, pod
 

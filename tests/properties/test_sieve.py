@@ -5,13 +5,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.core.explanation import why_waiting
-from carrel.core.gpus import Node
-from carrel.core.ledger import Ledger
-from carrel.core.placement import candidates, why_not
-from carrel.core.reasons import Refusal
-from carrel.core.requests import WHOLE, Gang, Portion, Request, Topology, TopologyMode
-from carrel.core.sieve import REMEMBERED, Sieve
+from carrel.ledger.explanation import why_waiting
+from carrel.ledger.filtering import REMEMBERED, Sieve
+from carrel.ledger.gpus import Node
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import candidates, why_not
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Gang, Portion, Request, Topology, TopologyMode
 from tests.kit.gpus import A100, A6000, a_card, a_node, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3", "stranger")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import BindTarget, Deletion, Forbidden, MergePatch, Unavailable
-from carrel.ports.node import HandedOver
-from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.resources import LEASES, PODS
-from carrel.usecases import allocate
-from carrel.usecases.allocate import Allocation, Post
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget, Deletion, Forbidden, MergePatch, Unavailable
+from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.ledger.refusals import Refusal
+from carrel.node import allocation
+from carrel.node.allocation import Allocation, Post
+from carrel.node.device_names import Inventory
+from carrel.node.interfaces import HandedOver
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -384,7 +384,7 @@ async def test_a_lease_that_names_another_card_does_not_confirm() -> None:
 
 async def test_without_an_api_server_it_waits_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """And it does not wait for ever: the kubelet admits nobody else meanwhile."""
-    monkeypatch.setattr(allocate, "AGAIN_S", 0.0)
+    monkeypatch.setattr(allocation, "AGAIN_S", 0.0)
 
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
-from carrel.ports.cluster import Deletion, Forbidden, MergePatch
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.cluster import Deletion, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

@@ -6,15 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.core.gpus import MiB, Node
-from carrel.core.ledger import LedgerError
-from carrel.core.placement import Placement
-from carrel.core.shares import Share
-from carrel.protocols import gpuclaim
-from carrel.protocols.carrel import CardRecord
-from carrel.protocols.gpushare import Unit
-from carrel.usecases.observe import Books, KnownLease
+from carrel.dialects import gpuclaim
+from carrel.dialects.carrel import CardRecord
+from carrel.dialects.gpushare import Unit
+from carrel.kubernetes.objects import views
+from carrel.leases.cluster_ledger import Books, KnownLease
+from carrel.ledger.gpus import MiB, Node
+from carrel.ledger.ledger import LedgerError
+from carrel.ledger.placement import Placement
+from carrel.ledger.shares import Share
 from tests.kit.gpus import a_card, a_node, holder, memory, whole
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

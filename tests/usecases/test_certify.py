@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.certificates import Shown, X509Notary
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
+from carrel.admission.certificate_renewal import Certificates, Lifetimes, Names
+from carrel.admission.certificates import Pair, Unreadable, Validity
+from carrel.admission.x509 import Shown, X509Notary
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Conflict, JsonPatch
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
 from carrel.manifests import webhooks
-from carrel.ports.certificates import Pair, Unreadable, Validity
-from carrel.ports.cluster import Conflict, JsonPatch
-from carrel.protocols.kubernetes.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
-from carrel.usecases.certify import Certificates, Lifetimes, Names
+from kubernetes_in_memory import EmbeddedApi
 from tests.kit.lab import Clock
 
 START = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, LEASES, PODS
-from carrel.protocols.kubernetes.shapes import GpuClaim, Pod
-from carrel.usecases.claims import Claims, Knowledge, Standing
+from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
+from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.claim_status import Claims, Knowledge, Standing
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

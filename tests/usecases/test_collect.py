@@ -2,13 +2,13 @@
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.core.placement import Placement, place
-from carrel.core.shares import Holder
-from carrel.ports.cluster import Conflict, Deletion, Json, MergePatch, Page, Selection, Unavailable
-from carrel.protocols.carrel import CardRecord, write_lease
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
-from carrel.protocols.kubernetes.shapes import Lease, Pod
+from carrel.dialects.carrel import CardRecord, write_lease
+from carrel.kubernetes.cluster import Conflict, Deletion, Json, MergePatch, Page, Selection, Unavailable
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
+from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.ledger.placement import Placement, place
+from carrel.ledger.shares import Holder
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab

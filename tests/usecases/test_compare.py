@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import EVERYTHING, Deletion, Forbidden, MergePatch
-from carrel.ports.node import HandedOver
-from carrel.protocols.kubelet import Inventory
-from carrel.protocols.kubernetes.resources import EVENTS, LEASES, PODS
-from carrel.protocols.kubernetes.shapes import Pod
-from carrel.usecases.compare import Comparison, Findings, HowOffered, reads_its_cards
-from carrel.usecases.promises import Promises
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import EVERYTHING, Deletion, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.node.comparison import Comparison, Findings, HowOffered, reads_its_cards
+from carrel.node.device_names import Inventory
+from carrel.node.interfaces import HandedOver
+from carrel.node.promises import Promises
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

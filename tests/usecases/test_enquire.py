@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from carrel.ports.booking_desk import Declined, NoAnswer
-from carrel.protocols.maia import Verdict
-from carrel.usecases.enquire import Desk
+from carrel.bookings.client.cache import Desk
+from carrel.bookings.client.interface import Declined, NoAnswer
+from carrel.dialects.maia import Verdict
 
 
 class Service:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.booking_desk import NoAnswer
-from carrel.ports.cluster import MergePatch, Selection
-from carrel.protocols.kubernetes.resources import EVENTS, PODS
-from carrel.protocols.maia import Verdict
+from carrel.bookings.client.interface import NoAnswer
+from carrel.dialects.maia import Verdict
+from carrel.kubernetes.cluster import MergePatch, Selection
+from carrel.kubernetes.objects.resources import EVENTS, PODS
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import NOON, Lab, a_lab
 from tests.kit.tiers import BOOKED, WHOLE, Terminator, an_opportunist, catch_up, pods_of, settle

@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.ports.cluster import ClusterError, Deletion, Json, NotFound, Selection
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, LEASES, PODS
+from carrel.kubernetes.cluster import ClusterError, Deletion, Json, NotFound, Selection
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

@@ -7,12 +7,12 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.adapters.memory.faults import FaultPlan, Faulty
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Deletion, Json
-from carrel.protocols.kubernetes.resources import CRDS, GPU_CLAIMS, POD_GROUPS, PODS
-from carrel.usecases.muster import Patience
+from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, POD_GROUPS, PODS
+from carrel.ledger.refusals import Refusal
+from carrel.scheduling.gangs import Patience
+from kubernetes_in_memory.faults import FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND, a_pod_group

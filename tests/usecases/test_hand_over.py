@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.ports.cluster import ClusterError, Deletion, Json, MergePatch, Selection
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, PODS, Resource
-from carrel.usecases.hand_over import End
+from carrel.kubernetes.cluster import ClusterError, Deletion, Json, MergePatch, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, Resource
+from carrel.lifecycle.hand_over import End
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (

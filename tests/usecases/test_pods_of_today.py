@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Json, MergePatch
-from carrel.protocols.kubernetes.resources import GPU_CLAIMS, NODES, PODS
-from carrel.usecases.claims import Knowledge, standing_of
-from carrel.usecases.destinations import Destinations
+from carrel.kubernetes.cluster import Json, MergePatch
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, NODES, PODS
+from carrel.leases.eligible_nodes import Destinations
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.claim_status import Knowledge, standing_of
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

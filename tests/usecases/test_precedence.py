@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import Deletion, Json
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.core.gpus import Node
-from carrel.ports.cluster import FieldValidation, MergePatch
-from carrel.protocols.gpuclaim import Remarks
-from carrel.protocols.kubernetes.quantity import whole_quantity
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
-from carrel.usecases.compare import Findings
-from carrel.usecases.report import Report, Reporter
+from carrel.dialects.gpuclaim import Remarks
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import FieldValidation, MergePatch
+from carrel.kubernetes.objects.quantity import whole_quantity
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
+from carrel.ledger.gpus import Node
+from carrel.node.comparison import Findings
+from carrel.node.report import Report, Reporter
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

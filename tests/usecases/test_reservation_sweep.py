@@ -16,9 +16,9 @@ from random import Random
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.ports.cluster import ClusterError, Deletion, NotFound, Selection
-from carrel.protocols.kubernetes.resources import LEASES, PODS
+from carrel.kubernetes.cluster import ClusterError, Deletion, NotFound, Selection
+from carrel.kubernetes.objects.resources import LEASES, PODS
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Deletion, Json, MergePatch, NotFound
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, GPU_CLAIMS, LEASES, PODS
-from carrel.usecases.copies import Copies
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, GPU_CLAIMS, LEASES, PODS
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.kai_copies import Copies
 from tests.kit.coexist import (
     RESERVATIONS,
     Kubelet,

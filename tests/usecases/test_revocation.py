@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import Deletion, Json, MergePatch
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch
+from carrel.kubernetes.objects.resources import PODS
 from tests.kit.coexist import coexisting
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

@@ -2,13 +2,13 @@
 
 from datetime import timedelta
 
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.core.reasons import Refusal
-from carrel.protocols.asks import Ask
-from carrel.protocols.kubernetes.shapes import Pod
-from carrel.protocols.seal import Seal
-from carrel.wiring import Carrel, House
+from carrel.dialects.registry import Ask
+from carrel.dialects.seal import Seal
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.leases.assembly import Carrel, House
+from carrel.ledger.refusals import Refusal
+from kubernetes_in_memory import EmbeddedApi
 from tests.kit.objects import pod_from
 from tests.kit.reviews import GPU, NOON
 

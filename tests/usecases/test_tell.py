@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.core.reasons import Refusal
-from carrel.ports.cluster import Deletion, Json, MergePatch, Selection, Unknown
-from carrel.protocols.kubernetes.events import Note
-from carrel.protocols.kubernetes.resources import EVENTS, NAMESPACES, NODES, PODS
-from carrel.usecases.tell import Allowance, Telling, assigned_note, waiting_note
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch, Selection, Unknown
+from carrel.kubernetes.objects.events import Note
+from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.pod_events import Allowance, Telling, assigned_note, waiting_note
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

@@ -14,10 +14,10 @@ from random import Random
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.ports.cluster import ClusterError, Deletion, Selection
-from carrel.protocols.carrel import read_lease
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.dialects.carrel import read_lease
+from carrel.kubernetes.cluster import ClusterError, Deletion, Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (

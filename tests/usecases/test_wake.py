@@ -1,6 +1,6 @@
 """A pod that has room and is not placed is woken: at once, then ever more rarely, and never in a circle."""
 
-from carrel.usecases.wake import Knocks
+from carrel.leases.wake import Knocks
 
 
 class Seconds:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from carrel.ports.cluster import MergePatch
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES
-from carrel.usecases.withdraw import StillThere, Withdrawal
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
+from carrel.node.withdrawal import StillThere, Withdrawal
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

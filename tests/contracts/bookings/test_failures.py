@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from carrel.adapters.store.bookings import SqlBookings, SqlWriting
-from carrel.adapters.store.database import Database
-from carrel.ports.bookings import LogEntry, StoreUnavailable
+from carrel.bookings.records import LogEntry, StoreUnavailable
+from carrel.bookings.store.bookings import SqlBookings, SqlWriting
+from carrel.bookings.store.database import Database
 from tests.kit.booking import NOW
 from tests.kit.postgres import new_database
 

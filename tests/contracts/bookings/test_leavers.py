@@ -1,8 +1,8 @@
 """Who is signed out everywhere leaves nothing behind that still tells of them."""
 
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.people import SqlPeople
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.people import SqlPeople
 from tests.kit.booking import MEMBER, NOW, OTHER
 
 

@@ -10,12 +10,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.tables import metadata
-from carrel.core.bookings import Booking
-from carrel.core.calendar import Maintenance
-from carrel.ports.bookings import (
+from carrel.bookings.calendar import Maintenance
+from carrel.bookings.records import (
     BookingRecord,
     BookingStore,
     Cursor,
@@ -26,7 +22,11 @@ from carrel.ports.bookings import (
     StoreUnavailable,
     Window,
 )
-from carrel.protocols import Malformed
+from carrel.bookings.rules import Booking
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.tables import metadata
+from carrel.parsing import Malformed
 from tests.kit.postgres import new_database
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.letters import SqlOutbox
-from carrel.core.letters import Letter, Occasion
-from carrel.ports.bookings import LogEntry
-from carrel.ports.letters import Outbox
-from carrel.usecases.notify import letter_of
+from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.notifications.notifier import letter_of
+from carrel.bookings.records import LogEntry
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.store.bookings import SqlBookings
-from carrel.adapters.store.database import Database
-from carrel.adapters.store.people import SqlPeople
-from carrel.ports.people import Errand, Grant, How, People, Role, Scope, Session, Token
+from carrel.bookings.people import Errand, Grant, How, People, Role, Scope, Session, Token
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.people import SqlPeople
 from tests.kit.people import PeopleInMemory
 from tests.kit.postgres import new_database
 

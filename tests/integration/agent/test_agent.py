@@ -6,12 +6,12 @@ from typing import Any
 import grpc
 import pytest
 
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.doors.agent.settings import Mode, WholeCards
-from carrel.ports.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
-from carrel.ports.node import HandedOver
-from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from carrel.dialects.gpushare import Unit
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from carrel.node.interfaces import HandedOver
+from carrel.node.settings import Mode, WholeCards
 from tests.kit.agent import an_agent, becomes
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import eventually

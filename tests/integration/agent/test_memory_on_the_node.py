@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from carrel.doors.agent.settings import MemoryResource
-from carrel.ports.cluster import BindTarget, Deletion, MergePatch
-from carrel.ports.node import HandedOver
-from carrel.protocols import visibility
-from carrel.protocols.kubernetes.resources import GPU_NODE_STATUSES, NODES, PODS
+from carrel.dialects import visible_devices
+from carrel.kubernetes.cluster import BindTarget, Deletion, MergePatch
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES, PODS
+from carrel.node.interfaces import HandedOver
+from carrel.node.settings import MemoryResource
 from tests.kit.agent import an_agent, becomes
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import a_kubelet
@@ -85,7 +85,7 @@ async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
             await eventually(lambda: extender.books.ledger.cards("n1"))
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
-                admitted = visibility.shown(container, "carrel.dev/devices", 12207)
+                admitted = visible_devices.shown(container, "carrel.dev/devices", 12207)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good card, 12207 held of the ill one

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.store.database import Database
+from carrel.bookings.store.database import Database
 from tests.kit.booking import Opened, opened_on
 from tests.kit.databases import database, database_url, postgres_server
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from carrel.adapters.store.database import Database
+from carrel.bookings.store.database import Database
 from tests.kit.booking import Caller, Opened, opened_on
 
 ACKNOWLEDGED, REFUSED = 0, 3

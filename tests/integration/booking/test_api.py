@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from carrel.core.bookings import Rules
-from carrel.core.ledger import Ledger
-from carrel.doors.booking.stocktaking import ClusterInventory
-from carrel.ports.people import Scope
+from carrel.bookings.inventories import ClusterInventory
+from carrel.bookings.people import Scope
+from carrel.bookings.rules import Rules
+from carrel.ledger.ledger import Ledger
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, with_rules
 from tests.kit.gpus import A100, A6000, a_node, held
 
@@ -512,8 +512,8 @@ def _is_problem(answer: Answer) -> bool:
 async def test_a_database_that_is_gone_is_a_503_in_words(
     opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.ports.bookings import StoreUnavailable
-    from carrel.usecases.consult import Consulting
+    from carrel.bookings.queries import Consulting
+    from carrel.bookings.records import StoreUnavailable
 
     async def gone(*_: object) -> None:
         raise StoreUnavailable("disk I/O error")

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from carrel.adapters.memory.http import serve
+from kubernetes_in_memory.http import serve
 from tests.contracts.backends import eventually
 from tests.integration.extender.test_door import Process, carrel
 from tests.kit.gpus import A6000, a_node

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from carrel.adapters.store.database import Database
+from carrel.bookings.store.database import Database
 from tests.kit.booking import NOW, Caller, opened_on
 
 HOUR = timedelta(hours=1)

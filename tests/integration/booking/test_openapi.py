@@ -16,9 +16,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from carrel.adapters.store.database import Database
-from carrel.adapters.web import Address, serving
-from carrel.doors.booking.app import fastapi_app
+from carrel.bookings.app import fastapi_app
+from carrel.bookings.store.database import Database
+from carrel.http.serving import Address, serving
 from tests.kit.booking import ADMIN, opened_on
 
 CHECKED = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from carrel.adapters.store.database import Database
+from carrel.bookings.store.database import Database
 from tests.kit.booking import Opened, opened_on
 from tests.kit.gpus import A6000
 

@@ -6,19 +6,19 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from carrel.adapters.identity import Kubernetes, RoleBook
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.memory.auth import ADMIN
-from carrel.adapters.memory.calls import call_of
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.doors.booking.revocations import Revocations
+from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.revocations import Revocations
+from carrel.bookings.records import LogEntry
+from carrel.bookings.sign_in import Kubernetes, RoleBook
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.objects.resources import CRDS, PODS
+from carrel.leases.assembly import Carrel, House
 from carrel.manifests import rbac
-from carrel.ports.bookings import LogEntry
-from carrel.ports.cluster import Deletion
-from carrel.ports.letters import Outbox
-from carrel.protocols.kubernetes.resources import CRDS, PODS
-from carrel.wiring import Carrel, House
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.calls import call_of
 from tests.kit.booking import Opened
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node

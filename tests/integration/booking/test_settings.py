@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-from carrel.doors.booking.letters import LetterSettings, mistakes_in_letters
-from carrel.doors.booking.people import PeopleSettings, mistakes
+from carrel.bookings.notifications.settings import LetterSettings, mistakes_in_letters
+from carrel.bookings.sign_in.settings import PeopleSettings, mistakes
 
 SECURE = PeopleSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
 

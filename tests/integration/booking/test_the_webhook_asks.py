@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from carrel.adapters.maia_client import MaiaClient, Where
-from carrel.adapters.web import Address, serving
-from carrel.ports.booking_desk import NoAnswer
+from carrel.bookings.client.interface import NoAnswer
+from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.http.serving import Address, serving
 from tests.kit.booking import DAY, MAIA_TOKEN, MEMBER, NOW, Opened
 from tests.kit.gpus import A6000
 

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from carrel.doors.cli import service as client
-from carrel.doors.cli.login_file import Login
-from carrel.doors.cli.service import Lost, Refused, Service
+from carrel.cli import booking_service as client
+from carrel.cli.booking_service import Lost, Refused, Service
+from carrel.cli.login_file import Login
 
 
 @pytest.fixture(autouse=True)

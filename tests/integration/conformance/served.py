@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.memory.http import Served, serve
-from carrel.doors.api.kubeconfig import kubeconfig_for
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.http import Served, serve
+from kubernetes_in_memory.kubeconfig import kubeconfig_for
 
 LIMIT_S = 60.0
 

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from carrel.adapters.kube.client import Client
-from carrel.adapters.kube.pace import Backoff
-from carrel.adapters.kube.reflector import Rhythm
-from carrel.adapters.memory.faults import FaultPlan, Faulty
-from carrel.doors.controller.duties import Duties
-from carrel.doors.controller.metrics import Metrics
-from carrel.ports.cluster import Deletion, Selection
-from carrel.protocols.kubernetes.resources import EVENTS, GPU_CLAIMS, PODS
-from carrel.wiring import Carrel, House
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion, Selection
+from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, PODS
+from carrel.kubernetes.reflector import Rhythm
+from carrel.leases.assembly import Carrel, House
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.reconciler import Duties
+from kubernetes_in_memory.faults import FaultPlan, Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from carrel.adapters.memory.http import serve
-from carrel.core.gpus import Node
-from carrel.ports.cluster import Deletion, Json, MergePatch, Selection
-from carrel.protocols.kubernetes.resources import EVENTS, GPU_CLAIMS, LEASES, PODS
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch, Selection
+from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, LEASES, PODS
+from carrel.ledger.gpus import Node
+from kubernetes_in_memory.http import serve
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

@@ -2,12 +2,12 @@
 
 import asyncio
 
-from carrel.adapters.kube.client import Client
-from carrel.doors.controller.duties import Duties
-from carrel.doors.controller.metrics import Metrics
-from carrel.ports.cluster import Selection
-from carrel.protocols.kubernetes.resources import EVENTS
-from carrel.wiring import Carrel
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.resources import EVENTS
+from carrel.leases.assembly import Carrel
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.reconciler import Duties
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

@@ -6,37 +6,30 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.adapters.certificates import Shown
-from carrel.adapters.kube.client import Client
-from carrel.adapters.kube.leader import Candidate, Election
-from carrel.adapters.kube.mirror import Mirror
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.memory.auth import ADMIN
-from carrel.adapters.memory.calls import call_of
-from carrel.adapters.simulation.kubelets import Kubelets
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.core.reasons import Refusal
-from carrel.core.shares import Holder
-from carrel.doors.webhook import WebhookSettings
-from carrel.doors.webhook.assembly import Customs, Webhook
-from carrel.doors.webhook.running import keep_certificates
+from carrel.admission.assembly import Customs, Webhook
+from carrel.admission.command import WebhookSettings
+from carrel.admission.run import keep_certificates
+from carrel.admission.x509 import Shown
+from carrel.demo.kubelets import Kubelets
+from carrel.dialects.carrel import CardRecord
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget, Deletion, JsonPatch
+from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.leader_election import Candidate, Election
+from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, GPU_NODE_STATUSES, MUTATING_WEBHOOKS, PODS, SECRETS
+from carrel.leases.cluster_ledger import KnownLease
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.shares import Holder
+from carrel.lifecycle.claim_status import Claims, Knowledge
+from carrel.lifecycle.hand_over import End
+from carrel.lifecycle.kai_copies import Copies
+from carrel.lifecycle.pod_events import Telling, waiting_note
 from carrel.manifests import rbac, webhooks
-from carrel.ports.cluster import BindTarget, Deletion, JsonPatch
-from carrel.ports.node import HandedOver
-from carrel.protocols.carrel import CardRecord
-from carrel.protocols.kubernetes.resources import (
-    CRDS,
-    GPU_CLAIMS,
-    GPU_NODE_STATUSES,
-    MUTATING_WEBHOOKS,
-    PODS,
-    SECRETS,
-)
-from carrel.usecases.claims import Claims, Knowledge
-from carrel.usecases.copies import Copies
-from carrel.usecases.hand_over import End
-from carrel.usecases.observe import KnownLease
-from carrel.usecases.tell import Telling, waiting_note
+from carrel.node.interfaces import HandedOver
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.calls import call_of
 from tests.kit.agent import an_agent
 from tests.kit.coexist import Kubelet, coexisting, open_for_reservations
 from tests.kit.eventually import eventually

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from carrel.doors.controller.metrics import Metrics
-from carrel.doors.controller.slots import SlotDuties
-from carrel.ports.cluster import Deletion
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.objects.resources import PODS
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.slot_reconciler import SlotDuties
 from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, open_for_reservations, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab

@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from carrel.adapters.terminator import terminator_app
-from carrel.adapters.web import Address, serving
-from carrel.usecases.terminate import Register
-from carrel.usecases.terminate import Terminator as Ender
+from carrel.http.serving import Address, serving
+from carrel.lifecycle.terminator import Register
+from carrel.lifecycle.terminator import Terminator as Ender
+from carrel.lifecycle.terminator_api import terminator_app
 from tests.integration.controller.test_controller import a_bound_pod, a_stage, becomes
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

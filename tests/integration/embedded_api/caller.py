@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from carrel.adapters.memory import EmbeddedApi, Settings
-from carrel.adapters.wire import ApiRequest, Transport
+from carrel.kubernetes.calls import ApiRequest, Transport
+from kubernetes_in_memory import EmbeddedApi, Settings
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.memory.auth import User
+from kubernetes_in_memory.auth import User
 from tests.integration.embedded_api.caller import MERGE, PODS, Caller, Json, api_of, embedded, pod
 from tests.integration.embedded_api.webhook_server import Webhook, patch, webhook_server
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.memory import fields
-from carrel.adapters.memory.kinds import BUILT_IN, Kind
-from carrel.adapters.wire import ApiRequest
+from carrel.kubernetes.calls import ApiRequest
+from kubernetes_in_memory import fields
+from kubernetes_in_memory.kinds import BUILT_IN, Kind
 from tests.integration.embedded_api.caller import Caller, Json, embedded
 from tests.kit.json import documents, scalars
 

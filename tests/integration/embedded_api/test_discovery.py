@@ -6,9 +6,9 @@ import kubernetes.client as official
 import msgspec
 import pytest
 
-from carrel.adapters.memory import fields
-from carrel.adapters.memory.kinds import BUILT_IN
-from carrel.adapters.wire import ApiRequest
+from carrel.kubernetes.calls import ApiRequest
+from kubernetes_in_memory import fields
+from kubernetes_in_memory.kinds import BUILT_IN
 from tests.integration.embedded_api.caller import Caller, Json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

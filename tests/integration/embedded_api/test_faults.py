@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.memory.faults import Crashed, FaultPlan, Faulty
-from carrel.adapters.wire import ApiRequest
-from carrel.ports.cluster import Unknown
+from carrel.kubernetes.calls import ApiRequest
+from carrel.kubernetes.cluster import Unknown
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.integration.embedded_api.caller import MERGE, Caller, api_of, config_map, embedded, names
 
 MAPS = "/api/v1/namespaces/default/configmaps"

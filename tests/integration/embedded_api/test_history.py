@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.memory.store import Forgotten, Store
+from kubernetes_in_memory.store import Forgotten, Store
 from tests.integration.embedded_api.caller import PODS, Caller, api_of, config_map, embedded, names, pod
 
 MAPS = "/api/v1/namespaces/default/configmaps"

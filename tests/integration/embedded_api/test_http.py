@@ -6,7 +6,7 @@ import ssl
 import aiohttp
 import msgspec
 
-from carrel.adapters.memory.http import LARGEST_BODY, serve
+from kubernetes_in_memory.http import LARGEST_BODY, serve
 from tests.integration.embedded_api.caller import LIMIT_S, PODS, Caller, api_of, pod, wait_until
 
 

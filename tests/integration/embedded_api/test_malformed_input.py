@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.wire import ApiRequest
+from carrel.kubernetes.calls import ApiRequest
 from tests.integration.embedded_api.caller import PODS, Caller, Json, config_map, pod
 
 

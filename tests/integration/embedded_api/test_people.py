@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.adapters.memory.auth import ADMIN, Ask, User
+from kubernetes_in_memory.auth import ADMIN, Ask, User
 from tests.integration.embedded_api.caller import PODS, Caller, Json, embedded, pod
 
 ADA = User("ada", "uid-1", ("readers",))

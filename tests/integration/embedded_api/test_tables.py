@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.memory.json_path import JsonPath
-from carrel.adapters.memory.times import short_duration
+from kubernetes_in_memory.json_path import JsonPath
+from kubernetes_in_memory.times import short_duration
 from tests.integration.embedded_api.caller import MERGE, NOON, PODS, TABLE, Answer, Caller, Json, embedded, pod
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

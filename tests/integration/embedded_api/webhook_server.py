@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from carrel.adapters.memory.certificates import Certificate
+from kubernetes_in_memory.certificates import Certificate
 
 Json = dict[str, Any]
 Decide = Callable[[Json], Json]

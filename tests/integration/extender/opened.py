@@ -7,10 +7,11 @@ from typing import Any
 
 import aiohttp
 
-from carrel.adapters.extender import Desk, extender_app
-from carrel.adapters.web import Address, serving
-from carrel.core.gpus import Node
-from carrel.wiring import desk_of
+from carrel.http.serving import Address, serving
+from carrel.leases.assembly import desk_of
+from carrel.ledger.gpus import Node
+from carrel.scheduling.app import extender_app
+from carrel.scheduling.handlers import Desk
 from tests.kit.lab import Lab, Replica, a_lab
 
 

@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.adapters.extender import Desk, Metrics, Staff
-from carrel.adapters.extender.app import LARGEST_BODY
-from carrel.core.ledger import Ledger
-from carrel.core.reasons import Refusal
-from carrel.core.sieve import Filtered, Sieve
-from carrel.protocols import Malformed
-from carrel.protocols.asks import Ask, request_of
-from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubernetes.extender import Binding
-from carrel.protocols.kubernetes.shapes import Pod
+from carrel.dialects.gpushare import Unit
+from carrel.dialects.registry import Ask, request_of
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.filtering import Filtered, Sieve
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.refusals import Refusal
+from carrel.parsing import Malformed
+from carrel.scheduling.app import LARGEST_BODY
+from carrel.scheduling.extender_calls import Binding
+from carrel.scheduling.handlers import Desk, Staff
+from carrel.scheduling.metrics import Metrics
 from tests.integration.extender.opened import an_open_extender
 from tests.kit.gpus import a_node
 

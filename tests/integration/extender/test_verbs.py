@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.extender import Desk, Metrics
-from carrel.core.ledger import Ledger
-from carrel.usecases.find import Finder
+from carrel.ledger.ledger import Ledger
+from carrel.scheduling.handlers import Desk
+from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.pod_lookup import Finder
 from tests.integration.extender.opened import Opened, an_open_extender
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node, held, holder

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from yarl import URL
 
-from carrel.adapters.identity import (
+from carrel.bookings.sign_in import (
     Buckets,
     CurrentPerson,
     Gate,
@@ -28,7 +28,7 @@ from carrel.adapters.identity import (
     SignIn,
     install_identity,
 )
-from carrel.adapters.web import Address, serving
+from carrel.http.serving import Address, serving
 from tests.kit.lab import Clock
 from tests.kit.oidc_provider import CLIENT, SECRET, OidcProvider
 from tests.kit.people import PeopleInMemory

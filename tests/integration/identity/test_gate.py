@@ -8,8 +8,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from carrel.adapters.identity import Buckets, Limits, Rate
-from carrel.adapters.identity.gate import caller_of
+from carrel.bookings.sign_in import Buckets, Limits, Rate
+from carrel.bookings.sign_in.gate import caller_of
 from tests.integration.identity.opened import MANY, Plan, Service, a_service
 from tests.kit.lab import NOON, Clock
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import aiohttp
 import pytest
 
-from carrel.ports.people import Grant, Role
+from carrel.bookings.people import Grant, Role
 from tests.integration.identity.opened import Plan, Service, a_service
 
 

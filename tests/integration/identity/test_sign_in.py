@@ -8,7 +8,7 @@ import jwt
 import pytest
 from yarl import URL
 
-from carrel.adapters.identity import RoleBook
+from carrel.bookings.sign_in import RoleBook
 from tests.integration.identity.opened import NOON, Plan, Service, a_service
 from tests.kit.lab import Clock
 from tests.kit.oidc_provider import OidcProvider

@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from carrel.adapters.identity import Kubernetes, RoleBook, Vouching
-from carrel.adapters.kube.client import Client
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.people import Grant, Role
+from carrel.bookings.people import Grant, Role
+from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
 from tests.integration.identity.opened import Plan, Service, a_service, csrf_in
 from tests.kit.lab import Clock
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from carrel.adapters.kubelet import KubeletPodResources, Plugin
-from carrel.adapters.kubelet import plugin as plugin_module
-from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
-from carrel.core.reasons import Refusal
-from carrel.ports.node import HandedOver, Unreachable
-from carrel.protocols.kubelet import Device
+from carrel.ledger.refusals import Refusal
+from carrel.node.device_names import Device
+from carrel.node.interfaces import HandedOver, Unreachable
+from carrel.node.kubelet import KubeletPodResources, Plugin
+from carrel.node.kubelet import device_plugin as plugin_module
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import StandInKubelet, a_kubelet
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-WIRE = Path("carrel/adapters/kubelet/wire")
+WIRE = Path("carrel/node/kubelet/grpc_stubs")
 
 
 def test_the_generated_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ from datetime import UTC, timedelta
 import aiohttp
 import pytest
 
-from carrel.adapters.identity.secrets import hashed
-from carrel.adapters.letters import Mail, Webhook, mail_server
-from carrel.adapters.store.database import Database
-from carrel.core.letters import Letter, Occasion
-from carrel.ports.letters import Undelivered, Way
-from carrel.ports.people import ALL_SCOPES, Role, Token
-from carrel.protocols import Malformed
-from carrel.usecases.notify import Notifier
+from carrel.bookings.notifications.interface import Undelivered, Way
+from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.notifications.notifier import Notifier
+from carrel.bookings.notifications.smtp import Mail, mail_server
+from carrel.bookings.notifications.webhook import Webhook
+from carrel.bookings.people import ALL_SCOPES, Role, Token
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store.database import Database
+from carrel.parsing import Malformed
 from tests.kit.booking import ADMIN, MEMBER, NOW, Caller, Opened, at, opened_on
 from tests.kit.sinks import MailSink, PostSink
 

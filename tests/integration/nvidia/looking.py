@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from carrel.adapters.nvidia import NvmlMachine
+from carrel.node.nvidia import NvmlMachine
 
 
 async def main(sysfs: Path) -> None:

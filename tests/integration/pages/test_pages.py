@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.store.database import Database
-from carrel.ports.people import Role, Scope
+from carrel.bookings.people import Role, Scope
+from carrel.bookings.store.database import Database
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on
 from tests.kit.gpus import A6000

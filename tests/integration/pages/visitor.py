@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlencode
 
-from carrel.adapters.identity.secrets import csrf_of, hashed, new_secret
-from carrel.ports.people import How, Role, Session
+from carrel.bookings.people import How, Role, Session
+from carrel.bookings.sign_in.secrets import csrf_of, hashed, new_secret
 from tests.kit.booking import NOW, Answer, Caller, Opened
 
 FORM = "application/x-www-form-urlencoded"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.memory.http import serve
-from carrel.adapters.wire import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from kubernetes_in_memory.http import serve
 from tests.integration.extender.test_door import carrel
 from tests.kit.lab import a_lab
 

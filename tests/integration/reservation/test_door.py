@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory.faults import FaultPlan, Faulty
-from carrel.adapters.nvidia.visible import Sources, visible_card
-from carrel.core.reasons import Refusal
-from carrel.doors.reservation import running
-from carrel.doors.reservation.settings import ReservationSettings
+from carrel.kubernetes.client import Client
+from carrel.ledger.refusals import Refusal
+from carrel.node.nvidia.visible_gpu import Sources, visible_card
+from carrel.node.reservation import run
+from carrel.node.reservation.settings import ReservationSettings
+from kubernetes_in_memory.faults import FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, a_lab
 
@@ -78,7 +78,7 @@ def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
     machine.write_text("card GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
     look = f"""
 from pathlib import Path
-from carrel.adapters.nvidia.visible import Sources, visible_card
+from carrel.node.nvidia.visible_gpu import Sources, visible_card
 print(visible_card(Sources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / "none")!r}))))
 """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(machine)}
@@ -105,9 +105,7 @@ async def test_the_card_is_written_on_the_pod_and_held_until_the_signal(tmp_path
     async with a_lab([]) as lab:
         await lab.pod("holds")
         stop = asyncio.Event()
-        holding = asyncio.create_task(
-            running.hold_card(lab.client, SETTINGS, Sources({}, files(tmp_path, "GPU-a")), stop)
-        )
+        holding = asyncio.create_task(run.hold_card(lab.client, SETTINGS, Sources({}, files(tmp_path, "GPU-a")), stop))
 
         assert await wait_reported(lab) == "GPU-a"
         assert not holding.done()
@@ -117,12 +115,12 @@ async def test_the_card_is_written_on_the_pod_and_held_until_the_signal(tmp_path
 
 async def test_what_goes_wrong_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No card at first, then an API server that refuses half of the writes."""
-    monkeypatch.setattr(running, "AGAIN_S", 0.001)
+    monkeypatch.setattr(run, "AGAIN_S", 0.001)
     async with a_lab([]) as lab:
         await lab.pod("holds")
         faulty = Client(Faulty(lab.api, FaultPlan(seed=1, refuse=0.5)))
         stop = asyncio.Event()
-        holding = asyncio.create_task(running.hold_card(faulty, SETTINGS, Sources({}, tmp_path), stop))
+        holding = asyncio.create_task(run.hold_card(faulty, SETTINGS, Sources({}, tmp_path), stop))
         await asyncio.sleep(0)
         files(tmp_path, "GPU-a")
         assert await wait_reported(lab) == "GPU-a"

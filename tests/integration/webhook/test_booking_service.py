@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.adapters.maia_client import MaiaClient, Where
-from carrel.ports.booking_desk import Declined, NoAnswer
-from carrel.protocols.maia import Verdict
+from carrel.bookings.client.interface import Declined, NoAnswer
+from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.dialects.maia import Verdict
 
 
 @dataclass

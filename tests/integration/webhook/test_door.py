@@ -18,17 +18,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.adapters.certificates import X509Notary
-from carrel.adapters.kube.client import Client
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.memory.http import serve
-from carrel.adapters.webhook import Metrics, ReviewDesk, Watched
-from carrel.doors.webhook.assembly import Customs
-from carrel.doors.webhook.assembly import Webhook as AssembledWebhook
-from carrel.manifests import priority_classes, webhooks
-from carrel.ports.certificates import Validity
-from carrel.ports.cluster import ClusterError, JsonPatch, MergePatch
-from carrel.protocols.kubernetes.resources import (
+from carrel.admission.assembly import Customs
+from carrel.admission.assembly import Webhook as AssembledWebhook
+from carrel.admission.certificates import Validity
+from carrel.admission.handlers import ReviewDesk
+from carrel.admission.metrics import Metrics, Watched
+from carrel.admission.x509 import X509Notary
+from carrel.dialects.maia import Verdict
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
+from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
@@ -36,7 +35,9 @@ from carrel.protocols.kubernetes.resources import (
     PRIORITY_CLASSES,
     SECRETS,
 )
-from carrel.protocols.maia import Verdict
+from carrel.manifests import priority_classes, webhooks
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.http import serve
 from tests.kit.reviews import Told, review, told
 from tests.kit.reviews import a_pod as gpu_pod
 

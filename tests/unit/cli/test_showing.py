@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.doors.cli.instants import Unclear, instant_of, shown
-from carrel.doors.cli.tables import aligned, as_csv
+from carrel.cli.dates import Unclear, instant_of, shown
+from carrel.cli.tables import aligned, as_csv
 
 LAB = ZoneInfo("Europe/Stockholm")
 

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.core.bookings import TITLES, Booking, Rules, check, check_change, earliest_start, words
-from carrel.core.calendar import days
+from carrel.bookings.calendar import days
+from carrel.bookings.rules import TITLES, Booking, Rules, check, check_change, earliest_start, words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.bookings import Booking
-from carrel.core.calendar import Calendar, Maintenance, Span, days
-from carrel.core.tiers import Tier, standing
+from carrel.bookings.calendar import Calendar, Maintenance, Span, days
+from carrel.bookings.rules import Booking
+from carrel.bookings.tiers import Tier, standing
 from tests.kit.gpus import A100, A6000
 
 DAY0 = datetime(2026, 11, 16, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """Why a pod waits, in one sentence about the cluster."""
 
-from carrel.core.explanation import why_waiting
-from carrel.core.reasons import Refusal
+from carrel.ledger.explanation import why_waiting
+from carrel.ledger.refusals import Refusal
 from tests.kit.gpus import a_ledger, a_node, held, memory, whole
 
 

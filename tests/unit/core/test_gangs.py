@@ -2,11 +2,11 @@
 
 import pytest
 
-from carrel.core.gangs import GangPlan, plan_gang
-from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, Waiting
-from carrel.core.reasons import Refusal
-from carrel.core.requests import Gang, Request, Topology, TopologyMode
+from carrel.ledger.gangs import GangPlan, plan_gang
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, Waiting
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Gang, Request, Topology, TopologyMode
 from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3", "n4")

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.core.gpus import MiB, Node
-from carrel.core.ledger import Ledger, LedgerError
-from carrel.core.shares import LIFE, Share, ShareEvent, ShareState
+from carrel.ledger.gpus import MiB, Node
+from carrel.ledger.ledger import Ledger, LedgerError
+from carrel.ledger.shares import LIFE, Share, ShareEvent, ShareState
 from tests.kit.gpus import a_card, a_ledger, a_node, held, holder
 
 

@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.core.bookings import Booking
-from carrel.core.letters import Letter, Occasion, reminder, subject, text
+from carrel.bookings.notifications.messages import Letter, Occasion, reminder, subject, text
+from carrel.bookings.rules import Booking
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

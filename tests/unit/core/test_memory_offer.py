@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.core.memory_offer import Decision, Holding, Situation, Way, decide, units_offered
+from carrel.node.memory_offer import Decision, Holding, Situation, Way, decide, units_offered
 
 PLUGIN, NODE = Way.PLUGIN, Way.NODE
 FRESH = Situation(setting=None, devices=65_536, fits=True, kubelet_minor=37, holders=0, before=None)

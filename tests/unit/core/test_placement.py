@@ -5,20 +5,11 @@ from fractions import Fraction
 
 import pytest
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, candidates, place
-from carrel.core.reasons import Refusal
-from carrel.core.requests import (
-    WHOLE,
-    ContainerNeed,
-    Memory,
-    Policy,
-    Portion,
-    Request,
-    Topology,
-    TopologyMode,
-)
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, candidates, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, ContainerNeed, Memory, Policy, Portion, Request, Topology, TopologyMode
 from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
 
 REQUIRED = Topology(TopologyMode.REQUIRED)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.gpus import MiB
-from carrel.core.ledger import Ledger
-from carrel.core.placement import Placement, Waiting, place
-from carrel.core.reasons import Refusal
-from carrel.core.requests import Request, Topology, TopologyMode
-from carrel.core.revocation import Opportunist, Revocation, revoke
-from carrel.core.shares import Share
+from carrel.ledger.gpus import MiB
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request, Topology, TopologyMode
+from carrel.ledger.shares import Share
+from carrel.lifecycle.victims import Opportunist, Revocation, revoke
 from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
 
 BOOKED = holder("booked")

@@ -1,8 +1,8 @@
 """Which node should take a pod: where the least is made unusable for what is asked lately."""
 
-from carrel.core.ledger import Ledger
-from carrel.core.requests import Request
-from carrel.core.scoring import Ranking, stranded
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.requests import Request
+from carrel.ledger.scoring import Ranking, stranded
 from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
 
 

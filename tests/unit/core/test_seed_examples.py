@@ -1,7 +1,7 @@
 """The worked examples of the gpushare design document, with its figures."""
 
-from carrel.core.placement import Placement, candidates, place
-from carrel.core.reasons import Refusal
+from carrel.ledger.placement import Placement, candidates, place
+from carrel.ledger.refusals import Refusal
 from tests.kit.gpus import a_ledger, a_node, memory
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.slots import (
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.slots import (
     LIFE,
     WANTED,
     Act,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.reasons import Refusal
-from carrel.core.stock import Stock, model_named, stock_of
+from carrel.bookings.capacity import Stock, model_named, stock_of
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.refusals import Refusal
 
 MODELS = ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-RTX-A6000", "Tesla-T4", "Tesla-T40"]
 

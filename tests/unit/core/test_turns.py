@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.shares import Holder
-from carrel.core.turns import Waiting, in_turn
+from carrel.ledger.shares import Holder
+from carrel.node.allocation_order import Waiting, in_turn
 
 
 def waiting(pod: str, amount: int = 8138, card: str = "GPU-0", since: int = 1, **more: object) -> Waiting:

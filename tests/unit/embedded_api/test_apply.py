@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.memory.apply import ApplyConflict, server_side_apply, track_update
-from carrel.adapters.memory.merge_keys import merge_keys_for
-from carrel.adapters.memory.ownership import Holding, fields_v1, owned_paths
-from carrel.protocols import Malformed
+from carrel.parsing import Malformed
+from kubernetes_in_memory.apply import ApplyConflict, server_side_apply, track_update
+from kubernetes_in_memory.merge_keys import merge_keys_for
+from kubernetes_in_memory.ownership import Holding, fields_v1, owned_paths
 
 Json = dict[str, Any]
 POD = merge_keys_for("Pod")

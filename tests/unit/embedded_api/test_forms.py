@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.adapters.memory.forms import Form, form_of
+from kubernetes_in_memory.forms import Form, form_of
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.memory.patch import merge_keys_for, merge_patch, strategic_merge
-from carrel.protocols import Malformed
+from carrel.parsing import Malformed
+from kubernetes_in_memory.patch import merge_keys_for, merge_patch, strategic_merge
 
 Json = dict[str, Any]
 POD = merge_keys_for("Pod")

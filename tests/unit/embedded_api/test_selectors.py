@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.memory.selectors import FieldRequirement, FieldSelector, LabelSelector, label_selector_of
-from carrel.protocols import Malformed
+from carrel.parsing import Malformed
+from kubernetes_in_memory.selectors import FieldRequirement, FieldSelector, LabelSelector, label_selector_of
 
 LABELS = {"app": "train", "tier": "booked", "rank": "3", "empty": "", "carrel.dev/node": "n1"}
 

@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from carrel.adapters.kube.pace import Pace
+from carrel.kubernetes.backoff import Pace
 
 _TURNS = 25
 """Turns of the event loop after which most of what does not wait for time has come to rest."""

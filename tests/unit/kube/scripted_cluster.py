@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from carrel.adapters.kube.views import Metadata, Pod
-from carrel.ports.cluster import EVERYTHING, Change, Event, Page, Selection
+from carrel.kubernetes.cluster import EVERYTHING, Change, Event, Page, Selection
+from carrel.kubernetes.objects.views import Metadata, Pod
 
 
 def pod(name: str, version: int, uid: str = "") -> Pod:

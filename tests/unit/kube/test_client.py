@@ -8,10 +8,10 @@ from _pytest.logging import LogCaptureFixture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kube.pace import Pace
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import (
+from carrel.kubernetes.backoff import Pace
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import (
     AlreadyExists,
     Apply,
     BindTarget,
@@ -34,7 +34,7 @@ from carrel.ports.cluster import (
     Unavailable,
     Unknown,
 )
-from carrel.protocols.kubernetes.resources import LEASES, NODES, PODS
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from tests.unit.kube.scripted import Answering, Scripted, refused, said, streamed
 
 TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})

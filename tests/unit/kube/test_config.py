@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from carrel.adapters.kube import Access, access_from, access_to
-from carrel.adapters.kube.credentials import Proof
-from carrel.protocols import Malformed
+from carrel.kubernetes.config import Access, access_from, access_to
+from carrel.kubernetes.credentials import Proof
+from carrel.parsing import Malformed
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 DATA = base64.b64encode(PEM.encode()).decode()

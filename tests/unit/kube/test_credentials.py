@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import access_to
-from carrel.adapters.kube.credentials import FromPlugin, Plugin, Proof, Sources, Stored
-from carrel.ports.cluster import Unavailable
-from carrel.protocols import Malformed
+from carrel.kubernetes.cluster import Unavailable
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.credentials import FromPlugin, Plugin, Proof, Sources, Stored
+from carrel.parsing import Malformed
 from tests.unit.kube.test_config import kubeconfig, write
 
 V1 = "client.authentication.k8s.io/v1"

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from carrel.adapters.kube import Access, Client, HttpTransport, access_to
-from carrel.adapters.kube.config import Trust
-from carrel.adapters.kube.credentials import Sources, Stored
-from carrel.adapters.kube.http import Limits
-from carrel.adapters.wire import ApiRequest
-from carrel.ports.cluster import Forbidden, MergePatch, Unavailable, Unknown
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.resources import PODS
+from carrel.kubernetes.calls import ApiRequest
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Forbidden, MergePatch, Unavailable, Unknown
+from carrel.kubernetes.config import Access, Trust, access_to
+from carrel.kubernetes.credentials import Sources, Stored
+from carrel.kubernetes.http_transport import HttpTransport, Limits
+from carrel.kubernetes.objects.resources import PODS
+from carrel.parsing import Malformed
 from tests.unit.kube.certificates import Authority, Pair
 from tests.unit.kube.test_config import kubeconfig, write
 

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kube.leader import (
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Unavailable, Unknown
+from carrel.kubernetes.leader_election import (
     Candidate,
     Election,
     FencingToken,
@@ -22,10 +24,8 @@ from carrel.adapters.kube.leader import (
     Terms,
     decide,
 )
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.wire import ApiRequest, ApiResponse
-from carrel.ports.cluster import Unavailable, Unknown
-from carrel.protocols.kubernetes.resources import LEASES
+from carrel.kubernetes.objects.resources import LEASES
+from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kube.fake_time import FakeTime
 
 TERMS = Terms(lease_s=15, renew_within_s=10, retry_s=2)

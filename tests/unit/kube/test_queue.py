@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from carrel.adapters.kube.pace import Backoff
-from carrel.adapters.kube.queue import Queue, serve
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.work_queue import Queue, serve
 from tests.unit.kube.fake_time import FakeTime
 
 

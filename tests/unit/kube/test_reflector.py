@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kube.pace import Backoff
-from carrel.adapters.kube.reflector import Reflector, Rhythm
-from carrel.adapters.kube.store import Store
-from carrel.adapters.memory import EmbeddedApi
-from carrel.ports.cluster import Busy, Event, Expired, Forbidden, NotFound, Page, Selection, Unavailable
-from carrel.protocols.kubernetes.resources import CONFIG_MAPS, PODS
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Busy, Event, Expired, Forbidden, NotFound, Page, Selection, Unavailable
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
+from carrel.kubernetes.reflector import Reflector, Rhythm
+from carrel.kubernetes.store import Store
+from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kube.fake_time import FakeTime
 from tests.unit.kube.scripted_cluster import (
     SILENCE,

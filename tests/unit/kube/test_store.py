@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carrel.adapters.kube.store import Key, Store
-from carrel.adapters.kube.views import Metadata, Pod, PodSpec
+from carrel.kubernetes.objects.views import Metadata, Pod, PodSpec
+from carrel.kubernetes.store import Key, Store
 
 NAMES = st.sampled_from(["a", "b", "c"])
 NAMESPACES = st.sampled_from(["lab", "hall"])

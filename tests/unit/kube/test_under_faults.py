@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import Client
-from carrel.adapters.kube.reflector import Reflector, Rhythm
-from carrel.adapters.kube.store import Store
-from carrel.adapters.memory import EmbeddedApi
-from carrel.adapters.memory.faults import FaultPlan, Faulty
-from carrel.ports.cluster import MergePatch, Selection
-from carrel.protocols.kubernetes.resources import LEASES
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import MergePatch, Selection
+from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.reflector import Reflector, Rhythm
+from carrel.kubernetes.store import Store
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.faults import FaultPlan, Faulty
 from tests.contracts.objects import lease
 from tests.unit.kube.fake_time import FakeTime
 

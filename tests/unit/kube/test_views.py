@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.protocols.kubernetes.resources import EVENTS, GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS, Resource
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS, Resource
 
 
 def read(resource: Resource[Any], document: Any) -> Any:

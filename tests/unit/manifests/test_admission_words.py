@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
+from carrel.admission.admission import PRIORITIES
+from carrel.dialects import carrel, cpu_manifest, gpuclaim, kai, kai_reservation, protected_keys, registry
 from carrel.manifests import policies, rbac, webhooks
-from carrel.protocols import asks, carrel, gpuclaim, kai, kai_reservation, on_cpu, protected
-from carrel.usecases.admit import PRIORITIES
 
 Json = dict[str, Any]
 
 LITERAL = re.compile(r"'([^']*)'")
 PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
-ASKING_ANNOTATIONS = {word for words in asks.ANNOTATIONS.values() for word in words}
-SETTLED = on_cpu.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
+ASKING_ANNOTATIONS = {word for words in registry.ANNOTATIONS.values() for word in words}
+SETTLED = cpu_manifest.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
 """Whoever could change these later would get what their tier was not given for. A pod may join its gang later."""
 CARREL = "system:serviceaccount:carrel:"
 
@@ -57,14 +57,14 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change_and_is_waited
 
     assert words_of(named(webhook()["matchConditions"], "concerns-gpus")) == {
         *asked,
-        *protected.ANNOTATIONS,
-        *protected.LABELS,
+        *protected_keys.ANNOTATIONS,
+        *protected_keys.LABELS,
         f"{kai.GPU_GROUP}/*",
         *ours,
         *PRIORITIES.values(),
-        *on_cpu.RESOURCES,
+        *cpu_manifest.RESOURCES,
     }
-    assert {*asks.RESOURCES.values()} <= on_cpu.RESOURCES
+    assert {*registry.RESOURCES.values()} <= cpu_manifest.RESOURCES
     assert webhook()["failurePolicy"] == "Fail"
 
 
@@ -72,8 +72,8 @@ def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
     variables = policy("carrel-protected-keys")["variables"]
 
     assert words_of(named(variables, "forged")) == {
-        *protected.ANNOTATIONS,
-        *protected.LABELS,
+        *protected_keys.ANNOTATIONS,
+        *protected_keys.LABELS,
         f"{kai.GPU_GROUP}/*",
         *(f"{prefix}*" for prefix in carrel.PREFIXES),
         *carrel.ASKED,
@@ -88,7 +88,7 @@ def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
 def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     spec = policy("carrel-gpu-pods")
 
-    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *asks.RESOURCES.values()}
+    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *registry.RESOURCES.values()}
     assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
 
 

@@ -7,20 +7,20 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.adapters.pages import heat
-from carrel.adapters.pages.cluster_map import PodSeen, draw, see_node, totals
-from carrel.adapters.pages.desk import tier_of
-from carrel.adapters.pages.heat import Warmth
-from carrel.adapters.pages.map_page import Mark, event, shown
-from carrel.adapters.pages.rule_changes import conflicts
-from carrel.adapters.pages.usage_page import as_csv, fragments, warmth
-from carrel.core.bookings import Booking, Rules
-from carrel.core.gpus import MiB
-from carrel.core.ledger import Ledger
-from carrel.core.stock import Stock
-from carrel.core.tiers import Tier
-from carrel.ports.bookings import BookingRecord, Use
+from carrel.bookings.capacity import Stock
+from carrel.bookings.pages import heat_map
+from carrel.bookings.pages.cluster_map import PodSeen, draw, see_node, totals
+from carrel.bookings.pages.heat_map import Warmth
+from carrel.bookings.pages.map_page import Mark, event, shown
+from carrel.bookings.pages.rule_changes import conflicts
+from carrel.bookings.pages.services import tier_of
+from carrel.bookings.pages.usage_page import as_csv, fragments, warmth
+from carrel.bookings.records import BookingRecord, Use
+from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.tiers import Tier
+from carrel.kubernetes.objects import views
+from carrel.ledger.gpus import MiB
+from carrel.ledger.ledger import Ledger
 from tests.kit.gpus import A6000, a_card, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -146,7 +146,7 @@ def test_each_hour_shows_the_part_of_the_cards_that_was_booked_until_now() -> No
 
 
 def test_the_heat_map_is_well_formed_and_joins_hours_of_one_shade() -> None:
-    picture = heat.draw([Warmth("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
+    picture = heat_map.draw([Warmth("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
     ElementTree.fromstring(picture)
 
     assert picture.count('class="warm3"') == 1
@@ -156,7 +156,7 @@ def test_the_heat_map_is_well_formed_and_joins_hours_of_one_shade() -> None:
 
 @pytest.mark.parametrize(("part", "shade"), [(0, 0), (0.01, 1), (0.2, 2), (0.99, 5), (1, 5)])
 def test_shades_rise_with_use(part: float, shade: int) -> None:
-    assert heat.step(part) == shade
+    assert heat_map.step(part) == shade
 
 
 def test_memory_that_is_free_but_too_small_is_counted_for_each_size() -> None:

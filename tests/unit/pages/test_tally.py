@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.adapters.pages.tally import KEPT, Tally
-from carrel.core.ledger import Ledger
+from carrel.bookings.pages.usage_counter import KEPT, Tally
+from carrel.ledger.ledger import Ledger
 from tests.kit.gpus import a_node, held
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of, merged, wish_place
+from carrel.bookings.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of, merged, wish_place
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 MONDAY = date(2026, 11, 16)

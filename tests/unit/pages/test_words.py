@@ -5,14 +5,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.adapters.pages import phrases
-from carrel.adapters.pages.fields import Unreadable, cards, day, local_instant
-from carrel.adapters.pages.timeline_page import as_field_can_say, free_first
-from carrel.adapters.pages.wishes import chips_for, once_of, read_wish, reason_for
-from carrel.core.bookings import Booking, Broken, Rules
-from carrel.core.gpus import MiB
-from carrel.core.stock import Stock
-from carrel.ports.bookings import Availability, DayRoom, Preview
+from carrel.bookings.capacity import Stock
+from carrel.bookings.pages import wording
+from carrel.bookings.pages.booking_form import chips_for, once_of, read_wish, reason_for
+from carrel.bookings.pages.form_fields import Unreadable, cards, day, local_instant
+from carrel.bookings.pages.timeline_page import as_field_can_say, free_first
+from carrel.bookings.records import Availability, DayRoom, Preview
+from carrel.bookings.rules import Booking, Broken, Rules
+from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
@@ -32,11 +32,11 @@ FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"
     ],
 )
 def test_a_span_is_said_in_its_two_largest_units(length: timedelta, said: str) -> None:
-    assert phrases.span(length) == said
+    assert wording.span(length) == said
 
 
 def test_times_are_short_with_the_exact_words_on_hover() -> None:
-    tag = phrases.time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
+    tag = wording.time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
 
     assert tag == (
         '<time datetime="2026-11-03T13:05:00+00:00" title="Tue 03 Nov 2026 14:05 CET">Tue 3 Nov 14:05</time>'
@@ -52,7 +52,7 @@ def test_times_are_short_with_the_exact_words_on_hover() -> None:
     ],
 )
 def test_a_model_is_said_without_its_makers_name(name: str, said: str) -> None:
-    assert phrases.model(name) == said
+    assert wording.model(name) == said
 
 
 # --- forms -----------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.admission import AdmissionRequest, User, allowed, denied, read
+from carrel.admission.review import AdmissionRequest, User, allowed, denied, read
+from carrel.parsing import Malformed
 
 
 def review(version: str = "v1", **request: Any) -> dict[str, Any]:

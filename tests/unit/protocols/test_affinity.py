@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.protocols.kubernetes.affinity import demands_of, intolerable, may_run_on
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
 
 
 def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> views.Node:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from carrel.adapters.kube.views import GpuClaim
-from carrel.core.gpus import MiB
-from carrel.core.reasons import Refusal
-from carrel.core.requests import WHOLE, ContainerNeed, Gang, Memory, Portion, Request
-from carrel.protocols import Malformed
-from carrel.protocols.asks import Ask, Dialect, Terms, request_of
-from carrel.protocols.gpushare import Unit
+from carrel.dialects.gpushare import Unit
+from carrel.dialects.registry import Ask, Dialect, Terms, request_of
+from carrel.kubernetes.objects.views import GpuClaim
+from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, ContainerNeed, Gang, Memory, Portion, Request
+from carrel.parsing import Malformed
 from tests.kit.objects import claim, init_container, pod, pod_from
 
 SPELLINGS: dict[Dialect, dict[str, Any]] = {

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from carrel.core.gpus import MiB
-from carrel.core.requests import WHOLE, Memory, Request
-from carrel.core.shares import Holder, Share, ShareState
-from carrel.protocols import Malformed, carrel, protected
-from carrel.protocols.carrel import CardRecord
+from carrel.dialects import carrel, protected_keys
+from carrel.dialects.carrel import CardRecord
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.parsing import Malformed
 from tests.kit.objects import lease, pod
 
 NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
@@ -187,7 +188,7 @@ def test_a_malformed_record_is_named(key: str, value: Any) -> None:
     ],
 )
 def test_what_a_scheduler_writes_nobody_else_may(key: str) -> None:
-    assert protected.is_protected_annotation(key)
+    assert protected_keys.is_protected_annotation(key)
 
 
 @pytest.mark.parametrize(
@@ -206,10 +207,10 @@ def test_what_a_scheduler_writes_nobody_else_may(key: str) -> None:
     ],
 )
 def test_what_a_user_asks_a_user_may_write(key: str) -> None:
-    assert not protected.is_protected_annotation(key)
-    assert not protected.is_protected_label(key)
+    assert not protected_keys.is_protected_annotation(key)
+    assert not protected_keys.is_protected_label(key)
 
 
 @pytest.mark.parametrize("key", ["runai-gpu-group", "runai-gpu-group/g1", "gpu.scheduling/pod", "carrel.dev/tier"])
 def test_labels_that_join_a_pod_to_a_card_are_protected(key: str) -> None:
-    assert protected.is_protected_label(key)
+    assert protected_keys.is_protected_label(key)

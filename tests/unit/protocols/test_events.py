@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from carrel.adapters.kube import views
-from carrel.protocols.kubernetes.events import Note, event_name, told_again
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.events import Note, event_name, told_again
 from tests.kit.lab import NOON
 from tests.kit.objects import pod_from
 

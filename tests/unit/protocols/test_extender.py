@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.extender import (
+from carrel.parsing import Malformed
+from carrel.scheduling.extender_calls import (
     Binding,
     bound,
     filter_failed,

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from carrel.core.gpus import Gpu, MiB, Node
-from carrel.core.reasons import Refusal
-from carrel.core.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
-from carrel.protocols import Malformed, gpuclaim
-from carrel.protocols.gpuclaim import Allocated, Phase
+from carrel.dialects import gpuclaim
+from carrel.dialects.gpuclaim import Allocated, Phase
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.parsing import Malformed
 from tests.kit.objects import claim, gpu_node_status, pod
 
 

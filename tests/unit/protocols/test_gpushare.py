@@ -2,10 +2,11 @@
 
 import pytest
 
-from carrel.core.gpus import MiB
-from carrel.core.requests import ContainerNeed, Memory, Request
-from carrel.protocols import Malformed, gpushare
-from carrel.protocols.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod, Unit
+from carrel.dialects import gpushare
+from carrel.dialects.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod, Unit
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import ContainerNeed, Memory, Request
+from carrel.parsing import Malformed
 from tests.kit.objects import config_map, init_container, pod
 
 PLACED = {

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.core.tiers import Tier
-from carrel.protocols import Malformed, handover
-from carrel.protocols.asks import dialects_of
-from carrel.protocols.handover import HandedOver, HandOver, Phase, Why
-from carrel.protocols.on_cpu import on_cpu
-from carrel.protocols.standing import tier_of
+from carrel.bookings.tiers import Tier
+from carrel.dialects import hand_over_record
+from carrel.dialects.cpu_manifest import on_cpu
+from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
+from carrel.dialects.registry import dialects_of
+from carrel.dialects.tier import tier_of
+from carrel.parsing import Malformed
 from tests.kit.objects import config_map, pod, pod_from
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -31,7 +32,7 @@ RECORD = HandOver(
 
 
 def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() -> None:
-    written = handover.write_record(RECORD, "carrel")
+    written = hand_over_record.write_record(RECORD, "carrel")
 
     assert written == {
         "apiVersion": "v1",
@@ -47,7 +48,7 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
             "successor": '{"kind": "Pod", "metadata": {"name": "train"}}',
         },
     }
-    assert handover.read_record(config_map("handover-uid-1", written["data"])) == RECORD
+    assert hand_over_record.read_record(config_map("handover-uid-1", written["data"])) == RECORD
 
 
 @given(
@@ -67,9 +68,9 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
     )
 )
 def test_what_is_written_is_read(record: HandOver) -> None:
-    written = handover.write_record(record, "carrel")
+    written = hand_over_record.write_record(record, "carrel")
 
-    assert handover.record_of(written["metadata"]["name"], written["data"]) == record
+    assert hand_over_record.record_of(written["metadata"]["name"], written["data"]) == record
     assert written["metadata"]["labels"] == {"carrel.dev/handover": "owned" if record.owner else "bare"}
 
 
@@ -87,25 +88,25 @@ def test_what_is_written_is_read(record: HandOver) -> None:
     ids=str,
 )
 def test_a_record_that_nobody_can_read_is_malformed(change: dict[str, str]) -> None:
-    data = {**handover.write_record(RECORD, "carrel")["data"], **change}
+    data = {**hand_over_record.write_record(RECORD, "carrel")["data"], **change}
 
     with pytest.raises(Malformed, match="handover-uid-1"):
-        handover.record_of("handover-uid-1", data)
+        hand_over_record.record_of("handover-uid-1", data)
 
 
 def test_a_successor_says_whence_it_came() -> None:
     mark = HandedOver(NOON, Why.EXPIRED, "uid-1")
-    written = handover.write_handed_over(mark)
+    written = hand_over_record.write_handed_over(mark)
 
     assert written == {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"expired","from":"uid-1"}'}
-    assert handover.read_handed_over(pod(written)) == mark
-    assert handover.read_handed_over(pod()) is None
+    assert hand_over_record.read_handed_over(pod(written)) == mark
+    assert hand_over_record.read_handed_over(pod()) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"at": "noon", "why": "revoked", "from": "x"}'])
 def test_a_mark_that_nobody_can_read_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
-        handover.read_handed_over(pod({"carrel.dev/handed-over": text}))
+        hand_over_record.read_handed_over(pod({"carrel.dev/handed-over": text}))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_mark_that_nobody_can_read_is_malformed(text: str) -> None:
     ids=["nobody", "an owner that does not replace it", "a controller"],
 )
 def test_only_a_controller_replaces_a_pod(owners: list[Mapping[str, Any]], found: str) -> None:
-    assert handover.controller_of({"metadata": {"ownerReferences": owners}}) == found
+    assert hand_over_record.controller_of({"metadata": {"ownerReferences": owners}}) == found
 
 
 # --- without its GPU -------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.json_patch import annotate, apply, diff, escape, pointer
+from carrel.kubernetes.objects.json_patch import annotate, apply, diff, escape, pointer
+from carrel.parsing import Malformed
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from carrel.protocols import Malformed, jupyter
+from carrel.dialects import jupyter
+from carrel.parsing import Malformed
 from tests.kit.objects import pod
 
 KEY = "hub.jupyter.org/username"

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from carrel.core.gpus import MiB
-from carrel.core.reasons import Refusal
-from carrel.core.requests import Amount, ContainerNeed, Memory, Portion, Request
-from carrel.protocols import Malformed, kai, kai_reservation
-from carrel.protocols.kai import SharedGpu
-from carrel.protocols.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, Reservation
+from carrel.dialects import kai, kai_reservation
+from carrel.dialects.kai import SharedGpu
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, Reservation
+from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request
+from carrel.parsing import Malformed
 from tests.kit.objects import init_container, pod, pod_from
 
 

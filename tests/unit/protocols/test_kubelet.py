@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.adapters.kubelet.wire import deviceplugin_pb2 as wire
-from carrel.core.gpus import Gpu, MiB
-from carrel.protocols.gpushare import Unit
-from carrel.protocols.kubelet import LONGEST_MESSAGE, Inventory, minor_of, remembered_resources
-from carrel.protocols.malformed import Malformed
+from carrel.dialects.gpushare import Unit
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.node.device_names import LONGEST_MESSAGE, Inventory, minor_of, remembered_resources
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
+from carrel.parsing.malformed import Malformed
 from tests.kit.gpus import a_card
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"

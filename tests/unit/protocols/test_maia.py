@@ -6,8 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.protocols import Malformed, maia
-from carrel.protocols.maia import Enquiry, PodToEnd, Revocable, Summary, Tenancy, Verdict, Wish
+from carrel.dialects import maia
+from carrel.dialects.maia import Enquiry, PodToEnd, Revocable, Summary, Tenancy, Verdict, Wish
+from carrel.parsing import Malformed
 from tests.kit.objects import pod
 
 END = datetime(2025, 6, 15, tzinfo=UTC)

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.quantity import quantity, whole_quantity
+from carrel.kubernetes.objects.quantity import quantity, whole_quantity
+from carrel.parsing import Malformed
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.release import read_release, why_unsupported
+from carrel.kubernetes.objects.release import read_release, why_unsupported
+from carrel.parsing import Malformed
 
 
 @pytest.mark.parametrize(

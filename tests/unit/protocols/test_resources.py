@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from carrel.protocols.kubernetes import resources
-from carrel.protocols.kubernetes.resources import Resource
+from carrel.kubernetes.objects import resources
+from carrel.kubernetes.objects.resources import Resource
 
 
 @pytest.mark.parametrize(

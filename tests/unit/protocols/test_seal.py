@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.protocols.seal import Seal, place_of
+from carrel.dialects.seal import Seal, place_of
 from tests.kit.objects import pod_from
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)

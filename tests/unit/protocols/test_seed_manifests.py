@@ -5,11 +5,11 @@ from typing import Any
 
 import yaml
 
-from carrel.core.gpus import MiB
-from carrel.core.requests import WHOLE, Gang, Memory, Policy, Portion, Request
-from carrel.protocols import asks, gpuclaim, kai_reservation, maia
-from carrel.protocols.asks import Ask, Dialect
-from carrel.protocols.kai_reservation import BEFORE_KAI_0_17, Reservation
+from carrel.dialects import gpuclaim, kai_reservation, maia, registry
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, Reservation
+from carrel.dialects.registry import Ask, Dialect
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import WHOLE, Gang, Memory, Policy, Portion, Request
 from tests.kit.objects import claim, gpu_node_status, pod_from
 
 GPUSHARE = """
@@ -119,21 +119,21 @@ def no_claims(namespace: str, name: str) -> None:
 
 
 def test_seed_001_a_pod_that_asks_for_gpu_mem_8138() -> None:
-    ask = asks.request_of(pod_from(yaml.safe_load(GPUSHARE)), no_claims)
+    ask = registry.request_of(pod_from(yaml.safe_load(GPUSHARE)), no_claims)
     assert ask == Ask(Dialect.GPUSHARE, Request(1, Memory(MiB(8138))))
 
 
 def test_seed_002_a_pod_with_its_claim() -> None:
     theirs, manifest = yaml.safe_load_all(CLAIM_AND_POD)
     named = claim(theirs["spec"], theirs["metadata"]["name"], "default")
-    ask = asks.request_of(pod_from(manifest), lambda namespace, name: named if name == "my-gpu-request" else None)
+    ask = registry.request_of(pod_from(manifest), lambda namespace, name: named if name == "my-gpu-request" else None)
     assert ask == Ask(Dialect.GPUCLAIM, Request(2, WHOLE, policy=Policy.CONTIGUOUS), "my-gpu-request")
 
 
 def test_seed_002_a_gang_of_four_cards_each() -> None:
     spec: dict[str, Any] = {"devices": {"count": 4}, "gangRef": "my-distributed-training-job"}
     _, manifest = yaml.safe_load_all(CLAIM_AND_POD)
-    ask = asks.request_of(pod_from(manifest), lambda namespace, name: claim(spec), lambda namespace, gang: 2)
+    ask = registry.request_of(pod_from(manifest), lambda namespace, name: claim(spec), lambda namespace, gang: 2)
     assert isinstance(ask, Ask)
     assert ask.request == Request(4, WHOLE, gang=Gang("default/my-distributed-training-job", 2))
 
@@ -149,7 +149,7 @@ def test_seed_002_the_islands_of_a_node() -> None:
 
 
 def test_seed_003_a_pod_that_asks_for_half_a_card() -> None:
-    ask = asks.request_of(pod_from(yaml.safe_load(FRACTION)), no_claims)
+    ask = registry.request_of(pod_from(yaml.safe_load(FRACTION)), no_claims)
     assert ask == Ask(Dialect.KAI, Request(1, Portion(Fraction(1, 2))))
 
 

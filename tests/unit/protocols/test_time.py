@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from carrel.protocols import Malformed
-from carrel.protocols.kubernetes.time import instant, micro_seconds, seconds
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant, micro_seconds, seconds
 
 
 @pytest.mark.parametrize(

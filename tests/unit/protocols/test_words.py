@@ -2,9 +2,9 @@
 
 import pytest
 
-from carrel.protocols import gpuclaim, gpushare, nvidia
-from carrel.protocols.asks import Dialect
-from carrel.protocols.gpuclaim import Phase
+from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects.gpuclaim import Phase
+from carrel.dialects.registry import Dialect
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from carrel.adapters.simulation.cluster_file import read_cluster
-from carrel.protocols import Malformed
+from carrel.cluster_file import read_cluster
+from carrel.parsing import Malformed
 
 GOOD = """\
 nodes:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.adapters.simulation.machine import SimulatedMachine
-from carrel.protocols import Malformed
+from carrel.node.simulated_machine import SimulatedMachine
+from carrel.parsing import Malformed
 
 GOOD = """\
 cards:

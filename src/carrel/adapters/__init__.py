@@ -1,1 +1,0 @@
-"""Each adapter implements one port with a real library, service or device."""

@@ -1,5 +1,0 @@
-"""The cards of this machine, through NVIDIA's management library."""
-
-from carrel.adapters.nvidia.machine import NvmlMachine
-
-__all__ = ["NvmlMachine"]

@@ -1,1 +1,0 @@
-"""A cluster that is not there: simulated cards from a file, and kubelets that only say that pods run."""

@@ -1,9 +1,0 @@
-"""Runs the migrations on the connection that alembic was handed, inside its transaction."""
-
-from alembic import context
-
-from carrel.adapters.store.tables import metadata
-
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
-with context.begin_transaction():
-    context.run_migrations()

@@ -1,0 +1,92 @@
+"""Reads an AdmissionReview: the request, and the pod in it as the rest of Carrel reads pods.
+
+The API server sends objects that it has checked the shape of. Anybody else who calls may send anything, so all that is
+looked at later is checked here once. Nulls count as absent; where they are left out, that makes no difference to a
+patch, because an `add` replaces what is there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from carrel.admission import review
+from carrel.admission.review import AdmissionRequest
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.parsing import Malformed
+
+MOST_CONTAINERS = 1_000
+
+
+class NotAReview(Exception):
+    """No API server wrote this. The message is a sentence about why."""
+
+
+class _Variable(msgspec.Struct):
+    name: str
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    target_container_name: str = ""
+    env: list[_Variable] = []
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    """What is changed of a pod, besides what its view shows."""
+
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
+    ephemeral_containers: list[_Container] = []
+
+
+def read_review(body: bytes) -> AdmissionRequest:
+    """Raises `NotAReview`: without the uid of the question nobody can be answered."""
+    try:
+        return review.read(msgspec.json.decode(body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise NotAReview(f"the body is not JSON: {error}") from None
+    except Malformed as malformed:
+        raise NotAReview(str(malformed)) from None
+
+
+def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
+    """The pod, and the request without the nulls that stand in its way. Raises `Malformed`."""
+    document = request.object or {}
+    try:
+        return request, _view(document, request)
+    except msgspec.ValidationError:
+        try:
+            tidy: dict[str, Any] = _without_nulls(document)
+            return replace(request, object=tidy), _view(tidy, request)
+        except (msgspec.ValidationError, RecursionError) as error:
+            expected, _, path = str(error).partition(" - at `$")
+            raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
+
+
+def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
+    """A pod that is not made yet may not say its namespace, and of many the name is not made either."""
+    metadata = document.get("metadata")
+    if not isinstance(metadata, dict):
+        raise Malformed("Pod", "metadata", metadata, "an object")
+    name = metadata.get("name") or metadata.get("generateName") or request.name
+    told = {**metadata, "name": name, "namespace": request.namespace}
+    if told.get("creationTimestamp", "") is None:
+        del told["creationTimestamp"]  # as Go writes it in every pod that is not made yet
+    pod = msgspec.convert({**document, "metadata": told}, views.Pod)
+    spec = msgspec.convert(document.get("spec", {}), _Spec)
+    count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
+    if count > MOST_CONTAINERS:
+        raise Malformed("Pod", "spec", f"{count} containers", f"{MOST_CONTAINERS} or fewer")
+    return pod
+
+
+def _without_nulls(value: Any) -> Any:
+    """Not in lists: there a null is somebody's mistake, and leaving it out would move the others."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    return value

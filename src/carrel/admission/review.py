@@ -1,0 +1,104 @@
+"""AdmissionReview, v1 and v1beta1: what kube-apiserver asks a webhook, and the answers.
+
+The answer speaks the version of the question. The pod in the question often has no namespace and no name of its own
+yet: `AdmissionRequest.namespace` is the true one.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from carrel.parsing.fields import Field
+
+VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+KIND = "AdmissionReview"
+OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks, as the API server authenticated them: the only identity that cannot be forged."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    api_version: str
+    uid: str
+    kind: str
+    operation: str
+    namespace: str
+    name: str
+    user: User
+    subresource: str = ""
+    dry_run: bool = False
+    """The answer must be the same, and nothing anywhere may change."""
+    object: Mapping[str, Any] | None = None
+    """None on DELETE."""
+    old_object: Mapping[str, Any] | None = None
+    """None on CREATE."""
+
+
+def read(review: object) -> AdmissionRequest:
+    field = Field(review, KIND)
+    version = field["apiVersion"].text()
+    if version not in VERSIONS:
+        raise field["apiVersion"].malformed(" or ".join(VERSIONS))
+    if field["kind"].text() != KIND:
+        raise field["kind"].malformed(KIND)
+    request = field["request"]
+    if not request.present:
+        raise request.malformed("the request to decide on")
+    operation = request["operation"].text()
+    if operation not in OPERATIONS:
+        raise request["operation"].malformed(", ".join(OPERATIONS))
+    return AdmissionRequest(
+        api_version=version,
+        uid=request["uid"].some_text(),
+        kind=request["kind"]["kind"].some_text(),
+        operation=operation,
+        namespace=request["namespace"].text(),
+        name=request["name"].text(),
+        user=_user(request["userInfo"]),
+        subresource=request["subResource"].text(),
+        dry_run=request["dryRun"].flag(),
+        object=_optional_object(request["object"]),
+        old_object=_optional_object(request["oldObject"]),
+    )
+
+
+def allowed(
+    request: AdmissionRequest, operations: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Yes, with these changes (RFC 6902), and what the person at the keyboard should read."""
+    response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    if operations:
+        patch = _COMPACT.encode(list(operations)).encode()
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+    return _review(request, response, warnings)
+
+
+def denied(request: AdmissionRequest, message: str, code: int = 403, warnings: Sequence[str] = ()) -> dict[str, Any]:
+    """No. kubectl shows the message after `admission webhook … denied the request:`."""
+    return _review(
+        request, {"uid": request.uid, "allowed": False, "status": {"code": code, "message": message}}, warnings
+    )
+
+
+def _review(request: AdmissionRequest, response: dict[str, Any], warnings: Sequence[str]) -> dict[str, Any]:
+    if warnings:
+        response["warnings"] = list(warnings)
+    return {"apiVersion": request.api_version, "kind": KIND, "response": response}
+
+
+def _user(user: Field) -> User:
+    return User(user["username"].text(), user["groups"].strings())
+
+
+def _optional_object(field: Field) -> dict[str, Any] | None:
+    return field.object() if field.present else None

@@ -1,0 +1,206 @@
+"""/api/v1/bookings: list, search, make, preview, change and cancel."""
+
+import base64
+import binascii
+import hashlib
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+
+from carrel.bookings import records as port
+from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.models import (
+    BookingOut,
+    BookingsOut,
+    CancelIn,
+    ChangesIn,
+    Email,
+    Instant,
+    PreviewOut,
+    WishIn,
+    Word,
+    booking_out,
+    preview_out,
+)
+from carrel.bookings.people import Person, normal
+from carrel.bookings.records import BookingRecord, Cursor, No, Once, Reason, State
+from carrel.bookings.service import Service, TheService
+from carrel.bookings.sign_in import CurrentPerson
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant, seconds
+
+router = APIRouter(prefix="/bookings", tags=["bookings"])
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_ETAG = re.compile(r'(?:W/)?"([0-9]{1,9})"')
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="Your own name for this attempt, such as a UUID: sent again, it gives the same booking.",
+        examples=["2f1c7a52-6c0e-4c0f-9d0b-3a8f5a1f0c11"],
+    ),
+]
+IfMatch = Annotated[str | None, Header(description="The ETag that you saw: 412 if it was changed meanwhile.")]
+
+
+@router.get("", summary="List and search, by start")
+async def find(
+    service: TheService,
+    person: CurrentPerson,
+    user: Annotated[Email, Query(description="Whose; `me` for one's own.")] = "",
+    model: Word = "",
+    state: Annotated[list[State] | None, Query(description="Several may be given.")] = None,
+    start: Annotated[Instant | None, Query(description="Those that end after this.")] = None,
+    end: Annotated[Instant | None, Query(description="Those that start before this.")] = None,
+    q: Annotated[Word, Query(description="Part of the person, the model, or one's own notes.")] = "",
+    newest_first: bool = False,
+    limit: Annotated[int, Query(ge=1, le=500)] = 100,
+    cursor: Annotated[str, Query(max_length=400)] = "",
+) -> BookingsOut:
+    named = service.lab.model(model) if model else ""
+    whose = person.email if user == "me" else normal(user)
+    query = port.Query(
+        user=whose,
+        model=named if isinstance(named, str) else model,
+        states=frozenset(state or ()),
+        start=start,
+        end=end,
+        text=q,
+        text_reader="" if person.is_lab_admin else person.email,
+        after=_read_cursor(cursor) if cursor else None,
+        newest_first=newest_first,
+        limit=limit,
+    )
+    page = await service.consulting.find(query)
+    now = service.lab.now()
+    return BookingsOut(
+        items=[booking_out(record, person, now) for record in page.records],
+        next_cursor=_write_cursor(page.next) if page.next else None,
+    )
+
+
+@router.post("", status_code=201, summary="Make a booking")
+async def create(
+    service: TheService,
+    person: CurrentPerson,
+    wish: WishIn,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
+) -> BookingOut:
+    once = None
+    if idempotency_key is not None:
+        if not _KEY.fullmatch(idempotency_key):
+            raise malformed(("Idempotency-Key", "1 to 255 visible ASCII characters are expected"))
+        once = Once(idempotency_key, hashlib.sha256(wish.model_dump_json().encode()).hexdigest())
+    record = _given(await service.bookings.create(wish.wish(), person, once))
+    response.headers["location"] = f"/api/v1/bookings/{record.booking.id}"
+    return _shown(service, person, record, response)
+
+
+@router.post("/preview", summary="What would come of it; nothing is changed")
+async def preview(service: TheService, person: CurrentPerson, wish: WishIn) -> PreviewOut:
+    seen = await service.bookings.preview(wish.wish(), person)
+    if isinstance(seen, No):
+        raise problem_of(seen)
+    return preview_out(seen)
+
+
+@router.get("/{id}", summary="One booking, and what cancelling it would lead to", response_model=BookingOut)
+async def get(
+    service: TheService,
+    person: CurrentPerson,
+    id: str,
+    response: Response,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Any:
+    record = await service.consulting.get(_checked(id))
+    if record is None:
+        raise problem_of(No(Reason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
+    if if_none_match == _etag(record):
+        return Response(status_code=304, headers={"etag": _etag(record)})
+    return _shown(service, person, record, response)
+
+
+@router.patch("/{id}", summary="Extend, shorten or move")
+async def change(
+    service: TheService,
+    person: CurrentPerson,
+    id: str,
+    changes: ChangesIn,
+    response: Response,
+    if_match: IfMatch = None,
+) -> BookingOut:
+    outcome = await service.bookings.change(_checked(id), changes.changes(), person, _version(if_match))
+    return _shown(service, person, _given(outcome), response)
+
+
+@router.post("/{id}/preview", summary="What would come of a change; nothing is changed")
+async def preview_change(service: TheService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
+    seen = await service.bookings.preview_change(_checked(id), changes.changes(), person)
+    if isinstance(seen, No):
+        raise problem_of(seen)
+    return preview_out(seen)
+
+
+@router.post("/{id}/cancel", summary="Cancel; a running one ends now, and its cooldown begins")
+async def cancel(
+    service: TheService,
+    person: CurrentPerson,
+    id: str,
+    response: Response,
+    why: CancelIn | None = None,
+    if_match: IfMatch = None,
+) -> BookingOut:
+    reason = why.reason if why else ""
+    outcome = await service.bookings.cancel(_checked(id), person, reason, _version(if_match))
+    return _shown(service, person, _given(outcome), response)
+
+
+def _given(outcome: BookingRecord | No) -> BookingRecord:
+    if isinstance(outcome, No):
+        raise problem_of(outcome)
+    return outcome
+
+
+def _shown(service: Service, person: Person, record: BookingRecord, response: Response) -> BookingOut:
+    response.headers["etag"] = _etag(record)
+    now = service.lab.now()
+    is_ahead = record.state(now) in (State.PLANNED, State.ACTIVE)
+    return booking_out(record, person, now, service.bookings.after_cancelling(record) if is_ahead else None)
+
+
+def _etag(record: BookingRecord) -> str:
+    return f'"{record.version}"'
+
+
+def _version(if_match: str | None) -> int | None:
+    if if_match is None or if_match.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(if_match.strip())
+    if match is None:
+        raise malformed(("If-Match", 'an ETag such as "3" is expected'))
+    return int(match[1])
+
+
+def _checked(id: str) -> str:
+    """An id that cannot be one is not looked for: it may be anything."""
+    if not _ID.fullmatch(id):
+        raise problem_of(No(Reason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
+    return id
+
+
+def _write_cursor(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(f"{seconds(cursor.start)} {cursor.id}".encode()).decode()
+
+
+def _read_cursor(text: str) -> Cursor:
+    try:
+        start, id = base64.urlsafe_b64decode(text.encode()).decode("ascii").split(" ")
+        if _ID.fullmatch(id):
+            return Cursor(instant(start, "cursor", "start"), id)
+    except (binascii.Error, ValueError, Malformed):
+        pass
+    raise malformed(("cursor", "a cursor from an earlier answer is expected"))

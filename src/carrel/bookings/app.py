@@ -1,0 +1,46 @@
+"""Puts the API, the pages, the sign-in and MAIA's addresses on one app, behind one gate."""
+
+from fastapi import FastAPI
+
+from carrel import __version__
+from carrel.bookings.api import DOCUMENTED, install_api
+from carrel.bookings.api.maia import install_maia
+from carrel.bookings.health import Measured, Metrics, install_health
+from carrel.bookings.pages import PagesDesk, install_pages
+from carrel.bookings.service import Service
+from carrel.bookings.sign_in import Gate, install_identity
+from carrel.http.serving import AsgiApp
+
+ABOUT = (
+    "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, intervals do not contain their"
+    " end. Every refusal is `application/problem+json` and tells everything that is wrong at once."
+)
+
+
+def booking_app(service: Service) -> AsgiApp:
+    app = fastapi_app(service)
+    metrics = Metrics()
+    install_health(app, metrics)
+    return Gate(Measured(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https)
+
+
+def fastapi_app(service: Service) -> FastAPI:
+    # The usual pages about an OpenAPI load their scripts from elsewhere; the document itself is served.
+    app = FastAPI(
+        title="Carrel bookings",
+        version=__version__,
+        description=ABOUT,
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=DOCUMENTED,
+    )
+    app.state.service = service
+    install_identity(app, service.identity)
+    install_api(app)
+    install_maia(app)
+    lab = service.lab
+    desk = PagesDesk(service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.sight, service.leaving)
+    install_pages(app, desk)
+    return app

@@ -1,0 +1,48 @@
+"""What there is to book: how many healthy cards of each model."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from carrel.ledger.gpus import MiB, Node
+from carrel.ledger.refusals import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """The healthy cards of one model."""
+
+    model: str
+    cards: int
+    memory: MiB
+    """Of the smallest of them."""
+
+
+def stock_of(nodes: Iterable[Node]) -> dict[str, Stock]:
+    """By model, in the order of their names. A model whose cards are all unhealthy stays, with none."""
+    found: dict[str, Stock] = {}
+    for node in nodes:
+        for gpu in node.gpus:
+            known = found.get(gpu.model, Stock(gpu.model, 0, gpu.memory))
+            is_healthy = not (node.unusable or gpu.unusable)
+            found[gpu.model] = Stock(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
+    return dict(sorted(found.items()))
+
+
+def model_named(word: str, models: Collection[str]) -> str | Refusal:
+    """People say `a6000`, the driver says `NVIDIA-RTX-A6000`: a part of the name will do if it means one model."""
+    if word in models:
+        return word
+    meant = [model for model in models if _plain(word) and _plain(word) in _plain(model)]
+    exact = [model for model in meant if _plain(word) == _plain(model)]
+    if len(meant) == 1 or len(exact) == 1:
+        return (exact or meant)[0]
+    some = sorted(meant) or sorted(models)
+    return Refusal(
+        f"“{word}” may be {' or '.join(some)}; say which."
+        if meant
+        else f"There is no model “{word}”. There are: {', '.join(some) or 'none'}."
+    )
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

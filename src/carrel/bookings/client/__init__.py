@@ -1,0 +1,1 @@
+"""How other components ask the booking service, and what they remember of its answers."""

@@ -1,0 +1,65 @@
+"""Letters to a program: an HTTP POST whose sender and age can be checked.
+
+`Carrel-Signature: sha256=HEX` is the HMAC-SHA256, under the shared secret, of the time in `Carrel-Timestamp`, a full
+stop, and the body. Whoever refuses old times cannot be told the same twice by a stranger. `Carrel-Letter` is the id by
+which a repetition is known.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+
+import aiohttp
+
+from carrel.bookings.notifications.interface import Undelivered
+from carrel.bookings.notifications.messages import Letter, subject, text
+
+TIMEOUT = aiohttp.ClientTimeout(total=20)
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Implements `bookings.notifications.interface.Way`."""
+
+    url: str
+    secret: str = field(repr=False)
+    http: aiohttp.ClientSession
+    zone: tzinfo
+    now: Callable[[], datetime]
+
+    async def send(self, letter: Letter) -> None:
+        said = {
+            "id": letter.id,
+            "occasion": letter.occasion.value,
+            "person": letter.person,
+            "booking": letter.booking,
+            "at": letter.at.isoformat(),
+            "facts": dict(letter.facts),
+            "subject": subject(letter, self.zone),
+            "text": text(letter, self.zone),
+        }
+        body = json.dumps(said, ensure_ascii=False).encode()
+        timestamp = str(int(self.now().timestamp()))
+        headers = {
+            "content-type": "application/json",
+            "carrel-letter": letter.id,
+            "carrel-timestamp": timestamp,
+            "carrel-signature": signature(self.secret, timestamp, body),
+        }
+        try:
+            # A redirect is not followed: the signature is for the address that was set.
+            post = self.http.post(self.url, data=body, headers=headers, timeout=TIMEOUT, allow_redirects=False)
+            async with post as answer:
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Undelivered(f"{type(error).__name__}: {error}") from None
+        if not 200 <= status < 300:
+            raise Undelivered(f"answered {status}", is_final=status == GONE)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()

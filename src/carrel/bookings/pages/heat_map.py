@@ -1,0 +1,70 @@
+"""A heat map by row and hour: how much of what there was, was used. Pure: figures in, markup out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+
+from markupsafe import Markup, escape
+
+from carrel.bookings.pages import wording
+
+CELL, AXIS = 24, 20
+"""Heights in pixels; the style sheet knows them too, for the names beside."""
+STEPS = 5
+"""Shades. More could not be told apart, least of all in print."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """One row of the map: a card, or a model."""
+
+    name: str
+    parts: Sequence[float]
+    """For each hour, from 0 to 1."""
+
+    @property
+    def mean(self) -> float:
+        return sum(self.parts) / len(self.parts) if self.parts else 0.0
+
+
+def step(part: float) -> int:
+    """0: nothing; then as many shades as there are."""
+    return 0 if part <= 0 else min(int(part * STEPS) + 1, STEPS)
+
+
+def draw(rows: Sequence[Warmth], first_hour: datetime, zone: tzinfo) -> Markup:
+    """Neighbouring hours of one shade are drawn as one piece, so that a quiet fortnight is a light page."""
+    hours = max((len(row.parts) for row in rows), default=0)
+    height = AXIS + len(rows) * CELL
+    parts = [f'<svg class="heat" height="{height}" role="img" aria-label="Use by hour; the table below says the same">']
+    parts += _days(first_hour, hours, height, zone)
+    for number, row in enumerate(rows):
+        y = AXIS + number * CELL
+        for start, end, shade in _runs(row.parts):
+            if shade:
+                place = f'x="{100 * start / hours:.3f}%" width="{100 * (end - start) / hours:.3f}%"'
+                parts.append(
+                    f'<rect class="warm{shade}" {place} y="{y + 1}" height="{CELL - 2}">'
+                    f"<title>{escape(row.name)}: {round(100 * row.parts[start])} %, from"
+                    f" {wording.at(first_hour + timedelta(hours=start), zone)} for {wording.count(end - start, 'hour')}"
+                    "</title></rect>"
+                )
+    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # what people wrote is escaped above
+
+
+def _runs(parts: Sequence[float]) -> Iterable[tuple[int, int, int]]:
+    start = 0
+    for hour in range(1, len(parts) + 1):
+        if hour == len(parts) or step(parts[hour]) != step(parts[start]):
+            yield start, hour, step(parts[start])
+            start = hour
+
+
+def _days(first_hour: datetime, hours: int, height: int, zone: tzinfo) -> Iterable[str]:
+    for hour in range(hours):
+        local = (first_hour + timedelta(hours=hour)).astimezone(zone)
+        if local.hour == 0 or hour == 0:
+            x = f"{100 * hour / hours:.3f}%"
+            yield f'<line class="week" x1="{x}" x2="{x}" y1="0" y2="{height}"/>'
+        if local.hour == 0 and hours - hour >= 12:
+            yield f'<text class="date" x="{100 * hour / hours:.3f}%" dx="4" y="14">{local.day}</text>'

@@ -1,0 +1,313 @@
+"""What bookings are made of outside the rules, and the store that keeps them.
+
+A store gives transactions. All that write are serialised: what one reads stays true until it commits, on every
+replica. What was committed survives; what was not never happened. The log is written in the same transaction as what
+it tells about, and its numbers rise in the order of the commits.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from enum import Enum
+from typing import Protocol
+
+from carrel.bookings.calendar import Maintenance
+from carrel.bookings.capacity import Stock
+from carrel.bookings.rules import Booking, Broken
+
+# --- what people ask for ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A booking that somebody would like to have."""
+
+    model: str
+    """Its name, or a part of it that means one model: `a6000`."""
+    end: datetime | timedelta
+    """An instant, or how long from the start on."""
+    start: datetime | None = None
+    """None: from the instant at which it is accepted."""
+    cards: int = 1
+    share: bool = False
+    user: str = ""
+    """Empty: for oneself. Another's needs a role and a reason."""
+    namespace: str = ""
+    note: str = ""
+    reason: str = ""
+    """Why somebody books for another; that person is shown it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is to become of a booking; None leaves it as it is."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    cards: int | None = None
+    note: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A client's own name for one attempt: the same name and request make one booking, however often they are sent."""
+
+    key: str
+    fingerprint: str
+    """Of the request. The same key with another request is a mistake, and is told."""
+
+
+class State(Enum):
+    PLANNED = "planned"
+    ACTIVE = "active"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    """Ended before its time, or before it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which bookings. Empty fields ask for all; the end of the window is not part of it."""
+
+    user: str = ""
+    model: str = ""
+    states: frozenset[State] = frozenset()
+    start: datetime | None = None
+    end: datetime | None = None
+    text: str = ""
+    """Part of the person, the model, the namespace or the note."""
+    text_reader: str = ""
+    """Who searches: namespaces and notes of others are not searched for them. Empty: for somebody who may read all."""
+    after: "Cursor | None" = None
+    newest_first: bool = False
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last booking of a page."""
+
+    start: datetime
+    id: str
+
+
+# --- what they get ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BookingRecord:
+    """A booking as it is kept."""
+
+    booking: Booking
+    created_at: datetime
+    created_by: str
+    version: int = 1
+    """Rises with every change."""
+    namespace: str = ""
+    note: str = ""
+    reason: str = ""
+    """Why somebody else made, changed or cancelled it."""
+    once: Once | None = None
+
+    def state(self, now: datetime) -> State:
+        booking = self.booking
+        if booking.is_planned(now):
+            return State.PLANNED
+        if booking.is_active(now):
+            return State.ACTIVE
+        return State.CANCELLED if booking.cancelled_at is not None and booking.ends < booking.end else State.ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    records: tuple[BookingRecord, ...]
+    next: Cursor | None = None
+    """There is more after this."""
+
+
+class Reason(Enum):
+    """Why the answer is no."""
+
+    RULES = "rules-broken"
+    NOT_FOUND = "not-found"
+    FORBIDDEN = "forbidden"
+    CHANGED = "changed-meanwhile"
+    KEY_REUSED = "idempotency-key-reused"
+    NOT_READY = "inventory-unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Nothing was changed. Everything that was wrong, when it could work, and a command that would."""
+
+    reason: Reason
+    message: str
+    problems: tuple[Broken, ...] = ()
+    earliest_start: datetime | None = None
+    """The first start that both the rules and the calendar allow; None if there is none."""
+    hint: str = ""
+    """Ready to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would come of a wish."""
+
+    wish: Booking
+    problems: tuple[Broken, ...]
+    earliest_start: datetime | None
+    hint: str = ""
+
+    @property
+    def is_allowed(self) -> bool:
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class DayRoom:
+    """A day in the lab's zone: how much is free through all of it."""
+
+    day: date
+    start: datetime
+    end: datetime
+    free: int
+    """Below zero: more is promised than there is."""
+    shares: int = 0
+
+    @property
+    def overbooked(self) -> int:
+        return max(0, -self.free)
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """One model: how many can be booked now, when the next one can, and each day."""
+
+    stock: Stock
+    free_now: int
+    """Not booked. Pods without a booking may be on them: they make room for who books."""
+    next_free: datetime | None
+    """From when on one card is free for the shortest booking; now, if one is."""
+    days: tuple[DayRoom, ...] = ()
+    shares_per_card: int = 1
+    idle_now: int | None = None
+    """Held by nobody at this moment, booked or not; None where no cluster is seen."""
+
+    @property
+    def overbooked(self) -> int:
+        return max([-self.free_now, 0, *(day.overbooked for day in self.days)])
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Maintenance as it is kept."""
+
+    id: str
+    maintenance: Maintenance
+    why: str
+    created_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What is free, and the bookings and maintenance that make it so: all that touch the days, and all later ones."""
+
+    models: tuple[Availability, ...]
+    records: Sequence[BookingRecord]
+    windows: Sequence[Window]
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """Who did what, when, to whose booking, and why."""
+
+    at: datetime
+    actor: str
+    action: str
+    """`booked`, `changed`, `cancelled`, `maintenance-added`, `maintenance-removed`, `feed-made`, `feed-revoked`, …"""
+    subject: str = ""
+    """The person whom it concerns."""
+    booking: str = ""
+    why: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+    number: int = 0
+    """Given by the store, rising."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one person had booked of one model within a time."""
+
+    user: str
+    model: str
+    bookings: int
+    card_hours: float
+
+
+# --- where they are kept ---------------------------------------------------------------------------------------------
+
+
+class Reading(Protocol):
+    """One consistent look."""
+
+    async def get(self, id: str) -> BookingRecord | None: ...
+
+    async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
+        """Those that end after `since`, in the order of their starts."""
+        ...
+
+    async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
+        """Those that count and touch [start, end), in the order of their starts."""
+        ...
+
+    async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
+        """The same of one model, in any order, only as the calendar needs them: who they are for is left out."""
+        ...
+
+    async def made_once(self, actor: str, key: str) -> BookingRecord | None: ...
+
+    async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]: ...
+
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]: ...
+
+    async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
+        """Newest first. With a subject: only what concerns that person. `before`: only lower numbers; 0: all."""
+        ...
+
+    async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
+        """Oldest first: for who tells others about it."""
+        ...
+
+    async def feed_owner(self, secret_hash: str) -> str | None: ...
+
+
+class Writing(Reading, Protocol):
+    """One serialised transaction; it is committed when its block ends without an error."""
+
+    async def add(self, record: BookingRecord) -> None: ...
+
+    async def replace(self, record: BookingRecord) -> None:
+        """The record carries the next version."""
+        ...
+
+    async def add_maintenance(self, window: Window) -> None: ...
+
+    async def remove_maintenance(self, id: str) -> Window | None: ...
+
+    async def write_log(self, entry: LogEntry) -> None: ...
+
+    async def set_feed(self, user: str, secret_hash: str | None) -> None:
+        """A person has one feed at most; None revokes it."""
+        ...
+
+
+class BookingStore(Protocol):
+    def reading(self) -> AbstractAsyncContextManager[Reading]: ...
+
+    def writing(self) -> AbstractAsyncContextManager[Writing]: ...
+
+
+class StoreUnavailable(Exception):
+    """The store did not answer. A write may have taken effect, if its answer was lost on the way."""

@@ -1,0 +1,158 @@
+"""Runs the booking service until a signal comes: then calls under way are finished, and it ends."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+import aiohttp
+
+from carrel.bookings.app import booking_app
+from carrel.bookings.inventories import ClusterInventory, FileInventory
+from carrel.bookings.notifications.notifier import Notifier
+from carrel.bookings.notifications.revocations import Revocations
+from carrel.bookings.notifications.settings import Stationery, keep_telling, ways_of
+from carrel.bookings.pages import ClusterSight
+from carrel.bookings.queries import Lab
+from carrel.bookings.records import StoreUnavailable
+from carrel.bookings.service import Service
+from carrel.bookings.settings import BookingSettings
+from carrel.bookings.sign_in import Identity
+from carrel.bookings.sign_in.settings import Surroundings, identity_of
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.people import SqlPeople
+from carrel.cluster_file import read_cluster
+from carrel.http.serving import Address, serving
+from carrel.kubernetes.client import Client
+from carrel.leases.assembly import Carrel, utc_now
+from carrel.ledger.gpus import Node
+from carrel.parsing import Malformed
+from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled, supported
+
+log = logging.getLogger(__name__)
+
+FINISH_S = 20
+"""How long calls under way may take when the process is asked to end: a live map would never end by itself."""
+HOUSEKEEPING_S = 5.0
+FORGET_S = 600.0
+"""How often sessions whose time is over, and old letters, are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the service stands on: either a cluster, or the cards of a file."""
+
+    settings: BookingSettings
+    database: Database
+    nodes: Sequence[Node] | None
+
+
+def run(settings: BookingSettings) -> None:
+    problems = settings.wrong()
+    try:
+        database = Database(settings.database)
+        nodes = read_cluster(settings.inventory.read_text(), settings.inventory.name) if settings.inventory else None
+    except Malformed as malformed:
+        problems.append(str(malformed))
+    if problems:
+        raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
+    ground = _Ground(settings, database, nodes)
+    client = connected(settings, settings.field_validation) if nodes is None else None
+    try:
+        run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
+    except StoreUnavailable as error:
+        raise complain("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
+
+
+async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
+    settings, database = ground.settings, ground.database
+    async with contextlib.AsyncExitStack() as closing:
+        await closing.enter_async_context(contextlib.aclosing(database))
+        if client is not None:
+            await closing.enter_async_context(contextlib.aclosing(client))
+            await closing.enter_async_context(supported(client, stop))
+        http = await closing.enter_async_context(aiohttp.ClientSession())
+        await database.migrate()
+        carrel = Carrel(client, settings.house()) if client is not None else None
+        people = SqlPeople(database)
+        identity = identity_of(settings, Surroundings(people, http, client, utc_now))
+        service = _service(ground, carrel, identity)
+        stationery = Stationery(http, service.lab.zone, utc_now, identity.premises.public_url)
+        notifier = Notifier(service.outbox, service.lab.store, ways_of(settings, stationery), utc_now)
+        address = Address(settings.bind_address, settings.port)
+        async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
+            where = database.url.render_as_string(hide_password=True)
+            log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
+            async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
+                await stop.wait()
+                service.leaving.set()
+    log.info("left")
+
+
+def _service(ground: _Ground, carrel: Carrel | None, identity: Identity) -> Service:
+    settings = ground.settings
+    sight = _sight(carrel) if carrel is not None else None
+    lab = Lab(
+        store=SqlBookings(ground.database),
+        inventory=ClusterInventory(sight.ledger, sight.is_synced) if sight else FileInventory(ground.nodes or ()),
+        rules=settings.rules(),
+        zone=ZoneInfo(settings.zone),
+        clock=utc_now,
+        new_id=lambda: uuid4().hex,
+    )
+    outbox = SqlOutbox(ground.database)
+    return Service(lab, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
+
+
+def _sight(carrel: Carrel) -> ClusterSight:
+    pods = carrel.pods.store
+    return ClusterSight(
+        ledger=carrel.books.ledger,
+        pod=pods.by_uid,
+        pods=pods.snapshot,
+        why_waits=lambda pod: str(carrel.why(pod) or ""),
+        is_synced=lambda: carrel.mirror.is_synced,
+    )
+
+
+def _watching(carrel: Carrel | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
+    """What goes on where there is a cluster."""
+    if carrel is None:
+        return ()
+    revocations = Revocations(carrel, service.outbox)
+    return (carrel.mirror.run(), _keep_house(carrel, service.sight), revocations.run())
+
+
+@contextlib.asynccontextmanager
+async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """What goes on beside the calls."""
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(each) for each in beside]
+        yield
+        for task in running:
+            task.cancel()
+
+
+async def _keep_house(carrel: Carrel, sight: ClusterSight | None) -> None:
+    while True:
+        now = carrel.house.now()
+        carrel.books.look_for_silent_agents(now)
+        if sight is not None:
+            sight.look(now)
+        await asyncio.sleep(HOUSEKEEPING_S)
+
+
+async def _forget(people: SqlPeople, notifier: Notifier) -> None:
+    while True:
+        try:
+            await people.forget_expired(utc_now())
+            await notifier.forget()
+        except StoreUnavailable as error:
+            log.warning("store_unavailable: %s", error)
+        await asyncio.sleep(FORGET_S)

@@ -1,0 +1,231 @@
+"""Sign-in with an OpenID Connect provider: authorization code with PKCE, and an ID token whose every claim is checked.
+
+Nothing of the provider's answer is believed before its signature, issuer, audience, nonce and times are. Keys are
+fetched when a token names one we do not know, at most once a minute: providers rotate them, and forgers invent them.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import quote_plus, urlencode
+
+import aiohttp
+import jwt
+
+from carrel.bookings.people import is_address, normal
+from carrel.bookings.sign_in.secrets import is_same
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Asymmetric ones only: with HS256 the client secret, or a public key taken for one, could sign."""
+LEEWAY = timedelta(seconds=60)
+KEYS_AT_MOST_EVERY = timedelta(minutes=1)
+DISCOVERY_AGE = timedelta(hours=1)
+LARGEST_ANSWER = 1 << 20
+LONGEST_NAME = 255
+TIMEOUT = aiohttp.ClientTimeout(total=15)
+
+
+class SignInFailed(Exception):
+    """The provider, or who pretends to be it, did not say who somebody is. The message is for that person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One OpenID Connect provider, and who we are to it."""
+
+    issuer: str
+    client_id: str
+    client_secret: str
+    """Empty for a public client: PKCE protects the code then."""
+    redirect_uri: str
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    email_claim: str = "email"
+    groups_claim: str = "groups"
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the provider says about somebody, checked."""
+
+    email: str
+    name: str
+    groups: tuple[str, ...]
+
+
+def challenge_of(verifier: str) -> str:
+    """RFC 7636, S256."""
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
+class SignIn:
+    def __init__(self, provider: Provider, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
+        self._provider = provider
+        self._http = http
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._discovered: tuple[datetime, Mapping[str, Any]] | None = None
+        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys_at: datetime | None = None
+
+    async def url(self, state: str, nonce: str, verifier: str) -> str:
+        """Where the browser is sent."""
+        question = {
+            "response_type": "code",
+            "client_id": self._provider.client_id,
+            "redirect_uri": self._provider.redirect_uri,
+            "scope": " ".join(self._provider.scopes),
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": challenge_of(verifier),
+            "code_challenge_method": "S256",
+        }
+        endpoint = str((await self._discovery())["authorization_endpoint"])
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(question)}"
+
+    async def finish(self, code: str, verifier: str, nonce: str) -> Claimed:
+        """Raises `SignInFailed`."""
+        answer = await self._exchange(code, verifier)
+        token = answer.get("id_token")
+        if not isinstance(token, str):
+            raise SignInFailed("The identity provider gave no ID token")
+        claims = await self._checked(token)
+        if not is_same(str(claims.get("nonce", "")), nonce):
+            raise SignInFailed("The ID token belongs to another sign-in")
+        return self._claimed(claims)
+
+    def _claimed(self, claims: Mapping[str, Any]) -> Claimed:
+        email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
+        if not isinstance(email, str) or not is_address(normal(email)):
+            raise SignInFailed(f"The identity provider told no address in the claim {self._provider.email_claim!r}")
+        if claims.get("email_verified") in (False, "false"):
+            raise SignInFailed(f"The identity provider has not verified the address {email}")
+        named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
+        name = claims.get("name")
+        shown = name[:LONGEST_NAME] if isinstance(name, str) and name.isprintable() else ""
+        return Claimed(normal(email), shown, tuple(str(each) for each in named))
+
+    async def _exchange(self, code: str, verifier: str) -> Mapping[str, Any]:
+        discovered = await self._discovery()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._provider.redirect_uri,
+            "code_verifier": verifier,
+            "client_id": self._provider.client_id,
+        }
+        headers = {}
+        methods = discovered.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        if self._provider.client_secret and "client_secret_basic" in methods:
+            headers["authorization"] = _basic(self._provider.client_id, self._provider.client_secret)
+        elif self._provider.client_secret:
+            form["client_secret"] = self._provider.client_secret
+        return await self._json("POST", str(discovered["token_endpoint"]), data=form, headers=headers)
+
+    async def _checked(self, token: str) -> Mapping[str, Any]:
+        try:
+            header = jwt.get_unverified_header(token)
+            key = await self._key(str(header.get("kid", "")))
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=ALGORITHMS,
+                audience=self._provider.client_id,
+                issuer=self._provider.issuer,
+                # The times are checked below, by the clock that is passed in.
+                options={
+                    "require": ["exp", "iat", "iss", "aud", "sub"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                    "verify_nbf": False,
+                },
+            )
+        except jwt.PyJWTError as error:
+            raise SignInFailed(f"The ID token cannot be trusted: {error}") from None
+        self._check_times(claims)
+        audience = claims["aud"]
+        party = claims.get("azp", self._provider.client_id if isinstance(audience, str) or len(audience) == 1 else "")
+        if party != self._provider.client_id:
+            raise SignInFailed("The ID token was made for another client")
+        return claims
+
+    def _check_times(self, claims: Mapping[str, Any]) -> None:
+        now, leeway = self._now().timestamp(), LEEWAY.total_seconds()
+        exp, iat, nbf = claims["exp"], claims["iat"], claims.get("nbf", 0)
+        if not all(isinstance(each, int | float) for each in (exp, iat, nbf)):
+            raise SignInFailed("The ID token cannot be trusted: its times are no numbers")
+        if exp + leeway <= now:
+            raise SignInFailed("The ID token has expired")
+        if max(iat, nbf) - leeway > now:
+            raise SignInFailed("The ID token is from the future: compare the clocks of the provider and of this server")
+
+    async def _key(self, kid: str) -> jwt.PyJWK:
+        async with self._lock:
+            is_due = self._keys_at is None or self._now() - self._keys_at >= KEYS_AT_MOST_EVERY
+            if kid not in self._keys and is_due:
+                found = await self._json("GET", str((await self._discovery())["jwks_uri"]))
+                self._keys = _keys_of(found)
+                self._keys_at = self._now()
+            if kid in self._keys:
+                return self._keys[kid]
+            if not kid and len(self._keys) == 1:
+                return next(iter(self._keys.values()))
+        raise SignInFailed(f"The ID token is signed with a key {kid!r} that the identity provider does not show")
+
+    async def _discovery(self) -> Mapping[str, Any]:
+        if self._discovered and self._now() - self._discovered[0] < DISCOVERY_AGE:
+            return self._discovered[1]
+        found = await self._json("GET", f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
+        if found.get("issuer") != self._provider.issuer:
+            raise SignInFailed(f"{self._provider.issuer} says that it is {found.get('issuer')!r}")
+        lacking = [
+            name
+            for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")
+            if not isinstance(found.get(name), str)
+        ]
+        if lacking:
+            raise SignInFailed(f"{self._provider.issuer} does not say its {', '.join(lacking)}")
+        self._discovered = (self._now(), found)
+        return found
+
+    async def _json(self, method: str, url: str, **form: Any) -> Mapping[str, Any]:
+        try:
+            async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **form) as answer:
+                body = await _whole(answer.content)
+                found = json.loads(body) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+            raise SignInFailed(f"No answer from the identity provider: {type(error).__name__}") from None
+        if not isinstance(found, dict):
+            raise SignInFailed(f"The identity provider answered {answer.status}")
+        return found
+
+
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """A larger answer than any provider gives is cut off, and cannot be read then."""
+    body = b""
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > LARGEST_ANSWER:
+            break
+    return body
+
+
+def _basic(name: str, secret: str) -> str:
+    """RFC 6749, 2.3.1: both are form-encoded first."""
+    return "Basic " + base64.b64encode(f"{quote_plus(name)}:{quote_plus(secret)}".encode()).decode()
+
+
+def _keys_of(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
+    """The signing keys; those of a kind that we do not know are left out."""
+    keys: dict[str, jwt.PyJWK] = {}
+    for each in found.get("keys", ()):
+        try:
+            if each.get("use", "sig") == "sig":
+                keys[str(each.get("kid", ""))] = jwt.PyJWK(each)
+        except (jwt.PyJWTError, AttributeError):
+            continue
+    return keys

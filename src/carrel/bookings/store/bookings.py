@@ -1,0 +1,258 @@
+"""Bookings, maintenance, the log and the feeds in a database."""
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Row,
+    Select,
+    String,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from carrel.bookings.calendar import Maintenance
+from carrel.bookings.records import BookingRecord, LogEntry, Once, Query, State, Window
+from carrel.bookings.rules import Booking
+from carrel.bookings.store import tables
+from carrel.bookings.store.database import Database
+
+B = tables.bookings.c
+M = tables.maintenance.c
+L = tables.log.c
+
+
+class SqlBookings:
+    """Implements `bookings.records.BookingStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator["SqlReading"]:
+        async with self._database.reading() as connection:
+            yield SqlReading(connection)
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator["SqlWriting"]:
+        async with self._database.writing() as connection:
+            yield SqlWriting(connection)
+
+
+class SqlReading:
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def get(self, id: str) -> BookingRecord | None:
+        return await self._one(_GET, id=id)
+
+    async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
+        return await self._all(_OF_PERSON, person=user, since=since)
+
+    async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
+        touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
+        return await self._all(_in_order(touching.where(B.model == model) if model else touching))
+
+    async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
+        rows = await self._connection.execute(_PROMISED, {"model": model, "start": start, "end": end})
+        return [
+            Booking(id, "", model, starts_at, ends_at, cards, share=share)
+            for id, starts_at, ends_at, cards, share in rows
+        ]
+
+    async def made_once(self, actor: str, key: str) -> BookingRecord | None:
+        return await self._one(_MADE_ONCE, actor=actor, key=key)
+
+    async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]:
+        found = select(tables.bookings).where(*_conditions(query, now)).limit(query.limit)
+        return await self._all(_in_order(found, query.newest_first))
+
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]:
+        rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
+        return [_window(row) for row in rows]
+
+    async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
+        entries = select(tables.log).order_by(L.number.desc()).limit(limit)
+        if subject:
+            entries = entries.where(L.subject == subject)
+        if before:
+            entries = entries.where(L.number < before)
+        return [_entry(row) for row in await self._connection.execute(entries)]
+
+    async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
+        entries = select(tables.log).where(L.number > number).order_by(L.number).limit(limit)
+        return [_entry(row) for row in await self._connection.execute(entries)]
+
+    async def feed_owner(self, secret_hash: str) -> str | None:
+        owner = select(tables.feeds.c.person).where(tables.feeds.c.secret_hash == secret_hash)
+        return (await self._connection.execute(owner)).scalar_one_or_none()
+
+    async def _one(self, wanted: Select[Any], **given: object) -> BookingRecord | None:
+        row = (await self._connection.execute(wanted, given)).one_or_none()
+        return _record(row) if row is not None else None
+
+    async def _all(self, wanted: Select[Any], **given: object) -> list[BookingRecord]:
+        return [_record(row) for row in await self._connection.execute(wanted, given)]
+
+
+class SqlWriting(SqlReading):
+    async def add(self, record: BookingRecord) -> None:
+        await self._connection.execute(_ADD, _row(record))
+
+    async def replace(self, record: BookingRecord) -> None:
+        changed = update(tables.bookings).where(B.id == record.booking.id, B.version == record.version - 1)
+        outcome = await self._connection.execute(changed.values(_row(record)))
+        if outcome.rowcount != 1:
+            # Writers are serialised: whoever read the version in this transaction finds it.
+            raise RuntimeError(f"booking {record.booking.id} is not at version {record.version - 1}")
+
+    async def add_maintenance(self, window: Window) -> None:
+        m = window.maintenance
+        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "cards": m.cards}
+        values |= {"why": window.why, "created_by": window.created_by}
+        await self._connection.execute(insert(tables.maintenance).values(values))
+
+    async def remove_maintenance(self, id: str) -> Window | None:
+        row = (await self._connection.execute(select(tables.maintenance).where(M.id == id))).one_or_none()
+        if row is None:
+            return None
+        await self._connection.execute(delete(tables.maintenance).where(M.id == id))
+        return _window(row)
+
+    async def write_log(self, entry: LogEntry) -> None:
+        values = {"at": entry.at, "actor": entry.actor, "action": entry.action, "subject": entry.subject}
+        values |= {"booking": entry.booking, "why": entry.why, "details": dict(entry.details)}
+        await self._connection.execute(_WRITE_LOG, values)
+
+    async def set_feed(self, user: str, secret_hash: str | None) -> None:
+        await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == user))
+        if secret_hash is not None:
+            await self._connection.execute(insert(tables.feeds).values(person=user, secret_hash=secret_hash))
+
+
+def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if query.user:
+        found.append(B.person == query.user)
+    if query.model:
+        found.append(B.model == query.model)
+    if query.start is not None:
+        found.append(B.ends_at > query.start)
+    if query.end is not None:
+        found.append(B.starts_at < query.end)
+    if query.states:
+        found.append(or_(*(_in_state(state, now) for state in State if state in query.states)))
+    if query.text:
+        found.append(_mentions(query.text, query.text_reader))
+    if query.after is not None:
+        place = tuple_(B.starts_at, B.id)
+        last = tuple_(literal(query.after.start, tables.Instant), literal(query.after.id))
+        found.append(place < last if query.newest_first else place > last)
+    return found
+
+
+def _mentions(text: str, reader: str) -> ColumnElement[bool]:
+    def has(column: Column[str]) -> ColumnElement[bool]:
+        return func.lower(column).contains(text.lower(), autoescape=True)
+
+    private = or_(has(B.namespace), has(B.note))
+    return or_(has(B.person), has(B.model), and_(B.person == reader, private) if reader else private)
+
+
+def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
+    """As `BookingRecord.state` says it."""
+    was_cut_short = and_(B.cancelled_at.is_not(None), B.ends_at < B.planned_end)
+    match state:
+        case State.PLANNED:
+            return and_(B.starts_at > now, B.starts_at < B.ends_at)
+        case State.ACTIVE:
+            return and_(B.starts_at <= now, B.ends_at > now)
+        case State.CANCELLED:
+            return and_(B.ends_at <= now, was_cut_short)
+        case State.ENDED:
+            return and_(B.ends_at <= now, ~was_cut_short)
+
+
+def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:
+    return wanted.order_by(*((c.desc() if newest_first else c) for c in (B.starts_at, B.id)))
+
+
+# What every booking asks is put together once: that costs more than running it.
+_GET = select(tables.bookings).where(B.id == bindparam("id"))
+_OF_PERSON = _in_order(select(tables.bookings).where(B.person == bindparam("person"), B.ends_at > bindparam("since")))
+_PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
+    B.model == bindparam("model"),
+    B.ends_at > bindparam("start"),
+    B.starts_at < bindparam("end"),
+    B.starts_at < B.ends_at,
+)
+_MADE_ONCE = select(tables.bookings).where(B.created_by == bindparam("actor"), B.once_key == bindparam("key"))
+_MAINTENANCE = (
+    select(tables.maintenance)
+    .where(M.ends_at > bindparam("start"), M.starts_at < bindparam("end"))
+    .where(or_(bindparam("model", type_=String) == "", M.model == bindparam("model", type_=String)))
+    .order_by(M.starts_at, M.id)
+)
+_ADD = insert(tables.bookings)
+_WRITE_LOG = insert(tables.log)
+
+
+def _record(row: Row[Any]) -> BookingRecord:
+    # In the order of the table's columns: a timeline reads a thousand of these, and by name each takes twice as long.
+    cells: tuple[Any, ...] = tuple(row)
+    id, person, model, start, planned_end, _, cards, share, cancelled_at = cells[:9]
+    namespace, note, reason, created_at, created_by, version, once_key, once_fingerprint = cells[9:]
+    return BookingRecord(
+        Booking(id, person, model, start, planned_end, cards, cancelled_at, share),
+        created_at,
+        created_by,
+        version,
+        namespace,
+        note,
+        reason,
+        Once(once_key, once_fingerprint) if once_key is not None else None,
+    )
+
+
+def _row(record: BookingRecord) -> dict[str, Any]:
+    booking = record.booking
+    return {
+        "id": booking.id,
+        "person": booking.user,
+        "model": booking.model,
+        "starts_at": booking.start,
+        "planned_end": booking.end,
+        "ends_at": booking.ends,
+        "cards": booking.cards,
+        "share": booking.share,
+        "cancelled_at": booking.cancelled_at,
+        "namespace": record.namespace,
+        "note": record.note,
+        "reason": record.reason,
+        "created_at": record.created_at,
+        "created_by": record.created_by,
+        "version": record.version,
+        "once_key": record.once.key if record.once else None,
+        "once_fingerprint": record.once.fingerprint if record.once else None,
+    }
+
+
+def _window(row: Row[Any]) -> Window:
+    return Window(row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by)
+
+
+def _entry(row: Row[Any]) -> LogEntry:
+    return LogEntry(row.at, row.actor, row.action, row.subject, row.booking, row.why, row.details, row.number)

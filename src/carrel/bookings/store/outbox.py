@@ -1,0 +1,140 @@
+"""The outbox in a database. Implements `bookings.notifications.interface.Outbox`.
+
+A letter that somebody has taken is due again later: if it was not told by then, its sender is taken for dead. Looking
+whether there is anything to do costs a read; the writers' turn is only taken if there is.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, delete, insert, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from carrel.bookings.notifications.interface import Delivery
+from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.records import LogEntry
+from carrel.bookings.store import tables
+from carrel.bookings.store.bookings import SqlReading, SqlWriting
+from carrel.bookings.store.database import Database
+
+K, M = tables.letters.c, tables.marks.c
+MARK = "letters"
+NOTED = "log"
+"""The way of what was only noted: its row keeps the key."""
+ENTRIES_AT_ONCE = 200
+
+
+class SqlOutbox:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def collect(self, letter_of: Callable[[LogEntry], Letter | None], ways: Sequence[str]) -> int:
+        async with self._database.reading() as connection:
+            if not await SqlReading(connection).log_after(await _mark(connection), 1):
+                return 0
+        async with self._database.writing() as connection:
+            mark = await _mark(connection)
+            entries = await SqlReading(connection).log_after(mark, ENTRIES_AT_ONCE)
+            letters = [letter for entry in entries if (letter := letter_of(entry)) is not None]
+            await _add(connection, [_row(letter, way, letter.at) for letter in letters for way in ways])
+            if entries:
+                await _set_mark(connection, entries[-1].number)
+            return len(entries)
+
+    async def add(self, letters: Sequence[Letter], ways: Sequence[str], now: datetime) -> None:
+        rows = [_row(letter, way, now) for letter in letters for way in ways]
+        async with self._database.reading() as connection:
+            rows = await _new(connection, rows)
+        if rows:
+            async with self._database.writing() as connection:
+                await _add(connection, rows)
+
+    async def note(self, key: str, entry: LogEntry) -> bool:
+        noted = Letter(key, Occasion.REVOKED, entry.subject, entry.at)
+        row = {**_row(noted, NOTED, entry.at), "due_at": None, "done_at": entry.at}
+        async with self._database.writing() as connection:
+            is_new = bool(await _new(connection, [row]))
+            if is_new:
+                await _add(connection, [row])
+                await SqlWriting(connection).write_log(entry)
+            return is_new
+
+    async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
+        due = select(tables.letters).where(K.due_at <= now).order_by(K.due_at, K.id, K.way).limit(limit)
+        async with self._database.reading() as connection:
+            if (await connection.execute(due.limit(1))).first() is None:
+                return []
+        async with self._database.writing() as connection:
+            taken = [Delivery(_letter(row), row.way, row.tries + 1) for row in await connection.execute(due)]
+            for delivery in taken:
+                later = update(tables.letters).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
+                await connection.execute(later)
+            return taken
+
+    async def told(self, delivery: Delivery, now: datetime) -> None:
+        await self._set(delivery, due_at=None, done_at=now, failure="")
+
+    async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
+        # What is given up is done as of the last moment it could have been of use.
+        done = delivery.letter.useless_after if again is None else None
+        await self._set(delivery, due_at=again, done_at=done, failure=why[:500])
+
+    async def forget(self, before: datetime) -> int:
+        async with self._database.writing() as connection:
+            return (await connection.execute(delete(tables.letters).where(K.done_at < before))).rowcount
+
+    async def _set(self, delivery: Delivery, **values: Any) -> None:
+        """Only while it is not done: another may have told it, when this one took too long."""
+        async with self._database.writing() as connection:
+            mine = update(tables.letters).where(_is(delivery), K.done_at.is_(None))
+            await connection.execute(mine.values(values))
+
+
+def _is(delivery: Delivery) -> ColumnElement[bool]:
+    return (K.id == delivery.letter.id) & (K.way == delivery.way)
+
+
+async def _mark(connection: AsyncConnection) -> int:
+    return (await connection.execute(select(M.number).where(M.name == MARK))).scalar_one_or_none() or 0
+
+
+async def _set_mark(connection: AsyncConnection, number: int) -> None:
+    outcome = await connection.execute(update(tables.marks).where(M.name == MARK).values(number=number))
+    if not outcome.rowcount:
+        await connection.execute(insert(tables.marks).values(name=MARK, number=number))
+
+
+async def _new(connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    wanted = [(row["id"], row["way"]) for row in rows]
+    kept = await connection.execute(select(K.id, K.way).where(tuple_(K.id, K.way).in_(wanted)))
+    known = {(row.id, row.way) for row in kept}
+    return [row for row in rows if (row["id"], row["way"]) not in known]
+
+
+async def _add(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:
+    """Writers are serialised: what is not there now is not there when it is inserted."""
+    new = await _new(connection, list(rows))
+    if new:
+        await connection.execute(insert(tables.letters), new)
+
+
+def _row(letter: Letter, way: str, due: datetime) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "way": way,
+        "occasion": letter.occasion.value,
+        "person": letter.person,
+        "at": letter.at,
+        "booking": letter.booking,
+        "sequence": letter.sequence,
+        "facts": dict(letter.facts),
+        "tries": 0,
+        "due_at": due,
+        "done_at": None,
+        "failure": "",
+    }
+
+
+def _letter(row: Row[Any]) -> Letter:
+    return Letter(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)

@@ -1,0 +1,177 @@
+"""People, sessions, errands and tokens in a database. Implements `bookings.people.People`.
+
+Whatever takes something away (an errand, a session, a token) does it by one statement, so that of two replicas that
+do it at once one finds it.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from carrel.bookings.people import Errand, Grant, How, Known, Role, Scope, Session, Token
+from carrel.bookings.records import LogEntry
+from carrel.bookings.store import tables
+from carrel.bookings.store.bookings import SqlWriting
+from carrel.bookings.store.database import Database
+
+E, P, S, T, U = tables.errands.c, tables.people.c, tables.sessions.c, tables.tokens.c, tables.used.c
+
+
+class SqlPeople:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
+        async with self._database.writing() as connection:
+            values = {"facts": dict(errand.facts), "expires_at": errand.expires}
+            await connection.execute(insert(tables.errands).values(secret_hash=secret_hash, **values))
+
+    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+        async with self._database.reading() as connection:
+            known = await connection.execute(select(E.secret_hash).where(E.secret_hash == secret_hash))
+            if known.one_or_none() is None:
+                return None  # strangers who try their luck do not get the writers' turn
+        async with self._database.writing() as connection:
+            taken = delete(tables.errands).where(E.secret_hash == secret_hash)
+            row = (await connection.execute(taken.returning(E.facts, E.expires_at))).one_or_none()
+        return Errand(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
+
+    async def use_once(self, secret_hash: str, until: datetime) -> bool:
+        async with self._database.writing() as connection:
+            known = await connection.execute(select(U.secret_hash).where(U.secret_hash == secret_hash))
+            is_new = known.one_or_none() is None
+            if is_new:
+                await connection.execute(insert(tables.used).values(secret_hash=secret_hash, expires_at=until))
+            return is_new
+
+    async def begin_session(self, secret_hash: str, session: Session) -> None:
+        values = {
+            "person": session.email,
+            "name": session.name,
+            "roles": _words(session.roles),
+            "how": session.how.value,
+            "began_at": session.began,
+            "expires_at": session.expires,
+        }
+        async with self._database.writing() as connection:
+            await connection.execute(insert(tables.sessions).values(secret_hash=secret_hash, **values))
+            await _set_person(connection, session.email, name=session.name, last_seen_at=session.began)
+
+    async def session(self, secret_hash: str, now: datetime) -> Session | None:
+        async with self._database.glancing() as connection:
+            wanted = select(tables.sessions).where(S.secret_hash == secret_hash, S.expires_at > now)
+            row = (await connection.execute(wanted)).one_or_none()
+        if row is None:
+            return None
+        return Session(row.person, row.name, _roles(row.roles), How(row.how), row.began_at, row.expires_at)
+
+    async def end_session(self, secret_hash: str) -> None:
+        async with self._database.writing() as connection:
+            await connection.execute(delete(tables.sessions).where(S.secret_hash == secret_hash))
+
+    async def sign_out_everywhere(self, email: str, now: datetime) -> int:
+        async with self._database.writing() as connection:
+            ended = await connection.execute(delete(tables.sessions).where(S.person == email))
+            await connection.execute(delete(tables.feeds).where(tables.feeds.c.person == email))
+            valid = (T.person == email, T.revoked_at.is_(None), T.expires_at > now)
+            revoked = await connection.execute(update(tables.tokens).where(*valid).values(revoked_at=now))
+            return ended.rowcount + revoked.rowcount
+
+    async def add_token(self, secret_hash: str, token: Token) -> None:
+        values = {
+            "id": token.id,
+            "person": token.email,
+            "label": token.label,
+            "how": token.how.value,
+            "scopes": _words(token.scopes),
+            "roles": _words(token.roles),
+            "created_at": token.created,
+            "expires_at": token.expires,
+        }
+        async with self._database.writing() as connection:
+            await connection.execute(insert(tables.tokens).values(secret_hash=secret_hash, **values))
+
+    async def token(self, secret_hash: str, now: datetime) -> Token | None:
+        async with self._database.glancing() as connection:
+            row = (await connection.execute(select(tables.tokens).where(T.secret_hash == secret_hash))).one_or_none()
+        token = _token(row) if row is not None else None
+        if token is None or not token.is_valid(now):
+            return None
+        if token.is_use_to_be_noted(now):
+            async with self._database.writing() as connection:
+                noted = update(tables.tokens).where(T.secret_hash == secret_hash)
+                await connection.execute(noted.values(last_used_at=now))
+        return token
+
+    async def tokens_of(self, email: str) -> Sequence[Token]:
+        wanted = select(tables.tokens).where(T.person == email).order_by(T.created_at.desc(), T.id.desc())
+        async with self._database.reading() as connection:
+            return [_token(row) for row in await connection.execute(wanted)]
+
+    async def revoke_token(self, email: str, token_id: str, now: datetime) -> bool:
+        theirs = (T.person == email, T.id == token_id)
+        async with self._database.writing() as connection:
+            revoked = update(tables.tokens).where(*theirs, T.revoked_at.is_(None)).values(revoked_at=now)
+            await connection.execute(revoked)
+            return (await connection.execute(select(T.id).where(*theirs))).one_or_none() is not None
+
+    async def granted(self, email: str) -> Role | None:
+        async with self._database.glancing() as connection:
+            word = (await connection.execute(select(P.granted).where(P.person == email))).scalar_one_or_none()
+        return Role(word) if word else None
+
+    async def grant(self, grant: Grant) -> None:
+        word = grant.role.value if grant.role else None
+        action = "role-given" if grant.role else "role-taken"
+        async with self._database.writing() as connection:
+            await _set_person(connection, grant.email, granted=word)
+            entry = LogEntry(grant.at, grant.by, action, grant.email, why=grant.why, details={"role": word or ""})
+            await SqlWriting(connection).write_log(entry)
+
+    async def known(self) -> Sequence[Known]:
+        async with self._database.reading() as connection:
+            rows = await connection.execute(select(tables.people).order_by(P.person))
+            return [
+                Known(row.person, row.name, Role(row.granted) if row.granted else None, row.last_seen_at)
+                for row in rows
+            ]
+
+    async def forget_expired(self, now: datetime) -> int:
+        async with self._database.writing() as connection:
+            sessions = await connection.execute(delete(tables.sessions).where(S.expires_at <= now))
+            errands = await connection.execute(delete(tables.errands).where(E.expires_at <= now))
+            used = await connection.execute(delete(tables.used).where(U.expires_at <= now))
+            return sessions.rowcount + errands.rowcount + used.rowcount
+
+
+async def _set_person(connection: AsyncConnection, email: str, **values: Any) -> None:
+    """Writers are serialised: nobody else adds the row in between."""
+    outcome = await connection.execute(update(tables.people).where(P.person == email).values(values))
+    if not outcome.rowcount:
+        await connection.execute(insert(tables.people).values({"person": email, "name": "", **values}))
+
+
+def _words(values: Iterable[Role | Scope]) -> list[str]:
+    return sorted(value.value for value in values)
+
+
+def _roles(words: Iterable[str]) -> frozenset[Role]:
+    return frozenset(Role(word) for word in words)
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(
+        id=row.id,
+        email=row.person,
+        label=row.label,
+        scopes=frozenset(Scope(word) for word in row.scopes),
+        created=row.created_at,
+        expires=row.expires_at,
+        roles=_roles(row.roles),
+        how=How(row.how),
+        last_used=row.last_used_at,
+        revoked=row.revoked_at,
+    )

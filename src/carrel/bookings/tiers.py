@@ -1,0 +1,33 @@
+"""The two tiers: booked pods may rely on their card; opportunistic pods use what is free, and give it back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from carrel.bookings.rules import Booking
+
+
+class Tier(Enum):
+    BOOKED = "booked"
+    OPPORTUNISTIC = "opportunistic"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a person stands now."""
+
+    tier: Tier
+    booking: Booking | None = None
+    """The booking that is active now; its end is when a booked pod must go."""
+
+
+def standing(bookings: Iterable[Booking], user: str, now: datetime) -> Standing:
+    """Booked if one of the person's bookings is active now; a future one does not count yet.
+
+    Of several, the one that ends last: the pod may stay as long as any of them lasts.
+    """
+    active = [booking for booking in bookings if booking.user == user and booking.is_active(now)]
+    if not active:
+        return Standing(Tier.OPPORTUNISTIC)
+    return Standing(Tier.BOOKED, max(active, key=lambda booking: (booking.ends, booking.id)))

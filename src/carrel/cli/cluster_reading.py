@@ -1,0 +1,59 @@
+"""Reads a cluster once and rebuilds the ledger from it; what cannot be read ends the command with the reason."""
+
+import asyncio
+import json
+from typing import Any, Protocol
+
+import typer
+import yaml
+
+from carrel.cli.settings import Format
+from carrel.dialects.registry import Terms
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
+from carrel.kubernetes.config import Access
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.leases.assembly import Carrel, House
+from carrel.settings import FORBIDDEN, NOT_FOUND, UNAVAILABLE, complain
+
+
+class Question(Protocol):
+    """Settings that name a cluster's rules."""
+
+    @property
+    def carrel_namespace(self) -> str: ...
+
+    def terms(self) -> Terms: ...
+
+
+def read_cluster(settings: Question, access: Access) -> Carrel:
+    try:
+        return asyncio.run(_read(settings, access))
+    except Forbidden as error:
+        raise complain(
+            "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
+        ) from None
+    except NotFound as error:
+        why = f"{error}: Carrel is not installed there"
+        raise complain("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
+    except ClusterError as error:
+        raise complain(f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE) from None
+
+
+async def _read(settings: Question, access: Access) -> Carrel:
+    client = Client(HttpTransport(access))
+    try:
+        carrel = Carrel(client, House(namespace=settings.carrel_namespace, terms=settings.terms()))
+        await carrel.mirror.read_once()
+        carrel.books.look_for_silent_agents(carrel.house.now())
+        return carrel
+    finally:
+        await client.aclose()
+
+
+def show(document: Any, output: Format) -> None:
+    """For programs."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)

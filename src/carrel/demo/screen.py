@@ -1,0 +1,100 @@
+"""Who holds what, as a person sees it in a terminal."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.shares import ShareState
+
+BAR = 16
+STYLES = {ShareState.ASSUMED: "yellow", ShareState.ASSIGNED: "green", ShareState.RELEASING: "magenta"}
+FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEASING: "░"}
+"""The pattern says the same as the colour."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    ledger: Ledger
+    waiting: Mapping[str, str]
+    """Pod → why it waits."""
+    story: Sequence[str]
+    """What happened last, newest at the end."""
+    headline: str
+
+
+def render(view: View, height: int) -> RenderableType:
+    """As much as fits on a screen of that height: cards first, then who waits, then what happened."""
+    cards = _cards(view.ledger)
+    left = max(height - cards.row_count - 10, 4)
+    waiting = _waiting(view.waiting, max(left // 2, 2))
+    story = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.story[-max(left // 2, 2) :]]
+    legend = Text("█ runs  ▒ promised  ░ going  · free", style="dim")
+    return Group(Text(view.headline, style="bold"), cards, legend, *waiting, Text(), *story)
+
+
+def plain(view: View) -> Iterable[str]:
+    """For pipes and logs: one line per card."""
+    yield view.headline
+    for node in sorted(view.ledger.nodes):
+        for card in view.ledger.cards(node):
+            held = ", ".join(f"{share.holder} {card.held(share):,} MiB" for share in card.shares.values())
+            free = f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
+            yield f"  {node} GPU {card.gpu.index} {free}; {card.gpu.unusable or held or 'nobody'}"
+    for pod, why in view.waiting.items():
+        yield f"  {pod} waits: {why}"
+
+
+def _cards(ledger: Ledger) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    for name in ("Node", "GPU", "Model", "Island"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("Held", no_wrap=True)
+    table.add_column("Free MiB", justify="right", no_wrap=True)
+    table.add_column("By", no_wrap=True, overflow="ellipsis", ratio=1)
+    for node in sorted(ledger.nodes):
+        for card in ledger.cards(node):
+            first = card.gpu.index == 0
+            table.add_row(
+                node if first else "",
+                str(card.gpu.index),
+                card.gpu.model.removeprefix("NVIDIA-"),
+                card.gpu.island,
+                _bar(card),
+                f"{max(card.free, 0):,}",
+                _holders(card),
+            )
+    return table
+
+
+def _bar(card: Card) -> Text:
+    if card.gpu.unusable:
+        return Text("✗" * BAR, style="red")
+    bar = Text()
+    for share in card.shares.values():
+        cells = max(1, round(BAR * card.held(share) / card.gpu.memory))
+        bar.append(FILLS[share.state] * cells, style=STYLES[share.state])
+    bar.truncate(BAR)
+    bar.append("·" * (BAR - len(bar)), style="dim")
+    return bar
+
+
+def _holders(card: Card) -> Text:
+    if card.gpu.unusable:
+        return Text(card.gpu.unusable, style="red")
+    text = Text()
+    for share in card.shares.values():
+        text.append(f"{share.holder} ", style=STYLES[share.state])
+        text.append("whole  " if share.memory is None else f"{share.memory:,}  ", style="dim")
+    return text
+
+
+def _waiting(waiting: Mapping[str, str], shown: int) -> Iterable[Text]:
+    yield Text(f"\nWaiting: {len(waiting)}", style="bold")
+    for pod, why in list(waiting.items())[:shown]:
+        yield Text.assemble((pod, "yellow"), f"  {why}", no_wrap=True, overflow="ellipsis")
+    if len(waiting) > shown:
+        yield Text(f"… and {len(waiting) - shown} more", style="dim")

@@ -1,0 +1,289 @@
+"""Carrel's own words, all under `carrel.dev/`.
+
+    a user asks, on a pod
+      carrel.dev/gpu-cards: "2"             so many cards of one node (1 if not said)
+      carrel.dev/gpu-memory-mib: "8138"     on each of them; whole cards if not said
+      carrel.dev/gpu-model: NVIDIA-A100-SXM4-80GB     for any dialect
+      carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
+    Carrel writes, on a pod
+      carrel.dev/tier: booked | opportunistic
+      carrel.dev/user: alice@lab.example    whose pod it is
+      carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
+      carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
+      carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
+      carrel.dev/leave-by: 2026-…Z          when it is going to lose its card, for a hook that saves its work
+      carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
+      carrel.dev/handed-over: {…}           on the successor of a pod that lost its card, see `handover`
+      devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
+      carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the cards
+    Carrel writes, on a reservation pod
+      carrel.dev/lease: gpu-n1-0            the slot it is made for
+    Carrel writes, on the Lease of a card (`gpu-<node>-<index>` in Carrel's own namespace)
+      carrel.dev/gpu: GPU-…                 identity: an index may belong to another card after a reboot
+      carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […]}}
+                                            no mib: the whole card; tries: the binds that rely on it
+      carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}}
+                                            the booked pod that gets the card, and who has to give it back for it
+      carrel.dev/reservation: {"state": "held", "gpu": "GPU-…", "pod": "…"}
+                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which card it is
+      holderIdentity                        uid of the pod that has the whole card, as the peers write it
+
+A Lease is the truth about its card. A `holderIdentity` always counts as the whole card: an annotation never lowers it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import WHOLE, Amount, Memory, Request
+from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.slots import WANTED, Reservation, ReservationState
+from carrel.parsing.fields import Field, whole_number
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import micro_seconds
+
+GPU_CARDS = "carrel.dev/gpu-cards"
+GPU_MEMORY = "carrel.dev/gpu-memory-mib"
+GPU_MODEL = "carrel.dev/gpu-model"
+GANG_SIZE = "carrel.dev/gang-size"
+ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE})
+"""What a user may write."""
+
+PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
+TIER = "carrel.dev/tier"
+BOOKED = "booked"
+OPPORTUNISTIC = "opportunistic"
+USER = "carrel.dev/user"
+BOOKED_PRIORITY = "carrel-booked"
+OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
+"""The PriorityClasses of the two tiers."""
+DEVICES = "carrel.dev/devices"
+SLOTS = "carrel.dev/slots"
+CGPU_DISABLE = "carrel.dev/cgpu-disable"
+WOKEN_AT = "carrel.dev/woken-at"
+LEAVE_BY = "carrel.dev/leave-by"
+WARNED = "carrel.dev/warned"
+HANDED_OVER = "carrel.dev/handed-over"
+RESERVED_LEASE = "carrel.dev/lease"
+
+LEASE_GPU = "carrel.dev/gpu"
+LEASE_SHARES = "carrel.dev/shares"
+LEASE_KEPT_FOR = "carrel.dev/kept-for"
+LEASE_RESERVATION = "carrel.dev/reservation"
+
+_MARKS = 8
+"""Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
+
+_STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
+_RESERVATION_STATES = {state.value: state for state in ReservationState}
+
+
+# --- what a pod asks for ---------------------------------------------------------------------------------------------
+
+
+def request_of(pod: Pod) -> Request | None:
+    notes, where = pod.metadata.annotations, subject(pod.metadata)
+    if GPU_CARDS not in notes and GPU_MEMORY not in notes:
+        return None
+    amount: Amount = WHOLE
+    if GPU_MEMORY in notes:
+        amount = Memory(MiB(whole_number(notes[GPU_MEMORY], where, annotation_field(GPU_MEMORY), at_least=1)))
+    return Request(whole_number(notes.get(GPU_CARDS, "1"), where, annotation_field(GPU_CARDS), at_least=1), amount)
+
+
+def gang_size_of(pod: Pod) -> int | None:
+    """None if the pod does not say."""
+    text = pod.metadata.annotations.get(GANG_SIZE)
+    return None if text is None else whole_number(text, subject(pod.metadata), annotation_field(GANG_SIZE), at_least=1)
+
+
+# --- what a pod was given --------------------------------------------------------------------------------------------
+
+
+def devices_key(container: str = "") -> str:
+    """The annotation with the cards of the pod, or of one container; its environment refers to it by this name.
+
+    A container's name may be as long as the part of a key after the slash, so it stands there alone.
+    """
+    return f"devices.carrel.dev/{container}" if container else DEVICES
+
+
+def write_devices(uuids: Sequence[str], container: str = "") -> dict[str, str]:
+    return {devices_key(container): ",".join(uuids)}
+
+
+def read_devices(pod: Pod, container: str = "") -> tuple[str, ...]:
+    """Empty if the pod has none. Only a copy: ask the ledger who holds what."""
+    text = pod.metadata.annotations.get(devices_key(container), "")
+    uuids = tuple(text.split(",")) if text else ()
+    if not all(uuids):
+        raise Malformed(subject(pod.metadata), annotation_field(devices_key(container)), text, "UUIDs joined by commas")
+    return uuids
+
+
+def write_slots(slots: Sequence[str]) -> dict[str, str]:
+    return {SLOTS: ",".join(slots)}
+
+
+def told_cards(annotations: Mapping[str, str]) -> frozenset[str]:
+    """What the pod was bound with, as its Leases name it: slots, or cards. Only a copy."""
+    text = annotations.get(SLOTS) or annotations.get(DEVICES, "")
+    return frozenset(text.split(",")) if text else frozenset()
+
+
+def write_woken(now: datetime) -> dict[str, str]:
+    return {WOKEN_AT: micro_seconds(now)}
+
+
+# --- the Lease of a card ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CardRecord:
+    """What the Lease of a card says."""
+
+    node: str
+    index: int
+    gpu: str
+    """UUID. Empty on a Lease that Carrel did not write."""
+    shares: tuple[Share, ...] = ()
+    kept_for: Holder | None = None
+    tries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """uid → the marks of the binds that rely on its share. Two replicas may bind the same pod at once: a bind that
+    failed takes its own mark off, and the share only if no other mark is left."""
+    reservation: Reservation | None = None
+    """Of a slot whose holders do not ask the kubelet themselves."""
+    kept_from: tuple[Holder, ...] = ()
+    """Who has to give a share of this card back for the pod that it is kept for. Named in the same write that keeps the
+    card, so that whoever decides again, from however old a cache, does not choose others too."""
+
+    @property
+    def is_empty(self) -> bool:
+        """It says nothing about anybody."""
+        return not self.shares and self.kept_for is None and self.reservation is None
+
+    def names(self, uid: str) -> bool:
+        return any(holder.uid == uid for holder in self.holders())
+
+    def holders(self) -> tuple[Holder, ...]:
+        """The pods that hold a share, and the one that the card is kept for."""
+        return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
+
+    def without(self, uid: str) -> "CardRecord":
+        """The same, less one pod."""
+        shares = tuple(share for share in self.shares if share.holder.uid != uid)
+        tries = {holder: marks for holder, marks in self.tries.items() if holder != uid}
+        victims = tuple(victim for victim in self.kept_from if victim.uid != uid)
+        left = replace(self, shares=shares, tries=tries, kept_from=victims)
+        return left.kept_for_nobody() if self.kept_for and self.kept_for.uid == uid else left
+
+    def taking(self, share: Share, mark: str) -> "CardRecord":
+        """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
+        uid, others = share.holder.uid, self.without(share.holder.uid)
+        marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
+        shares, tries = (*others.shares, share), {**others.tries, uid: marks}
+        return replace(self, shares=shares, tries=tries)
+
+    def given_back(self, uid: str, mark: str) -> "CardRecord":
+        """The same, after that bind of the pod has failed."""
+        marks = tuple(each for each in self.tries.get(uid, ()) if each != mark)
+        if marks:
+            return replace(self, tries={**self.tries, uid: marks})
+        others = self.without(uid)
+        return replace(self, shares=others.shares, tries=others.tries)
+
+    def keeping(self, holder: Holder, victims: Sequence[Holder]) -> "CardRecord":
+        """The same, kept for that pod; the victims have to give it back."""
+        return replace(self, kept_for=holder, kept_from=tuple(victims))
+
+    def kept_for_nobody(self) -> "CardRecord":
+        return replace(self, kept_for=None, kept_from=())
+
+    def reserved(self) -> "CardRecord":
+        """The same, with a reservation."""
+        return self if self.reservation is not None else replace(self, reservation=WANTED)
+
+
+def read_lease(lease: Lease) -> CardRecord | None:
+    """None if it is not the Lease of a card."""
+    place = read_lease_name(lease.metadata.name)
+    if place is None:
+        return None
+    notes, where = lease.metadata.annotations, subject(lease.metadata, "Lease")
+    gpu = notes.get(LEASE_GPU, "")
+    recorded = Field.parse(notes.get(LEASE_SHARES, "{}"), where, annotation_field(LEASE_SHARES))
+    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.entries().items()}
+    if holder := lease.spec.holder_identity:
+        listed = shares.get(holder, Share(Holder(holder), gpu, None))
+        shares[holder] = Share(listed.holder, gpu, None, listed.state)
+    kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
+    kept_for = Holder(kept["uid"].some_text(), kept["pod"].text()) if kept.present else None
+    victims = tuple(Holder(uid, name.text()) for uid, name in kept["from"].entries().items())
+    tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
+    reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
+    return CardRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
+
+
+def write_lease(record: CardRecord, namespace: str, now: datetime) -> dict[str, Any]:
+    """The whole Lease; whoever updates one adds the resourceVersion that was read."""
+    whole = next((share.holder for share in record.shares if share.memory is None), None)
+    shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
+    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
+    if record.kept_for is not None:
+        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.name}
+        victims = {victim.uid: victim.name for victim in record.kept_from}
+        annotations[LEASE_KEPT_FOR] = _json({**kept, "from": victims} if victims else kept)
+    if record.reservation is not None:
+        known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
+        told = {key: value for key, value in known.items() if value}
+        annotations[LEASE_RESERVATION] = _json({"state": record.reservation.state.value, **told})
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {
+            "name": lease_name(record.node, record.index),
+            "namespace": namespace,
+            "labels": lease_labels(whole.name.rpartition("/")[2] if whole else ""),
+            "annotations": annotations,
+        },
+        "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},
+    }
+
+
+def _share(uid: str, gpu: str, entry: Field) -> Share:
+    state, mib = entry["state"], entry["mib"]
+    if state.text() not in _STATES:
+        raise state.malformed(", ".join(_STATES))
+    if not uid:
+        raise entry.malformed("the uid of a pod as its key")
+    memory = MiB(mib.integer(at_least=1)) if mib.present else None
+    return Share(Holder(uid, entry["pod"].text()), gpu, memory, _STATES[state.text()])
+
+
+def _reservation(entry: Field) -> Reservation | None:
+    if not entry.present:
+        return None
+    state = entry["state"]
+    if state.text() not in _RESERVATION_STATES:
+        raise state.malformed(", ".join(_RESERVATION_STATES))
+    return Reservation(_RESERVATION_STATES[state.text()], entry["gpu"].text(), entry["pod"].text())
+
+
+def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
+    if share.state is ShareState.GONE:
+        raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
+    entry: dict[str, Any] = {"pod": share.holder.name, "state": share.state.value}
+    if share.memory is not None:
+        entry["mib"] = share.memory
+    return {**entry, "tries": list(marks)} if marks else entry
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

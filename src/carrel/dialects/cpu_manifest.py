@@ -1,0 +1,91 @@
+"""A pod's manifest without its GPU: what a workload runs on as when it has lost its card.
+
+Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
+and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its card. Its name,
+labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
+as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
+nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
+cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver. What was told there of gpushare's
+memory is taken off.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from carrel.dialects import carrel, gpuclaim, gpushare, kai, nvidia, protected_keys
+from carrel.kubernetes.objects.pods import annotation_field
+
+Manifest = dict[str, Any]
+
+RESOURCES = frozenset({nvidia.GPU, gpushare.GPU_MEM, gpushare.GPU_COUNT})
+ASKED = carrel.ASKED | {gpuclaim.CLAIM, kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES, kai.CONTAINER_NAME, kai.POD_GROUP}
+"""The annotations by which a pod asks for cards, over all dialects."""
+ONLY_WITH_GPUS = frozenset({nvidia.PRODUCT, nvidia.MEMORY, gpushare.NODE_LABEL})
+"""Labels of nodes. A node selector that names them would keep the pod from every other node."""
+
+OF_THE_NODE = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
+"""Labels of a pod that the API server copies from its node when it is bound."""
+
+RESET = ""
+_OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers")
+"""Fields of the spec that the API server fills in itself, or does not take from whoever creates a pod."""
+
+
+def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
+    """The manifest of a pod as it is on the API server, to be created anew; `notes` are added to its annotations."""
+    metadata, spec = pod["metadata"], dict(pod["spec"])
+    for field in _OF_THE_SERVER:
+        spec.pop(field, None)
+    if spec.get("schedulerName") == gpuclaim.SCHEDULER:
+        del spec["schedulerName"]  # a pod without a GPU need not wait for those who hand out GPUs
+    if spec.get("priorityClassName") in (carrel.BOOKED_PRIORITY, carrel.OPPORTUNISTIC_PRIORITY):
+        del spec["priorityClassName"]
+    if spec.get("runtimeClassName") == nvidia.RUNTIME_CLASS:
+        del spec["runtimeClassName"]
+    selector = {key: value for key, value in spec.pop("nodeSelector", {}).items() if key not in ONLY_WITH_GPUS}
+    for group in ("initContainers", "containers"):
+        if group in spec:
+            spec[group] = [_container(each) for each in spec[group]]
+    named = {key: metadata[key] for key in ("name", "namespace", "ownerReferences") if metadata.get(key)}
+    foreign = OF_THE_NODE if pod["spec"].get("nodeName") else frozenset[str]()
+    labels = {
+        key: each
+        for key, each in metadata.get("labels", {}).items()
+        if key not in foreign and not protected_keys.is_protected_label(key)
+    }
+    kept = {key: each for key, each in metadata.get("annotations", {}).items() if _stays(key)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**named, "labels": labels, "annotations": {**kept, **notes}},
+        "spec": {**spec, **({"nodeSelector": selector} if selector else {})},
+    }
+
+
+def _stays(annotation: str) -> bool:
+    return annotation not in ASKED and not protected_keys.is_protected_annotation(annotation)
+
+
+def _is_told(variable: Mapping[str, Any]) -> bool:
+    """Whether it reads what Carrel wrote on the pod."""
+    field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+    return bool(field == annotation_field(carrel.CGPU_DISABLE))
+
+
+def _container(container: Mapping[str, Any]) -> Manifest:
+    resources = {
+        name: {key: amount for key, amount in amounts.items() if key not in RESOURCES}
+        if name in ("limits", "requests")
+        else amounts
+        for name, amounts in container.get("resources", {}).items()
+    }
+    written = {variable["name"] for variable in container.get("env", [])}
+    # Where CUDA's own variable is written, it names cards that the container does not have any more.
+    hidden = [
+        nvidia.VISIBLE_DEVICES,
+        *([nvidia.CUDA_VISIBLE_DEVICES] if nvidia.CUDA_VISIBLE_DEVICES in written else []),
+    ]
+    gone = {*hidden, *gpushare.TOLD, gpushare.CONTAINER_UNITS}
+    env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
+    # First, as other variables may refer to them.
+    return {**container, "resources": resources, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}

@@ -1,0 +1,317 @@
+"""The GpuClaim scheduler's words: whole cards by claim, and what each node has.
+
+    pod annotation   gpu.scheduling/claim        the GpuClaim in the pod's namespace
+    pod annotation   gpu.scheduling/allocated    `0,1`: host indices of its cards; older: `node-a:0,1`
+    Lease            gpu-<node>-<index>          holderIdentity = uid of the pod
+    Lease labels     gpu.scheduling/managed: "true"    gpu.scheduling/pod: <pod>
+    GpuClaim spec    selector.matchLabels, devices.{count,policy,preferIds,exclusivity}, gangRef,
+                     topology.{mode,minBandwidthGBps}
+    GpuClaim status  phase, nodeName, gpuIds, allocated, message, observedGeneration
+    GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
+
+Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
+card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
+GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
+`node`: how it is offered) and `message`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from fractions import Fraction
+from typing import Any, TypeVar
+
+from carrel.dialects import nvidia
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
+from carrel.kubernetes.objects.shapes import Device, GpuClaim, GpuNodeStatus, Pod
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.parsing.fields import whole_number
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import instant, seconds
+
+CLAIM = "gpu.scheduling/claim"
+ALLOCATED = "gpu.scheduling/allocated"
+SCHEDULER = "gpu-scheduler"
+MANAGED_LABEL = "gpu.scheduling/managed"
+POD_LABEL = "gpu.scheduling/pod"
+
+HEALTHY = "Healthy"
+UNHEALTHY = "Unhealthy"
+
+NATIVE = "native"
+COEXIST = "coexist"
+
+MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
+"""Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
+
+POLICIES = {
+    "": Policy.PACK,
+    "contiguous": Policy.CONTIGUOUS,
+    "spread": Policy.SPREAD,
+    "preferIds": Policy.PREFER_IDS,
+}
+MODES = {
+    "": TopologyMode.PREFERRED,
+    "Required": TopologyMode.REQUIRED,
+    "Preferred": TopologyMode.PREFERRED,
+    "Ignore": TopologyMode.IGNORE,
+}
+_LONGEST_LABEL = 63
+_LEASE_PREFIX = "gpu-"
+_HIGHEST_INDEX = 9999
+"""Longer numbers at the end of a Lease's name are something else."""
+
+T = TypeVar("T")
+
+
+class Phase(Enum):
+    PENDING = "Pending"
+    RESERVED = "Reserved"
+    BOUND = "Bound"
+    FAILED = "Failed"
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusal:
+    """What a claim asks for, but for its gang. A shared claim that names no memory gets one n-th of each card."""
+    where, devices, topology = subject(claim.metadata, "GpuClaim"), claim.spec.devices, claim.spec.topology
+    if devices.exclusivity == "MIG":
+        return Refusal(f"{where} asks for MIG slices, which Carrel does not manage; ask Exclusive or Shared")
+    _at_least(1, devices.count, where, "spec.devices.count")
+    _at_least(0, topology.min_bandwidth_gbps, where, "spec.topology.minBandwidthGBps")
+    if claim.spec.gang_size is not None:
+        _at_least(1, claim.spec.gang_size, where, "spec.gangSize")
+    for index, card in enumerate(devices.prefer_ids):
+        _at_least(0, card, where, f"spec.devices.preferIds[{index}]")
+    return Request(
+        cards=devices.count,
+        amount=_amount(claim, shared_claims_per_card),
+        policy=_one_of(POLICIES, devices.policy, where, "spec.devices.policy"),
+        prefer_ids=tuple(devices.prefer_ids),
+        topology=Topology(_one_of(MODES, topology.mode, where, "spec.topology.mode"), topology.min_bandwidth_gbps),
+        node_labels=frozenset(claim.spec.selector.match_labels.items()),
+    )
+
+
+def claim_status(
+    phase: Phase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
+) -> dict[str, Any]:
+    """For a merge patch: what is not known is null, which removes it.
+
+    Not an empty text: some builds of kube-apiserver 1.20 take one for null, and refuse it where text belongs.
+    """
+    return {
+        "phase": phase.value,
+        "nodeName": node or None,
+        "gpuIds": list(ids),
+        "allocated": f"{node}:{_joined(ids)}" if ids else None,
+        "message": message or None,
+        "observedGeneration": generation,
+    }
+
+
+def _amount(claim: GpuClaim, shared_claims_per_card: int) -> Amount:
+    where, devices = subject(claim.metadata, "GpuClaim"), claim.spec.devices
+    if devices.exclusivity == "Shared":
+        if devices.memory_mib is None:
+            return Portion(Fraction(1, shared_claims_per_card))
+        return Memory(MiB(_at_least(1, devices.memory_mib, where, "spec.devices.memoryMiB")))
+    if devices.exclusivity not in ("", "Exclusive"):
+        raise Malformed(where, "spec.devices.exclusivity", devices.exclusivity, "Exclusive, Shared or MIG")
+    if devices.memory_mib is not None:
+        raise Malformed(where, "spec.devices.memoryMiB", devices.memory_mib, "nothing, or exclusivity: Shared")
+    return WHOLE
+
+
+# --- what a pod was given --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    ids: tuple[int, ...]
+    node: str = ""
+    """Only where an older scheduler wrote it."""
+
+
+def read_allocated(pod: Pod) -> Allocated | None:
+    text = pod.metadata.annotations.get(ALLOCATED)
+    if text is None:
+        return None
+    node, _, ids = text.rpartition(":")
+    where, field = subject(pod.metadata), annotation_field(ALLOCATED)
+    return Allocated(tuple(whole_number(part, where, field) for part in ids.split(",")), node)
+
+
+def write_allocated(ids: Sequence[int]) -> dict[str, str]:
+    """Without the node: the peers' webhook hands the value to `CUDA_VISIBLE_DEVICES` as it is."""
+    return {ALLOCATED: _joined(ids)}
+
+
+# --- leases ----------------------------------------------------------------------------------------------------------
+
+
+def lease_name(node: str, index: int) -> str:
+    return f"{_LEASE_PREFIX}{node}-{index}"
+
+
+def read_lease_name(name: str) -> tuple[str, int] | None:
+    """The node and the index of the card; None if it is not the Lease of a card."""
+    node, dash, index = name.removeprefix(_LEASE_PREFIX).rpartition("-")
+    if not (name.startswith(_LEASE_PREFIX) and node and dash and lease_name(node, _index(index)) == name):
+        return None
+    return node, int(index)
+
+
+def lease_labels(pod: str = "") -> dict[str, str]:
+    """With the pod's name if one pod has the whole card; cut, because a name may be longer than a label."""
+    labels = {MANAGED_LABEL: "true"}
+    return {**labels, POD_LABEL: pod[:_LONGEST_LABEL].rstrip("-.")} if pod else labels
+
+
+def _index(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST_INDEX)) else -1
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------
+
+
+def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
+    """The cards of a machine. What another agent does not say is taken from the labels of the node.
+
+    A card whose size nobody knows counts as 1 MiB: it can be had whole, and no share of it fits.
+    """
+    name, devices = status.spec.node_name or status.metadata.name, status.status.devices
+    gpus = tuple(_gpu(device, name, labels, _Place(status, i)) for i, device in enumerate(devices))
+    for position, gpu in enumerate(gpus):
+        if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
+            raise _Place(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
+    chooses = status.status.mode == COEXIST
+    return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
+
+
+def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
+    """When the agent last looked; None where it does not say."""
+    text = status.status.heartbeat
+    return instant(text, subject(status.metadata, "GpuNodeStatus"), "status.heartbeat") if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Remarks:
+    """What an agent says about its node besides the cards. Empty: nothing."""
+
+    memory_unit: str = ""
+    memory_resource: str = ""
+    message: str = ""
+
+
+NO_REMARKS = Remarks()
+
+
+def node_status(
+    node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, remarks: Remarks = NO_REMARKS
+) -> dict[str, Any]:
+    """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the card."""
+    said = {
+        MEMORY_UNIT: remarks.memory_unit,
+        MEMORY_RESOURCE: remarks.memory_resource,
+        MESSAGE: remarks.message,
+    }
+    return {
+        "apiVersion": GPU_NODE_STATUSES.api_version,
+        "kind": GPU_NODE_STATUSES.kind,
+        "metadata": {"name": node.name},
+        "spec": {"nodeName": node.name},
+        "status": {
+            "total": len(node.gpus),
+            "devices": [_device(gpu, in_use_by.get(gpu.uuid, ())) for gpu in node.gpus],
+            "heartbeat": seconds(heartbeat),
+            "mode": COEXIST if node.kubelet_chooses else NATIVE,
+            **{key: word for key, word in said.items() if word},
+        },
+    }
+
+
+def report(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
+    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE)), **status}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a GpuNodeStatus we are, for complaints."""
+
+    status: GpuNodeStatus
+    position: int
+
+    def malformed(self, field: str, value: object, expected: str) -> Malformed:
+        where = subject(self.status.metadata, "GpuNodeStatus")
+        return Malformed(where, f"status.devices[{self.position}].{field}", value, expected)
+
+
+def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _Place) -> Gpu:
+    numbers = {"id": device.id, "memoryMiB": device.memory_mib, "bandwidthGBps": device.bandwidth_gbps}
+    for field, number in numbers.items():
+        if number < 0:
+            raise place.malformed(field, number, "a whole number, 0 or more")
+    if device.id > _HIGHEST_INDEX:
+        raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
+    return Gpu(
+        uuid=device.uuid or f"{node}/{device.id}",
+        node=node,
+        index=device.id,
+        model=device.model or labels.get(nvidia.PRODUCT, ""),
+        memory=MiB(device.memory_mib) or _labelled_memory(node, labels),
+        island=device.island,
+        bandwidth_gbps=device.bandwidth_gbps,
+        unusable=_unusable(device),
+        numa_node=device.numa_node,
+    )
+
+
+def _labelled_memory(node: str, labels: Mapping[str, str]) -> MiB:
+    text = labels.get(nvidia.MEMORY, "1")
+    return MiB(whole_number(text, f"node {node}", f"metadata.labels['{nvidia.MEMORY}']", at_least=1))
+
+
+def _device(gpu: Gpu, in_use_by: Sequence[str]) -> dict[str, Any]:
+    device = {
+        "id": gpu.index,
+        "inUseBy": list(in_use_by),
+        "health": UNHEALTHY if gpu.unusable else HEALTHY,
+        "bandwidthGBps": gpu.bandwidth_gbps,
+        "island": gpu.island,
+        "uuid": gpu.uuid,
+        "model": gpu.model,
+        "memoryMiB": gpu.memory,
+        "reason": gpu.unusable,
+        "numaNode": gpu.numa_node,
+    }
+    return {key: value for key, value in device.items() if value not in ("", None)}
+
+
+def _unusable(device: Device) -> str:
+    if device.health in ("", HEALTHY):
+        return ""
+    return device.reason or f"its node reports it as {device.health}"
+
+
+def _joined(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids))
+
+
+def _at_least(lowest: int, value: int, where: str, field: str) -> int:
+    if value < lowest:
+        raise Malformed(where, field, value, f"a whole number, {lowest} or more")
+    return value
+
+
+def _one_of(words: Mapping[str, T], word: str, where: str, field: str) -> T:
+    if word not in words:
+        raise Malformed(where, field, word, ", ".join(filter(None, words)))
+    return words[word]

@@ -1,0 +1,244 @@
+"""gpushare's words: one card shared by memory.
+
+    resources.limits             aliyun.com/gpu-mem               units of the pod; one unit is a MiB, a GiB or between
+    Node capacity                aliyun.com/gpu-mem, gpu-count    units and cards of the node
+    Node label                   gpushare: "true"                 the node takes part
+                                 cgpu.disable.isolation: "true"   its containers get CGPU_DISABLE=true
+    pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the card
+                                 ALIYUN_COM_GPU_MEM_DEV           units of that card
+                                 ALIYUN_COM_GPU_MEM_POD           units of the pod
+                                 ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
+                                 ALIYUN_COM_GPU_MEM_ASSUME_TIME   nanoseconds since 1970
+    env of its containers        IDX, DEV and POD as above, and ALIYUN_COM_GPU_MEM_CONTAINER: units of the container
+    for several cards            scheduler.framework.gpushare.allocation   {"<container>": {"<card>": units}}
+    ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
+
+Amounts are whole and signed: nothing here is ever subtracted from something smaller. The annotations are copies for the
+peers' tools; what is held is written on Leases.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
+from carrel.kubernetes.objects.shapes import ConfigMap, Pod
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import ContainerNeed, Memory, Request
+from carrel.parsing.fields import Field, whole_number
+from carrel.parsing.malformed import Malformed
+
+GPU_MEM = "aliyun.com/gpu-mem"
+GPU_COUNT = "aliyun.com/gpu-count"
+NODE_LABEL = "gpushare"
+NO_ISOLATION_LABEL = "cgpu.disable.isolation"
+NO_ISOLATION = "CGPU_DISABLE"
+
+INDEX = "ALIYUN_COM_GPU_MEM_IDX"
+CARD_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
+POD_UNITS = "ALIYUN_COM_GPU_MEM_POD"
+CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+WRITTEN = (
+    INDEX,
+    CARD_UNITS,
+    POD_UNITS,
+    ASSIGNED,
+    ASSUME_TIME,
+    ALLOCATION,
+    # Known to the peers by name, written by none of them.
+    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",
+    "ALIYUN_GPU_ID",
+)
+"""What only a scheduler writes on a pod."""
+
+TOLD = (INDEX, CARD_UNITS, POD_UNITS)
+"""What a container is told in its environment as it is told on its pod."""
+
+UNHEALTHY_NAMESPACE = "kube-system"
+UNHEALTHY_PREFIX = "unhealthy-gpu-"
+UNHEALTHY_KEY = "gpus"
+
+NO_ROOM = "Insufficient GPU Memory in one device"
+"""The peer's sentence for a node that was filtered out; tools look for it."""
+NOT_SHARED = "The node {} is not for GPU share, need skip"
+"""The peer's sentence for a node without cards."""
+
+
+class Unit(Enum):
+    """What one `gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess.
+
+    In between are units for machines whose memory is too much for the kubelet in MiB (`decisions/0008`).
+    """
+
+    MIB = "MiB"
+    MIB_2 = "2MiB"
+    MIB_4 = "4MiB"
+    MIB_8 = "8MiB"
+    MIB_16 = "16MiB"
+    MIB_32 = "32MiB"
+    MIB_64 = "64MiB"
+    MIB_128 = "128MiB"
+    MIB_256 = "256MiB"
+    MIB_512 = "512MiB"
+    GIB = "GiB"
+
+    @property
+    def mib(self) -> int:
+        return 1024 if self is Unit.GIB else int(self.value.removesuffix("MiB") or 1)
+
+    def to_memory(self, units: int) -> MiB:
+        return MiB(units * self.mib)
+
+    def from_memory(self, memory: MiB) -> int:
+        """Rounded down: a card of 16276 MiB has 15 GiB to give."""
+        return memory // self.mib
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What the annotations of a placed pod say. In units, as they do."""
+
+    index: int
+    card_units: int
+    pod_units: int
+    assigned: bool
+    assumed_at_ns: int
+
+
+def request_of(pod: Pod, unit: Unit) -> Request | None:
+    """All containers of the pod share one card. Unlike the peer, an init container's greed counts: it runs too."""
+    asked = resource_asked(pod, GPU_MEM)
+    if not asked.total:
+        return None
+    needs = tuple(
+        ContainerNeed(ask.container, 1, Memory(unit.to_memory(ask.amount)), ask.init) for ask in asked.containers
+    )
+    return Request(1, Memory(unit.to_memory(asked.total)), containers=needs)
+
+
+def read_assumption(pod: Pod) -> Assumption | None:
+    """None if the pod has no index yet."""
+    notes, where = pod.metadata.annotations, subject(pod.metadata)
+    if INDEX not in notes:
+        return None
+
+    def number(key: str) -> int:
+        return whole_number(notes.get(key, ""), where, annotation_field(key))
+
+    if notes.get(ASSIGNED) not in ("true", "false"):
+        raise Malformed(where, annotation_field(ASSIGNED), notes.get(ASSIGNED), '"true" or "false"')
+    return Assumption(
+        number(INDEX), number(CARD_UNITS), number(POD_UNITS), notes[ASSIGNED] == "true", number(ASSUME_TIME)
+    )
+
+
+def write_assumption(assumption: Assumption) -> dict[str, str]:
+    return {
+        INDEX: str(assumption.index),
+        CARD_UNITS: str(assumption.card_units),
+        POD_UNITS: str(assumption.pod_units),
+        ASSIGNED: "true" if assumption.assigned else "false",
+        ASSUME_TIME: str(assumption.assumed_at_ns),
+    }
+
+
+def environment(assumption: Assumption, container_units: int) -> dict[str, str]:
+    """What the plugin tells a container about its part of the card."""
+    return {
+        INDEX: str(assumption.index),
+        CARD_UNITS: str(assumption.card_units),
+        POD_UNITS: str(assumption.pod_units),
+        CONTAINER_UNITS: str(container_units),
+    }
+
+
+def assigned(now_ns: int) -> dict[str, str]:
+    """What is written on a pod when the node has handed over its part."""
+    return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}
+
+
+def filtered_out(node: str, why: str, *, has_cards: bool) -> str:
+    """The peer's own sentence, by which its tools know it, then our reason."""
+    return f"{NO_ROOM if has_cards else NOT_SHARED.format(node)}: {why}"
+
+
+Allocation = Mapping[int, Mapping[int, int]]
+"""Index of the container → index of the card → units."""
+
+
+def read_allocation(pod: Pod) -> Allocation | None:
+    """Says more than the index, where it is present: which container has how much of which card."""
+    text = pod.metadata.annotations.get(ALLOCATION)
+    if text is None:
+        return None
+    field = Field.parse(text, subject(pod.metadata), annotation_field(ALLOCATION))
+    return {
+        _index(container, field): {
+            _index(card, cards): units.integer(at_least=0) for card, units in cards.entries().items()
+        }
+        for container, cards in field.entries().items()
+    }
+
+
+def write_allocation(allocation: Allocation) -> dict[str, str]:
+    return {ALLOCATION: json.dumps(allocation, separators=(",", ":"))}
+
+
+def read_unhealthy(config_map: ConfigMap) -> frozenset[int]:
+    """Indices of the cards that an admin has set aside on a node."""
+    where, text = subject(config_map.metadata, "ConfigMap"), config_map.data.get(UNHEALTHY_KEY, "")
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    return frozenset(whole_number(part, where, f"data.{UNHEALTHY_KEY}") for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedPod:
+    name: str
+    namespace: str
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedCard:
+    index: int
+    total: int
+    pods: Sequence[InspectedPod] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedNode:
+    name: str
+    cards: Sequence[InspectedCard]
+
+
+def inspection(nodes: Sequence[InspectedNode], error: str = "") -> dict[str, Any]:
+    """The answer of `GET …/inspect`, which the peers' kubectl plugin reads. In units."""
+    answer: dict[str, Any] = {"nodes": [_inspected(node) for node in nodes]}
+    return {**answer, "error": error} if error else answer
+
+
+def _inspected(node: InspectedNode) -> dict[str, Any]:
+    cards = [
+        {
+            "id": card.index,
+            "totalGPU": card.total,
+            "usedGPU": sum(pod.used for pod in card.pods),
+            "pods": [{"name": pod.name, "namespace": pod.namespace, "usedGPU": pod.used} for pod in card.pods],
+        }
+        for card in node.cards
+    ]
+    return {
+        "name": node.name,
+        "totalGPU": sum(card.total for card in node.cards),
+        "usedGPU": sum(pod.used for card in node.cards for pod in card.pods),
+        "devs": cards,
+    }
+
+
+def _index(key: str, field: Field) -> int:
+    return whole_number(key, field.subject, f"the key {key!r:.20} of {field.path}")

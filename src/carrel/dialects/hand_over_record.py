@@ -1,0 +1,185 @@
+"""The record of a hand-over: which pod gives its card back, why, and what takes its place.
+
+A ConfigMap `handover-<uid of the pod>` in Carrel's own namespace, labelled `carrel.dev/handover`, written before
+anything happens to the pod and deleted when its successor exists:
+
+    label  carrel.dev/handover: bare | owned      who brings the successor: Carrel, or the pod's own controller
+    data   pod: lab/train
+           why: revoked | expired
+           decided: 2026-…Z       due: 2026-…Z    when it is told, and when it has to go
+           phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
+           for: lab/urgent                        the booked pod that needs the card
+           owner: <uid>                           its controller, whose next pod is admitted without a GPU
+           gone: 2026-…Z                          of a pod with a controller: since when that is awaited
+           user: ada@lab.org                      whose pod it is, who is told
+           successor: {…}                         the manifest, of a bare pod
+
+A manifest may hold what only its user should read, as the pod itself does: nobody but admins may read in Carrel's
+namespace. The successor says whence it came: `carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+from carrel.dialects.carrel import HANDED_OVER
+from carrel.dialects.cpu_manifest import on_cpu
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.kubernetes.objects.shapes import ConfigMap, Pod
+from carrel.parsing.fields import Field
+from carrel.parsing.time import instant, seconds
+
+LABEL = "carrel.dev/handover"
+BARE = "bare"
+OWNED = "owned"
+_PREFIX = "handover-"
+
+W = TypeVar("W", bound=Enum)
+
+
+class Why(Enum):
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+
+
+class Phase(Enum):
+    ANNOUNCED = "announced"
+    ENDING = "ending"
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    uid: str
+    """Of the pod that goes."""
+    pod: str
+    """Its namespace and name, `lab/train`."""
+    why: Why
+    decided: datetime
+    due: datetime
+    phase: Phase
+    needed_by: str = ""
+    """The booked pod that needs the card."""
+    owner: str = ""
+    """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
+    successor: Mapping[str, Any] | None = None
+    user: str = ""
+    """Whose pod it is, if anybody knows."""
+    gone: datetime | None = None
+    """When it was found gone, without a replacement by its controller."""
+
+    @property
+    def name(self) -> str:
+        return record_name(self.uid)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        namespace, _, name = self.pod.partition("/")
+        return namespace, name
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What a successor says of itself."""
+
+    at: datetime
+    why: Why
+    origin: str
+    """uid of the pod that it succeeds."""
+
+
+def record_name(uid: str) -> str:
+    """The name of the record of the pod with that uid."""
+    return f"{_PREFIX}{uid}"
+
+
+def controller_of(pod: Mapping[str, Any]) -> str:
+    """uid of whoever makes a new pod when this one is gone; empty if nobody does."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+
+
+def successor_of(pod: Mapping[str, Any], why: Why, now: datetime) -> dict[str, Any]:
+    return on_cpu(pod, write_handed_over(HandedOver(now, why, pod["metadata"]["uid"])))
+
+
+# --- on the successor ------------------------------------------------------------------------------------------------
+
+
+def write_handed_over(mark: HandedOver) -> dict[str, str]:
+    text = {"at": seconds(mark.at), "why": mark.why.value, "from": mark.origin}
+    return {HANDED_OVER: json.dumps(text, separators=(",", ":"))}
+
+
+def read_handed_over(pod: Pod) -> HandedOver | None:
+    return handed_over(pod.metadata.annotations, subject(pod.metadata))
+
+
+def handed_over(annotations: Mapping[str, str], where: str) -> HandedOver | None:
+    text = annotations.get(HANDED_OVER)
+    if text is None:
+        return None
+    field = Field.parse(text, where, annotation_field(HANDED_OVER))
+    at = instant(field["at"].some_text(), where, field["at"].path)
+    return HandedOver(at, _word(Why, field["why"]), field["from"].some_text())
+
+
+# --- the record ------------------------------------------------------------------------------------------------------
+
+
+def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
+    """The whole ConfigMap; whoever updates one adds the resourceVersion that was read."""
+    data = {
+        "pod": record.pod,
+        "why": record.why.value,
+        "decided": seconds(record.decided),
+        "due": seconds(record.due),
+        "phase": record.phase.value,
+        "for": record.needed_by,
+        "owner": record.owner,
+        "user": record.user,
+        "gone": seconds(record.gone) if record.gone else "",
+        "successor": json.dumps(record.successor) if record.successor is not None else "",
+    }
+    return {
+        "apiVersion": CONFIG_MAPS.api_version,
+        "kind": CONFIG_MAPS.kind,
+        "metadata": {
+            "name": record.name,
+            "namespace": namespace,
+            "labels": {LABEL: OWNED if record.owner else BARE},
+        },
+        "data": {key: value for key, value in data.items() if value},
+    }
+
+
+def read_record(config_map: ConfigMap) -> HandOver:
+    return record_of(config_map.metadata.name, config_map.data)
+
+
+def record_of(name: str, data: Mapping[str, str]) -> HandOver:
+    field = Field(dict(data), f"ConfigMap {name}")
+    manifest = field["successor"].text()
+    return HandOver(
+        uid=name.removeprefix(_PREFIX),
+        pod=field["pod"].some_text(),
+        why=_word(Why, field["why"]),
+        decided=instant(field["decided"].text(), field.subject, "decided"),
+        due=instant(field["due"].text(), field.subject, "due"),
+        phase=_word(Phase, field["phase"]),
+        needed_by=field["for"].text(),
+        owner=field["owner"].text(),
+        successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
+        user=field["user"].text(),
+        gone=instant(gone, field.subject, "gone") if (gone := field["gone"].text()) else None,
+    )
+
+
+def _word(words: type[W], field: Field) -> W:
+    try:
+        return words(field.some_text())
+    except ValueError:
+        raise field.malformed(", ".join(each.value for each in words)) from None

@@ -1,0 +1,52 @@
+"""JupyterHub's word for who a pod belongs to.
+
+    annotation   hub.jupyter.org/username   the name as it is (KubeSpawner ≥ 7, and some before)
+    label        hub.jupyter.org/username   the name escaped: every byte but a–z and 0–9 is `-XX`, in hex
+
+Neither proves who the user is: any author of a pod can write both. Believe them only in a request that a configured
+spawner's ServiceAccount made.
+"""
+
+import re
+
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.parsing.malformed import Malformed
+
+USERNAME = "hub.jupyter.org/username"
+
+_EXPECTED = "a name escaped as KubeSpawner does: -40 for @, -2d for -, -2e for ."
+_ESCAPE = re.compile(rb"-([0-9a-fA-F]{2})?")
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+def username_of(pod: Pod) -> str:
+    """Empty if the pod names nobody. The annotation goes first: the label may be a slug that cannot be read back."""
+    where = subject(pod.metadata)
+    if raw := pod.metadata.annotations.get(USERNAME, ""):
+        return _presentable(raw, where, annotation_field(USERNAME), "a name of printable characters")
+    return unescape(pod.metadata.labels.get(USERNAME, ""), where, f"metadata.labels['{USERNAME}']")
+
+
+def unescape(label: str, where: str, field: str) -> str:
+    """In one pass, on bytes: replacing one escape after another makes `alice@kth.se` of somebody's `alice-40kth.se`."""
+    try:
+        escaped = label.encode()
+        if any(match.group(1) is None for match in _ESCAPE.finditer(escaped)):
+            raise Malformed(where, field, label, _EXPECTED)
+        name = _ESCAPE.sub(lambda match: bytes([int(match.group(1), 16)]), escaped).decode()
+    except UnicodeError:
+        raise Malformed(where, field, label, f"{_EXPECTED}, of UTF-8 bytes") from None
+    return _presentable(name, where, field, _EXPECTED)
+
+
+def escape(name: str) -> str:
+    """As KubeSpawner < 7 writes the label."""
+    return "".join(chr(byte) if byte in _PLAIN else f"-{byte:02x}" for byte in name.encode())
+
+
+def _presentable(name: str, where: str, field: str, expected: str) -> str:
+    # The name ends up in logs, pages and database keys.
+    if not name.isprintable():
+        raise Malformed(where, field, name, expected)
+    return name

@@ -1,0 +1,155 @@
+"""KAI's words: fractions of a card beside NVIDIA's own device plugin.
+
+pod annotations      gpu-fraction: "0.5"               a part of a card, 0 < x < 1
+                     gpu-memory: "4096"                or MiB of a card
+                     gpu-fraction-num-devices: "2"     of each of so many cards
+                     gpu-fraction-container-name       who uses it; else the first container
+                     pod-group-name                    its gang; of a PodGroup of that name, minMember is its size
+                     kai.scheduler/batch-min-member    how many pods the gang has
+written on the pod   received-resource-type: Fraction | Regular
+                     runai/shared-gpu-configmap        prefix of its ConfigMaps
+  labels             runai-gpu-group: <group>          several: runai-gpu-group/<group>: <group>
+ConfigMaps           <prefix>-<i> (init: <prefix>-i<i>), and the same with `-evar` for envFrom
+                     NVIDIA_VISIBLE_DEVICES, RUNAI-VISIBLE-DEVICES, RUNAI_NUM_OF_GPUS, GPU_PORTION
+reservation pod      takes one whole card on a node and says which: `kai_reservation`
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from carrel.dialects import nvidia
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.quantity import quantity
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request
+from carrel.parsing.fields import whole_number
+from carrel.parsing.malformed import Malformed
+
+FRACTION = "gpu-fraction"
+MEMORY = "gpu-memory"
+NUM_DEVICES = "gpu-fraction-num-devices"
+CONTAINER_NAME = "gpu-fraction-container-name"
+POD_GROUP = "pod-group-name"
+MIN_MEMBER = "kai.scheduler/batch-min-member"
+
+RECEIVED_TYPE = "received-resource-type"
+CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
+GPU_GROUP = "runai-gpu-group"
+WRITTEN = (RECEIVED_TYPE, CONFIG_MAP_PREFIX)
+"""What only a scheduler writes in a pod's annotations."""
+
+_LONGEST_OWNER = 200
+"""The name of a ConfigMap has room for so much of a pod's."""
+
+# Both of the peer's parsers must take it: Go's ParseFloat, which knows no suffixes, and Kubernetes' quantities.
+_NUMBER = re.compile(r"[0-9.]+([eE][+-]?[0-9]+)?", re.ASCII)
+
+
+def request_of(pod: Pod) -> Request | Refusal | None:
+    """What a pod asks for, but for its gang."""
+    notes, where = pod.metadata.annotations, subject(pod.metadata)
+    if FRACTION in notes and MEMORY in notes:
+        return Refusal(f"{where} has both {FRACTION} and {MEMORY}; one of them says how much of a card it needs")
+    if FRACTION in notes:
+        amount: Amount = Portion(_fraction(notes[FRACTION], where))
+    elif MEMORY in notes:
+        amount = Memory(MiB(whole_number(notes[MEMORY], where, annotation_field(MEMORY), at_least=1)))
+    elif NUM_DEVICES in notes:
+        return Refusal(f"{where} has {NUM_DEVICES}, but neither {FRACTION} nor {MEMORY}; add one of them")
+    else:
+        return None
+    cards = whole_number(notes.get(NUM_DEVICES, "1"), where, annotation_field(NUM_DEVICES), at_least=1)
+    return Request(cards, amount, containers=(_need(pod, cards, amount),))
+
+
+def gang_size_of(pod: Pod) -> int | None:
+    """None if the pod does not say."""
+    text = pod.metadata.annotations.get(MIN_MEMBER) or pod.metadata.labels.get(MIN_MEMBER)
+    return whole_number(text, subject(pod.metadata), f"'{MIN_MEMBER}'", at_least=1) if text else None
+
+
+def _fraction(text: str, where: str) -> Fraction:
+    field, expected = annotation_field(FRACTION), "a number between 0 and 1, such as 0.5"
+    if not _NUMBER.fullmatch(text):
+        raise Malformed(where, field, text, expected)
+    part = quantity(text, where, field)
+    if not 0 < part < 1:
+        raise Malformed(where, field, text, expected)
+    return part
+
+
+def _need(pod: Pod, cards: int, amount: Amount) -> ContainerNeed:
+    containers, inits = ([c.name for c in group] for group in (pod.spec.containers, pod.spec.init_containers))
+    name = pod.metadata.annotations.get(CONTAINER_NAME) or next(iter(containers), "")
+    if name not in containers and name not in inits:
+        names = ", ".join(containers + inits) or "a container; the pod has none"
+        raise Malformed(subject(pod.metadata), annotation_field(CONTAINER_NAME), name, names)
+    return ContainerNeed(name, cards, amount, init=name in inits)
+
+
+# --- what a pod was given --------------------------------------------------------------------------------------------
+
+
+def group_labels(groups: Sequence[str]) -> dict[str, str]:
+    if len(groups) == 1:
+        return {GPU_GROUP: groups[0]}
+    return {f"{GPU_GROUP}/{group}": group for group in groups}
+
+
+def read_groups(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(value for key, value in labels.items() if key == GPU_GROUP or key.startswith(f"{GPU_GROUP}/"))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGpu:
+    """What the containers of a fraction pod are told, in ConfigMaps of its namespace that it owns."""
+
+    prefix: str
+    container: int
+    init: bool
+    uuids: tuple[str, ...]
+    part: Fraction
+
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}-{'i' if self.init else ''}{self.container}"
+
+    @property
+    def env_name(self) -> str:
+        """The map that the container reads as a whole, by envFrom."""
+        return f"{self.name}-evar"
+
+    def data(self) -> dict[str, str]:
+        """Of both maps."""
+        visible = ",".join(self.uuids)
+        return {
+            nvidia.VISIBLE_DEVICES: visible,
+            "RUNAI-VISIBLE-DEVICES": visible,
+            "RUNAI_NUM_OF_GPUS": _hundredths(self.part),
+            "GPU_PORTION": _hundredths(self.part),
+        }
+
+
+def config_map_prefix(owner: str, chance: str) -> str:
+    """`chance` is seven random letters and digits."""
+    return f"{owner}-{chance}-shared-gpu"
+
+
+def prefix_for(pod: str, uid: str) -> str:
+    """Always the same for a pod, so that writing its ConfigMaps twice is writing them once."""
+    return config_map_prefix(pod[:_LONGEST_OWNER], uid[:7])
+
+
+def received(fraction: bool, prefix: str = "") -> dict[str, str]:
+    """The annotations of a pod that was placed."""
+    notes = {RECEIVED_TYPE: "Fraction" if fraction else "Regular"}
+    return {**notes, CONFIG_MAP_PREFIX: prefix} if prefix else notes
+
+
+def _hundredths(part: Fraction) -> str:
+    # Rounded up: a small part must not read as "0.00", which the peers take for "no limit".
+    return f"{-(-part * 100 // 1) / 100:.2f}"

@@ -1,0 +1,248 @@
+"""MAIA's words: bookings over HTTP, when a pod must give its card back, and the pod terminator.
+
+    POST gpu-schedulability/   {user_email, namespace, token}        → {schedulable, until, gpu}
+                               … with booking {gpu, starting_time, ending_time}  → {message} or {error}
+    GET  gpu_status_summary/   → {gpu: {<model>: free}, gpu_allocations: {"<user>, <namespace>": {…}}}
+    pod annotation             terminate-at: 2025-06-15T00:00:00Z, or the year-1900 mark
+    terminator                 POST /random-delete  GET /get-expired-pods  POST /delete-expired-pod
+
+The year-1900 mark is not an instant: it means that the pod has no booking and may lose its card at any time. Whoever
+reads it as one would end every such pod at once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from enum import Enum
+from typing import Any
+
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.parsing.fields import Field
+from carrel.parsing.time import instant, seconds
+
+TERMINATE_AT = "terminate-at"
+_MARK = "1900-01-01T08:00:00Z"
+_MARK_YEAR = 1900
+_BOOKING_TIME = "%Y-%m-%d %H:%M:%S"
+DEFAULT_TOKENS = ("S#perS3crEt_007", "secret-token")
+"""What MAIA's app and its chart come with: everybody knows them."""
+
+
+# --- terminate-at ----------------------------------------------------------------------------------------------------
+
+
+class Revocable(Enum):
+    """The pod is opportunistic: its card may be taken for a booked pod at any time, and at no particular one."""
+
+    ANY_TIME = _MARK
+
+
+TerminateAt = datetime | Revocable
+
+
+def read_terminate_at(pod: Pod) -> TerminateAt | None:
+    text = pod.metadata.annotations.get(TERMINATE_AT)
+    if text is None:
+        return None
+    moment = instant(text, subject(pod.metadata), annotation_field(TERMINATE_AT))
+    return Revocable.ANY_TIME if moment.year <= _MARK_YEAR else moment
+
+
+def write_terminate_at(when: TerminateAt) -> dict[str, str]:
+    if isinstance(when, Revocable):
+        return {TERMINATE_AT: _MARK}
+    if when.year <= _MARK_YEAR:
+        raise ValueError(f"{when} would be read as the mark of a revocable pod")
+    return {TERMINATE_AT: seconds(when)}
+
+
+# --- bookings --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A booking to be made."""
+
+    model: str
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Enquiry:
+    """Has this person a booking now? Or, with a wish: make one."""
+
+    user: str
+    namespace: str
+    token: str
+    wish: Wish | None = None
+
+    def __repr__(self) -> str:
+        return f"Enquiry(user={self.user!r}, namespace={self.namespace!r}, wish={self.wish!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Is a booking active now, until when, and of which model?"""
+
+    schedulable: bool
+    until: datetime | None = None
+    model: str = ""
+
+
+def read_enquiry(body: object, zone: tzinfo = UTC) -> Enquiry:
+    """The times of a wish have no offset on the wire; they are meant in the lab's zone."""
+    field = Field(body, "booking enquiry")
+    wish = field["booking"]
+    return Enquiry(
+        user=field["user_email"].some_text(),
+        namespace=field["namespace"].text(),
+        token=field["token"].text(),
+        wish=_wish(wish, zone) if wish.present else None,
+    )
+
+
+def write_enquiry(enquiry: Enquiry, zone: tzinfo = UTC) -> dict[str, Any]:
+    body: dict[str, Any] = {"user_email": enquiry.user, "namespace": enquiry.namespace, "token": enquiry.token}
+    if enquiry.wish is not None:
+        body["booking"] = {
+            "gpu": enquiry.wish.model,
+            "starting_time": enquiry.wish.start.astimezone(zone).strftime(_BOOKING_TIME),
+            "ending_time": enquiry.wish.end.astimezone(zone).strftime(_BOOKING_TIME),
+        }
+    return body
+
+
+def read_verdict(body: object) -> Verdict:
+    field = Field(body, "booking verdict")
+    if not field["schedulable"].present:
+        raise field["schedulable"].malformed("true or false")
+    until = field["until"].text()
+    return Verdict(
+        schedulable=field["schedulable"].flag(),
+        until=instant(until, field.subject, "until") if until else None,
+        model=field["gpu"].text(),
+    )
+
+
+def write_verdict(verdict: Verdict) -> dict[str, Any]:
+    body = {"schedulable": verdict.schedulable, "until": seconds(verdict.until) if verdict.until else None}
+    return {**body, "gpu": verdict.model} if verdict.schedulable else body
+
+
+def booked() -> dict[str, str]:
+    return {"message": "Booking created successfully"}
+
+
+def not_booked(reasons: Sequence[str]) -> dict[str, str]:
+    """All broken rules at once, one per line."""
+    return {"error": "\n".join(reasons)}
+
+
+def same_namespace(one: str, other: str) -> bool:
+    """MAIA's projects have underscores, their namespaces have dashes."""
+    return one.lower().replace("_", "-") == other.lower().replace("_", "-")
+
+
+def _wish(field: Field, zone: tzinfo) -> Wish:
+    return Wish(
+        field["gpu"].some_text(), _booking_time(field["starting_time"], zone), _booking_time(field["ending_time"], zone)
+    )
+
+
+def _booking_time(field: Field, zone: tzinfo) -> datetime:
+    text = field.some_text()
+    try:
+        moment = datetime.strptime(text, _BOOKING_TIME).replace(tzinfo=zone).astimezone(UTC)
+        # strptime also takes `2025-6-1 8:0:0`; a zone may lead out of the years that there are; and an hour that is
+        # skipped in spring is no time. Of an hour that comes twice in autumn, the first is meant.
+        if moment.astimezone(zone).strftime(_BOOKING_TIME) == text:
+            return moment
+    except (ValueError, OverflowError):
+        pass
+    raise field.malformed("a time such as 2025-06-01 08:00:00")
+
+
+# --- who has what ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """A pod with a card, as the summary shows it."""
+
+    user: str
+    node: str
+    cluster: str
+    namespace: str
+    cards: str
+    model: str
+    size: str
+    expiration: TerminateAt | None = None
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    free: Mapping[str, int]
+    """Free cards by model."""
+    tenancies: Sequence[Tenancy] = ()
+
+
+def read_free(body: object) -> dict[str, int]:
+    """Free cards by model, from a summary: all that the webhook needs of it."""
+    return {model: count.integer() for model, count in Field(body, "GPU summary")["gpu"].entries().items()}
+
+
+def write_summary(summary: Summary) -> dict[str, Any]:
+    return {
+        "gpu": dict(summary.free),
+        "gpu_allocations": {f"{t.user}, {t.namespace}": _tenancy(t) for t in summary.tenancies},
+    }
+
+
+def _tenancy(tenancy: Tenancy) -> dict[str, Any]:
+    return {
+        "node": tenancy.node,
+        "cluster": tenancy.cluster,
+        "namespace": tenancy.namespace,
+        "gpu": tenancy.cards,
+        "gpu_name": tenancy.model,
+        "gpu_size": tenancy.size,
+        "expiration": write_terminate_at(tenancy.expiration)[TERMINATE_AT] if tenancy.expiration else "",
+        "is_expired": tenancy.expired,
+    }
+
+
+# --- the pod terminator ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PodToEnd:
+    namespace: str
+    name: str
+
+
+def read_pod_to_end(body: object) -> PodToEnd:
+    field = Field(body, "request to end a pod")
+    return PodToEnd(field["namespace"].some_text(), field["pod_name"].some_text())
+
+
+def write_pod_to_end(pod: PodToEnd) -> dict[str, str]:
+    return {"pod_name": pod.name, "namespace": pod.namespace}
+
+
+def ended(pod: str) -> dict[str, str]:
+    return {"status": "success", "deleted_pod": pod}
+
+
+def expired(pods: Sequence[str]) -> dict[str, Any]:
+    return {"status": "success", "expired_pods": list(pods)} if pods else nothing_expired()
+
+
+def nothing_expired() -> dict[str, str]:
+    return {"status": "no expired pods found"}
+
+
+def not_ended(message: str) -> dict[str, str]:
+    return {"status": "error", "message": message}

@@ -1,0 +1,49 @@
+"""The words of NVIDIA's device plugin, feature discovery and container runtime: whole cards, asked for plainly.
+
+spec.containers[].resources.limits     nvidia.com/gpu: 2           how many whole cards
+spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as people know it
+Node labels                            nvidia.com/gpu.memory       MiB; one value for all cards of the node
+env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
+env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
+/proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a card
+"""
+
+from carrel.kubernetes.objects.pods import resource_asked
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.requests import WHOLE, ContainerNeed, Request
+from carrel.parsing.malformed import Malformed
+
+GPU = "nvidia.com/gpu"
+PRODUCT = "nvidia.com/gpu.product"
+MEMORY = "nvidia.com/gpu.memory"
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RUNTIME_CLASS = "nvidia"
+"""What the GPU operator calls the RuntimeClass of its container runtime."""
+NO_DEVICE = "none"
+"""No card, but the driver's libraries and tools."""
+NO_RUNTIME = "void"
+"""No card, and nothing of the driver: as if the container had no GPU image."""
+
+
+def is_uuid(text: str) -> bool:
+    """Of a whole card: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
+    return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")
+
+
+def uuid_in(information: str, where: str) -> str:
+    """The card that a file of the driver, `/proc/driver/nvidia/gpus/<address>/information`, is about."""
+    for line in information.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "GPU UUID" and is_uuid(value.strip()):
+            return value.strip()
+    raise Malformed(where, "GPU UUID", information[:200], "GPU-…")
+
+
+def request_of(pod: Pod) -> Request | None:
+    asked = resource_asked(pod, GPU)
+    if not asked.total:
+        return None
+    needs = tuple(ContainerNeed(ask.container, ask.amount, WHOLE, ask.init) for ask in asked.containers)
+    return Request(asked.total, WHOLE, containers=needs, by_kubelet=True)

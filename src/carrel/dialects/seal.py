@@ -1,0 +1,69 @@
+"""The proof that a pod came through Carrel's webhook, and that nobody changed its tier since.
+
+    carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
+
+The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing a
+GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods therefore looks for the seal. It is
+made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model and the
+instant: it cannot be moved to another namespace or name, and a copy is worthless on a pod that is made later than the
+seal. A name that the API server makes up is not known yet; then it is over what the name begins with.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from carrel.dialects.carrel import GPU_MODEL, TIER, USER
+from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.refusals import Refusal
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import instant, seconds
+
+ADMITTED = "carrel.dev/admitted"
+FRESH = timedelta(minutes=2)
+"""Between the webhook's clock when it sealed and the API server's when it made the pod. Clocks differ a little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    keys: tuple[bytes, ...] = field(repr=False)
+    """The first one makes seals; all are believed, so that a key can be changed without a pod that waits."""
+
+    def write(self, place: str, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
+        at = seconds(now)
+        return {ADMITTED: f"{at} {_mac(self.keys[0], at, place, annotations)}"}
+
+    def is_on(self, place: str, annotations: Mapping[str, str], made: datetime) -> bool:
+        """`made`: when the pod was made, by the API server's clock; of one that is being made, now."""
+        if ADMITTED not in annotations:
+            return False
+        at, _, mac = annotations[ADMITTED].partition(" ")
+        try:
+            sealed = instant(at, "seal", annotation_field(ADMITTED))
+        except Malformed:
+            return False
+        if abs(made - sealed) > FRESH:
+            return False
+        return any(hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations).encode()) for key in self.keys)
+
+    def missing_on(self, pod: Pod) -> Refusal | None:
+        """Why a pod may not have a card; None if it carries a good seal."""
+        made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
+        place = place_of(pod.metadata.namespace, pod.metadata.name, pod.metadata.generate_name)
+        if self.is_on(place, pod.metadata.annotations, made):
+            return None
+        why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
+        return Refusal(f"{subject(pod.metadata)} gets no card: {why}; delete the pod and create it again")
+
+
+def place_of(namespace: str, name: str, generate_name: str) -> str:
+    """What is known of where a pod will be before it is made, and still when it is. No name has a star in it."""
+    return f"{namespace}/{generate_name}*" if generate_name else f"{namespace}/{name}"
+
+
+def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str]) -> str:
+    said = json.dumps([at, place, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
+    return hmac.digest(key, said.encode(), "sha256").hex()

@@ -1,0 +1,113 @@
+"""Which container of a pod sees which cards, by its environment.
+
+A container that uses a card gets both variables by the downward API, from the annotation that is written with the
+Binding (`given`): the kubelet looks it up when the container starts, and one that is missing is no card. Every other
+container of a GPU pod is told that it has none, because an image may ask for all cards by itself; `env` beats `envFrom`
+beats the image. Whatever a user wrote in these variables is replaced.
+
+A container that uses gpushare's memory is told its part in the same way, so that nobody need be asked when it starts
+(`decisions/0019`). Where its node says that memory is not kept apart, it is told that too, unless its author has.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects.registry import Dialect
+from carrel.kubernetes.objects.pods import annotation_field
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.requests import ContainerNeed
+
+_ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
+VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
+
+Json = dict[str, Any]
+
+
+def sight_of(pod: Pod, dialect: Dialect, needs: Sequence[ContainerNeed]) -> dict[str, str]:
+    """Container → the annotation with its cards, for each container that uses a card: all, if none asks by itself."""
+    names = [need.container for need in needs]
+    if dialect is Dialect.NVIDIA and len(names) > 1:  # whole cards are dealt out
+        return {name: carrel.devices_key(name) for name in names}
+    everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
+    return dict.fromkeys(names or everyone, carrel.DEVICES)
+
+
+def shown(container: Mapping[str, Any], annotation: str, units: int = 0) -> Json:
+    """The container, which sees the cards that this annotation will name. `units`: of gpushare's memory, if any."""
+    variables = [_from(name, annotation) for name in VARIABLES]
+    if units:
+        variables += [_from(name, name) for name in gpushare.TOLD]
+        variables.append({"name": gpushare.CONTAINER_UNITS, "value": str(units)})
+        disabled = _from(gpushare.NO_ISOLATION, carrel.CGPU_DISABLE)
+        written = [each for each in container.get("env") or () if each.get("name") == gpushare.NO_ISOLATION]
+        variables += [] if written and written != [disabled] else [disabled]
+    return _with(container, variables)
+
+
+def _from(name: str, annotation: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": annotation_field(annotation)}}}
+
+
+def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:
+    """The container, which sees no card: `none` or `void`. One that sees none already stays as it is."""
+    variable = {"name": nvidia.VISIBLE_DEVICES, "value": word}
+    written = [each for each in container.get("env") or () if each.get("name") in VARIABLES]
+    if len(written) == 1 and written[0] in (
+        {**variable, "value": nvidia.NO_DEVICE},
+        {**variable, "value": nvidia.NO_RUNTIME},
+    ):
+        return dict(container)
+    return _with(container, [variable])
+
+
+def left_to_the_plugin(container: Mapping[str, Any]) -> Json:
+    """The container, which sees what NVIDIA's device plugin says: nobody else's word stands in its way."""
+    return _with(container, [])
+
+
+def cards_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[str]:
+    """The cards that a container of a pod on their node can see, by its manifest. Where that does not say: all."""
+    everything = frozenset(gpu.uuid for gpu in gpus)
+    spec = pod.get("spec") or {}
+    variables = [
+        variable
+        for group in ("initContainers", "containers")
+        for each in spec.get(group) or ()
+        if each.get("name") == container
+        for variable in each.get("env") or ()
+        if variable.get("name") == nvidia.VISIBLE_DEVICES
+    ]
+    value = _value(pod, variables[-1]) if variables else None  # the last one counts
+    if value is None:
+        return everything
+    seen: set[str] = set()
+    for word in filter(None, (part.strip() for part in value.split(","))):
+        if word in (nvidia.NO_DEVICE, nvidia.NO_RUNTIME) or nvidia.is_uuid(word) or word.isdigit():
+            seen |= {gpu.uuid for gpu in gpus if word in (gpu.uuid, str(gpu.index))}
+        else:
+            return everything  # `all`, or a word that only the runtime knows
+    return frozenset(seen)
+
+
+def _value(pod: Mapping[str, Any], variable: Mapping[str, Any]) -> str | None:
+    """None: it cannot be known from the manifest."""
+    source = variable.get("valueFrom")
+    if not source:
+        text = str(variable.get("value") or "")
+        return None if "$(" in text else text
+    named = _ANNOTATION.fullmatch(str((source.get("fieldRef") or {}).get("fieldPath")))
+    notes = (pod.get("metadata") or {}).get("annotations") or {}
+    return str(notes.get(named[1], "")) if named else None
+
+
+def _with(container: Mapping[str, Any], variables: list[Json]) -> Json:
+    # First, as other variables may refer to them.
+    ours = {*VARIABLES, *(each["name"] for each in variables)}
+    env = [*variables, *(each for each in container.get("env") or () if each.get("name") not in ours)]
+    if env == (container.get("env") or []):
+        return dict(container)
+    changed = {key: value for key, value in container.items() if key != "env"}
+    return {**changed, "env": env} if env else changed

@@ -1,1 +1,0 @@
-"""One folder per process: how the world comes in. None imports another."""

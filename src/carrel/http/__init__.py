@@ -1,0 +1,1 @@
+"""What every component that serves HTTP needs: start and stop a server, and say no in RFC 9457."""

@@ -1,0 +1,324 @@
+"""The thin Kubernetes client: each verb of the Cluster port is one call on a `Transport`.
+
+It decides nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so a name that would
+make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name would
+empty the namespace.
+
+One thing it repeats: a call that the server turned away *before* looking at it, with 429 and the time after which to
+come again. Every API server does so under load, and for a moment after a custom resource was defined. Whoever may
+write is asked anew before each try. An eviction is not repeated: there 429 is the word of a disruption budget.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from carrel.kubernetes import responses
+from carrel.kubernetes.backoff import REAL_PACE, Pace
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.cluster import (
+    EVERYTHING,
+    PLAIN_DELETION,
+    Apply,
+    BindTarget,
+    Change,
+    Deletion,
+    Event,
+    FieldValidation,
+    Invalid,
+    Json,
+    JsonPatch,
+    MergePatch,
+    Page,
+    Patch,
+    Selection,
+    Unavailable,
+    Unknown,
+)
+from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.release import Release, read_release
+from carrel.kubernetes.objects.resources import PODS, Resource
+from carrel.kubernetes.warnings import Warnings
+
+V = TypeVar("V")
+
+_JSON = "application/json"
+_TOO_MANY = 429
+_LONGEST_WAIT_S = 15.0
+"""In all, of one call that the server asks to come again later; shorter than whoever waits for us waits."""
+
+
+class _WatchLine(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Bookmark(msgspec.Struct):
+    """Of its object only the version is given; the rest is null or missing."""
+
+    metadata: views.ListMetadata
+
+
+_read_line = msgspec.json.Decoder(_WatchLine).decode
+_read_bookmark = msgspec.json.Decoder(_Bookmark).decode
+
+
+class Client:
+    """Implements `kubernetes.cluster.Cluster`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        fields: FieldValidation = FieldValidation.STRICT,
+        warnings: Warnings | None = None,
+        pace: Pace = REAL_PACE,
+    ) -> None:
+        """Strict, so that tests find every field that is misspelled. Doors are told what to do by their settings."""
+        self._transport = transport
+        self._fields = fields
+        self._warnings = warnings or Warnings()
+        self._pace = pace
+
+    def fenced(self, require: Callable[[], None]) -> "Client":
+        """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
+        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._pace)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    # Reading
+
+    async def release(self) -> Release:
+        """Which Kubernetes this is, such as (1, 37). Raises `Malformed` where something else answers."""
+        return read_release(await self._object(ApiRequest("GET", "/version")))
+
+    async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
+        return await self._object(ApiRequest("GET", _path(resource, namespace, name)))
+
+    async def list(
+        self,
+        resource: Resource[V],
+        selection: Selection = EVERYTHING,
+        *,
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Page[V]:
+        query = _selecting(selection) | _given(
+            limit=str(limit or ""), resourceVersion=resource_version, **{"continue": continue_token}
+        )
+        request = ApiRequest("GET", _path(resource, selection.namespace), query)
+        response = await self._send(request)
+        try:
+            metadata, items = views.read_list(resource, response.body)
+        except msgspec.MsgspecError as error:
+            raise responses.unreadable(request, response, str(error)) from error
+        return Page(items, metadata.resource_version, metadata.continue_token)
+
+    def watch(
+        self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+        query = _selecting(selection) | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+        }
+        return self._watching(resource, ApiRequest("GET", _path(resource, selection.namespace), query))
+
+    @asynccontextmanager
+    async def _watching(self, resource: Resource[V], request: ApiRequest) -> AsyncIterator[AsyncIterator[Event[V]]]:
+        response = await self._send(request)
+        if response.stream is None:
+            raise responses.unreadable(request, response, "no stream")
+        async with aclosing(response.stream), aclosing(_events(resource, request, response.stream)) as events:
+            yield events
+
+    # Writing
+
+    async def create(self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False) -> Json:
+        return await self._write("POST", _path(resource, namespace), body, dry_run)
+
+    async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
+        metadata = body["metadata"]
+        path = _path(resource, metadata.get("namespace", ""), metadata["name"], subresource)
+        return await self._write("PUT", path, body, dry_run)
+
+    async def patch(
+        self,
+        resource: Resource[V],
+        name: str,
+        patch: Patch,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Json:
+        content_type, document = _written(patch)
+        query = self._options(dry_run)
+        if isinstance(patch, Apply):
+            query |= {"fieldManager": patch.manager} | _given(force="true" if patch.force else "")
+        path = _path(resource, namespace, name, subresource)
+        return await self._object(
+            ApiRequest("PATCH", path, query, {"content-type": content_type}, msgspec.json.encode(document))
+        )
+
+    def warnings(
+        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
+    ) -> tuple[str, ...]:
+        return self._warnings.about(_path(resource, namespace, name, subresource))
+
+    async def delete(
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+    ) -> Json:
+        return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
+
+    async def bind(self, target: BindTarget) -> None:
+        metadata: Json = {"name": target.pod, "namespace": target.namespace, "uid": target.uid}
+        if target.annotations:
+            metadata["annotations"] = dict(target.annotations)
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": target.node},
+        }
+        await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
+
+    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": _delete_options(how),
+        }
+        await self._write("POST", _path(PODS, namespace, pod, "eviction"), eviction, dry_run=False)
+
+    # One call
+
+    async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
+        query = {} if method == "DELETE" else self._options(dry_run)  # whose options are in its body
+        return await self._object(ApiRequest(method, path, query, {"content-type": _JSON}, msgspec.json.encode(body)))
+
+    def _options(self, dry_run: bool) -> dict[str, str]:
+        return {"fieldValidation": self._fields.value} | ({"dryRun": "All"} if dry_run else {})
+
+    async def _object(self, request: ApiRequest) -> Json:
+        return responses.object_of(request, await self._send(request))
+
+    async def _send(self, request: ApiRequest) -> ApiResponse:
+        waited = 0.0
+        while True:
+            try:
+                response = await self._transport.send(request)
+            except Unknown as lost:
+                if request.method != "GET":
+                    raise
+                # A read that got lost has written nothing.
+                raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
+            self._warnings.hear(request, response)
+            if response.status < 300:
+                return response
+            wait_s = _come_again_in(request, response)
+            if wait_s is None or waited + wait_s > _LONGEST_WAIT_S:
+                raise responses.error_of(request, response)
+            waited += wait_s
+            await self._pace.sleep(wait_s)
+
+
+class _Fenced:
+    def __init__(self, transport: Transport, require: Callable[[], None]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.method != "GET":
+            self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+async def _events(
+    resource: Resource[V], request: ApiRequest, stream: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[Event[V], None]:
+    read = views.reader_of(resource)
+    async for line in _lines(stream):
+        try:
+            event = _read_line(line)
+            if event.type == "ERROR":
+                raise responses.error_in_stream(request, event.object)
+            if event.type == "BOOKMARK":
+                yield Event(Change.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
+                continue
+            change, item = Change(event.type), cast("Any", read(event.object))
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise Unavailable(200, "UnreadableAnswer", f"{request.method} {request.path}: {error}") from error
+        yield Event(change, item, item.metadata.resource_version)
+
+
+async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Whole lines out of chunks that are cut anywhere. A last line without an end was cut off: it is dropped."""
+    rest: list[bytes] = []
+    async for chunk in stream:
+        *whole, last = chunk.split(b"\n")
+        if whole:
+            rest.append(whole[0])
+            whole[0] = b"".join(rest)
+            rest.clear()
+        rest.append(last)
+        for line in whole:
+            if line:
+                yield line
+
+
+def _written(patch: Patch) -> tuple[str, Any]:
+    match patch:
+        case JsonPatch(operations):
+            return "application/json-patch+json", operations
+        case MergePatch(document):
+            return "application/merge-patch+json", document
+        case Apply(document):
+            # JSON is YAML.
+            return "application/apply-patch+yaml", document
+        case _:
+            return "application/strategic-merge-patch+json", patch.document
+
+
+def _path(resource: Resource[V], namespace: str, name: str | None = None, subresource: str = "") -> str:
+    for field, part in (("namespace", namespace), ("name", name)):
+        if (part == "" and field == "name") or (part and (part in (".", "..") or "/" in part or "%" in part)):
+            raise Invalid(400, "BadRequest", f"{resource.plural}: {field} {part!r} is not one path segment")
+    return resource.path(namespace, name or "", subresource)
+
+
+def _come_again_in(request: ApiRequest, response: ApiResponse) -> float | None:
+    """Seconds after which the same call may be sent again; None if the answer is one for the caller."""
+    asked = response.headers.get("retry-after", "")
+    if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):
+        return None
+    return max(1.0, float(asked))
+
+
+def _selecting(selection: Selection) -> dict[str, str]:
+    return _given(labelSelector=selection.labels, fieldSelector=selection.fields)
+
+
+def _delete_options(how: Deletion) -> Json:
+    options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    preconditions = _given(uid=how.uid, resourceVersion=how.resource_version)
+    if preconditions:
+        options["preconditions"] = preconditions
+    if how.grace_seconds is not None:
+        options["gracePeriodSeconds"] = how.grace_seconds
+    if how.propagation:
+        options["propagationPolicy"] = how.propagation
+    if how.dry_run:
+        options["dryRun"] = ["All"]
+    return options
+
+
+def _given(**values: str) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value}

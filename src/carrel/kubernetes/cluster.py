@@ -1,0 +1,239 @@
+"""The Cluster port: what Carrel asks of a Kubernetes API server.
+
+Two ways of reading, on purpose:
+- one object (`get`, and what a write answers) is the whole JSON, to be changed and written back without loss;
+- many objects (`list`, `watch`) are small read-only views that keep only what Carrel reads.
+
+Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
+without harm. A write whose answer was lost raises `Unknown`: it may have taken effect. Reads never raise it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, Protocol, TypeVar
+
+from carrel.kubernetes.objects.resources import Resource
+
+Json = dict[str, Any]
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class ClusterError(Exception):
+    """The API server said no. `reason` is Kubernetes' own word (`AlreadyExists`), `details` its Status.details."""
+
+    def __init__(self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.details = details or {}
+        super().__init__(f"{message} ({status} {reason})")
+
+    @property
+    def retry_after_s(self) -> float | None:
+        seconds = self.details.get("retryAfterSeconds")
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+
+class NotFound(ClusterError):
+    """404: there is no such object, or no such kind."""
+
+
+class AlreadyExists(ClusterError):
+    """409 on create: the name is taken."""
+
+
+class Conflict(ClusterError):
+    """409: a precondition (resourceVersion, uid) did not hold, the object changed, or the pod is already bound."""
+
+
+class Expired(ClusterError):
+    """410: the resourceVersion or the continue token is too old; list again."""
+
+
+class Invalid(ClusterError):
+    """400 or 422: the object or the call is wrong. `details["causes"]` names the fields."""
+
+
+class Forbidden(ClusterError):
+    """401 or 403: no valid credential, or no right."""
+
+    @property
+    def is_namespace_going(self) -> bool:
+        """Nothing new may be made in a namespace that is being deleted."""
+        return "because it is being terminated" in self.message  # older servers give no cause for programs
+
+
+class Busy(ClusterError):
+    """429: too many requests, or an eviction that a disruption budget does not allow now."""
+
+
+class Unavailable(ClusterError):
+    """No connection, 503, or any 5xx to a read: nothing was written. Try again later."""
+
+
+class Unknown(ClusterError):
+    """The answer to a write was lost, or was a 500, 502 or 504: it may have taken effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[V_co]):
+    items: Sequence[V_co]
+    resource_version: str
+    continue_token: str = ""
+    """Not empty: there is more; pass it to the next `list`."""
+
+
+class Change(Enum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+    """No object changed; only the resource version moved on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[V_co]):
+    change: Change
+    item: V_co | None
+    """None for a bookmark."""
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPatch:
+    """RFC 6902."""
+
+    operations: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class MergePatch:
+    """RFC 7386. A resourceVersion or uid in its metadata is a precondition."""
+
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategicPatch:
+    """Kubernetes' own merge, where lists of built-in kinds are merged by key. Not for custom resources."""
+
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply: the fields in the document are this manager's; creates the object if there is none."""
+
+    document: Mapping[str, Any]
+    manager: str
+    force: bool = False
+
+
+Patch = JsonPatch | MergePatch | StrategicPatch | Apply
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects of a kind: by namespace (empty: all), label selector and field selector, in kubectl's syntax."""
+
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """How to delete. With a uid or a resourceVersion, only if the object still has them."""
+
+    uid: str = ""
+    resource_version: str = ""
+    grace_seconds: int | None = None
+    propagation: str = ""
+    """`Background`, `Foreground` or `Orphan`; empty: the server's default."""
+    dry_run: bool = False
+
+
+EVERYTHING = Selection()
+PLAIN_DELETION = Deletion()
+
+
+@dataclass(frozen=True, slots=True)
+class BindTarget:
+    """One pod to one node, with annotations that the API server merges onto the pod in the same write."""
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+class FieldValidation(Enum):
+    """What a server shall do about a field that it does not know, in Kubernetes' words."""
+
+    STRICT = "Strict"
+    """Refuse the write."""
+    WARN = "Warn"
+    """Drop the field and say so: older definitions must not keep a newer Carrel from reporting."""
+
+
+class Cluster(Protocol):
+    """Implemented by `adapters.kube.Client`, over sockets or straight into the embedded API."""
+
+    async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json: ...
+
+    async def list(
+        self,
+        resource: Resource[V],
+        selection: Selection = EVERYTHING,
+        *,
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> Page[V]: ...
+
+    def watch(
+        self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+        """Changes after the given version, until the server ends the stream. Raises `Expired` if it is too old."""
+        ...
+
+    async def create(
+        self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False
+    ) -> Json: ...
+
+    async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
+        """Replaces the object named in the body's metadata; a resourceVersion in it is a precondition."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource[V],
+        name: str,
+        patch: Patch,
+        namespace: str = "",
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> Json: ...
+
+    def warnings(
+        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
+    ) -> Sequence[str]:
+        """What the server remarked when this object was last updated or patched: a field it does not know, say."""
+        ...
+
+    async def delete(
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+    ) -> Json: ...
+
+    async def bind(self, target: BindTarget) -> None:
+        """Raises `Conflict` if the pod is bound already or is not the one with that uid."""
+        ...
+
+    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+        """Raises `Busy` while a disruption budget does not allow it."""
+        ...

@@ -1,0 +1,85 @@
+"""Where a pod may run by what it says about nodes: node selector, required node affinity, and the taints it tolerates.
+
+Volumes, other pods and room for CPU and memory only kube-scheduler knows.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+
+from carrel.kubernetes.objects.shapes import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
+
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+"""A taint with the third effect, PreferNoSchedule, keeps nobody away."""
+
+
+def may_run_on(pod: Pod, node: NodeObject) -> bool:
+    labels = node.metadata.labels
+    if node.spec.unschedulable or not pod.spec.node_selector.items() <= labels.items():
+        return False
+    terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
+    return not terms or any(_meets(term, labels, node.metadata.name) for term in terms)
+
+
+def intolerable(pod: Pod, node: NodeObject) -> str:
+    """The first taint of the node that keeps the pod away, as kubectl writes it; empty if there is none."""
+    for taint in node.spec.taints:
+        if taint.effect in KEEPS_AWAY and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
+            return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return ""
+
+
+def demands_of(pod: Pod) -> Hashable:
+    """Pods of which this is equal may run on the same nodes."""
+    terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
+    return (
+        frozenset(pod.spec.node_selector.items()),
+        tuple(
+            tuple((each.key, each.operator, tuple(each.values)) for each in requirements)
+            for term in terms
+            for requirements in (term.match_expressions, term.match_fields)
+        ),
+        tuple((each.key, each.operator, each.value, each.effect) for each in pod.spec.tolerations),
+    )
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """An empty effect or, where the key need only exist, an empty key stands for any."""
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return (toleration.key, toleration.value) == (taint.key, taint.value)
+
+
+def _meets(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
+    """All of the term. A term that says nothing is met by no node."""
+    if not term.match_expressions and not term.match_fields:
+        return False
+    fields = {"metadata.name": name}
+    return all(_holds(each, labels) for each in term.match_expressions) and all(
+        _holds(each, fields) for each in term.match_fields
+    )
+
+
+def _holds(requirement: NodeRequirement, words: Mapping[str, str]) -> bool:
+    rule = _OPERATORS.get(requirement.operator)
+    return rule is not None and rule(words.get(requirement.key), tuple(requirement.values))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.lstrip("-").isdecimal() else None
+
+
+def _compare(word: str | None, values: tuple[str, ...], is_right: Callable[[int, int], bool]) -> bool:
+    """Both must be whole numbers."""
+    left, right = _number(word), _number(values[0] if values else None)
+    return left is not None and right is not None and is_right(left, right)
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
+    "In": lambda word, values: word in values,
+    "NotIn": lambda word, values: word not in values,
+    "Exists": lambda word, _: word is not None,
+    "DoesNotExist": lambda word, _: word is None,
+    "Gt": lambda word, values: _compare(word, values, int.__gt__),
+    "Lt": lambda word, values: _compare(word, values, int.__lt__),
+}

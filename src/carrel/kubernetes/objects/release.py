@@ -1,0 +1,31 @@
+"""Which releases of Kubernetes Carrel runs on. `docs/compatibility.md` tells people the same, and why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from carrel.parsing.malformed import Malformed
+
+Release = tuple[int, int]
+
+OLDEST: Release = (1, 33)
+"""The first release whose API server can do all that Carrel asks of it."""
+
+
+def read_release(version: Mapping[str, Any]) -> Release:
+    """What an API server answers to GET /version. Raises `Malformed`."""
+    # Hosted servers write the minor version as `35+`.
+    parts = [str(version.get(part, "")).rstrip("+") for part in ("major", "minor")]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise Malformed("the API server", "version", dict(version), "a major and a minor number, as in 1 and 37")
+    return int(parts[0]), int(parts[1])
+
+
+def why_unsupported(release: Release) -> str:
+    """Empty if Carrel runs there. There is no newest one: Kubernetes keeps the API versions that we use."""
+    if release >= OLDEST:
+        return ""
+    return f"the API server is Kubernetes {_written(release)}; Carrel needs {_written(OLDEST)} or newer"
+
+
+def _written(release: Release) -> str:
+    return ".".join(map(str, release))

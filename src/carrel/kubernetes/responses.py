@@ -1,0 +1,120 @@
+"""What the API server said, as the port's errors.
+
+Whose fault decides the class. Two rules are ours:
+- a 500, 502 or 504 to a *write* is `Unknown`, not `Unavailable`, because the server (or a proxy before it) gives these
+  also when etcd or the server itself was too slow and the write took effect after all;
+- a uid that is not the object's is a `Conflict`. Servers say so for an update, but 422 (immutable) for a patch.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.cluster import (
+    AlreadyExists,
+    Busy,
+    ClusterError,
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    Json,
+    NotFound,
+    Unavailable,
+    Unknown,
+)
+
+_BY_STATUS: Mapping[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Invalid,
+    406: Invalid,
+    409: Conflict,
+    410: Expired,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+    429: Busy,
+}
+_MAYBE_WRITTEN = frozenset({500, 502, 504})
+_SHOWN_CHARACTERS = 300
+
+
+class Status(msgspec.Struct, rename="camel"):
+    """Kubernetes' answer where there is no object to give. Proxies do not write it: every field may be absent."""
+
+    kind: str = ""
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: dict[str, Any] | None = None
+
+
+def error_of(request: ApiRequest, response: ApiResponse) -> ClusterError:
+    """The error that an answer with a status of 300 or more stands for."""
+    status = _status_in(response.body) or Status(
+        reason=response.headers.get("content-type", "no content type"),
+        message=response.body[:_SHOWN_CHARACTERS].decode(errors="replace").strip() or "no body",
+    )
+    details = dict(status.details or {})
+    retry_after = response.headers.get("retry-after", "")
+    if retry_after.isdecimal():
+        details.setdefault("retryAfterSeconds", int(retry_after))
+    message = f"{request.method} {request.path}: {status.message}"
+    error = _class_for(response.status, status.reason, is_write=request.method != "GET")
+    if error is Invalid and request.method == "PATCH" and _names_another_uid(details):
+        error = Conflict
+    return error(response.status, status.reason, message, details)
+
+
+def error_in_stream(request: ApiRequest, body: bytes | msgspec.Raw) -> ClusterError:
+    """The error that an ERROR event inside a watch's 200 stands for: this is how most expired versions are told."""
+    status = msgspec.json.decode(body, type=Status)
+    error = _class_for(status.code, status.reason, is_write=False)
+    return error(status.code, status.reason, f"{request.method} {request.path}: {status.message}", status.details)
+
+
+def object_of(request: ApiRequest, response: ApiResponse) -> Json:
+    """The JSON object in a good answer."""
+    try:
+        document = msgspec.json.decode(response.body)
+    except msgspec.DecodeError as error:
+        raise unreadable(request, response, str(error)) from error
+    if not isinstance(document, dict):
+        raise unreadable(request, response, f"a {type(document).__name__} instead of an object")
+    return document
+
+
+def unreadable(request: ApiRequest, response: ApiResponse, why: str) -> ClusterError:
+    """A 2xx whose body is no Kubernetes JSON: something between us and the API server answered, or cut it short."""
+    message = f"{request.method} {request.path}: the answer is not Kubernetes JSON ({why})"
+    error = Unavailable if request.method == "GET" else Unknown
+    return error(response.status, "UnreadableAnswer", message)
+
+
+def _status_in(body: bytes) -> Status | None:
+    try:
+        status = msgspec.json.decode(body, type=Status)
+    except msgspec.MsgspecError:
+        return None
+    return status if status.kind == "Status" else None
+
+
+def _names_another_uid(details: Mapping[str, Any]) -> bool:
+    causes = details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in causes
+    )
+
+
+def _class_for(code: int, reason: str, *, is_write: bool) -> type[ClusterError]:
+    if code == 409 and reason == "AlreadyExists":
+        return AlreadyExists
+    if code >= 500:
+        return Unknown if is_write and code in _MAYBE_WRITTEN else Unavailable
+    return _BY_STATUS.get(code, Invalid)

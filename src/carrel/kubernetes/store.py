@@ -1,0 +1,83 @@
+"""The objects of one kind, in memory, found by name, by uid or by whatever else was declared.
+
+Written by one reflector; read by everybody, between two awaits always consistent. A look-up costs what it returns,
+never what the store holds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from carrel.kubernetes.objects import shapes
+
+V = TypeVar("V", bound=shapes.Object)
+
+
+class Key(NamedTuple):
+    namespace: str
+    name: str
+
+
+def key_of(item: shapes.Object) -> Key:
+    return Key(item.metadata.namespace, item.metadata.name)
+
+
+IndexFunction = Callable[[V], Iterable[str]]
+"""Under which words an object is found: `lambda pod: [pod.spec.node_name]`."""
+
+
+class Store(Generic[V]):
+    def __init__(self, indexes: Mapping[str, IndexFunction[V]] | None = None) -> None:
+        self._items: dict[Key, V] = {}
+        self._by_uid: dict[str, V] = {}
+        self._functions = dict(indexes or {})
+        self._indexes: dict[str, dict[str, dict[Key, V]]] = {name: {} for name in self._functions}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self.snapshot())
+
+    def get(self, name: str, namespace: str = "") -> V | None:
+        return self._items.get(Key(namespace, name))
+
+    def by_uid(self, uid: str) -> V | None:
+        return self._by_uid.get(uid)
+
+    def find(self, index: str, word: str) -> tuple[V, ...]:
+        """All objects that the index has under the word, in the order they came."""
+        return tuple(self._indexes[index].get(word, {}).values())
+
+    def snapshot(self) -> tuple[V, ...]:
+        """All objects as of now. The objects are shared, never copied: a change replaces them."""
+        return tuple(self._items.values())
+
+    def put(self, item: V) -> V | None:
+        """Keeps the object instead of the one with its name, which is returned."""
+        key = key_of(item)
+        old = self._items.get(key)
+        if old is not None:
+            self._forget(key, old)
+        self._items[key] = item
+        self._by_uid[item.metadata.uid] = item
+        for name, function in self._functions.items():
+            for word in function(item):
+                self._indexes[name].setdefault(word, {})[key] = item
+        return old
+
+    def drop(self, key: Key) -> V | None:
+        old = self._items.pop(key, None)
+        if old is not None:
+            self._forget(key, old)
+        return old
+
+    def _forget(self, key: Key, old: V) -> None:
+        self._by_uid.pop(old.metadata.uid, None)
+        for name, function in self._functions.items():
+            index = self._indexes[name]
+            for word in function(old):
+                found = index.get(word)
+                if found is not None:
+                    found.pop(key, None)
+                    if not found:
+                        del index[word]

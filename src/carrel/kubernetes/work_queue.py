@@ -1,0 +1,136 @@
+"""A queue of keys to look after, for loops that make the world equal to what is wanted.
+
+Promises: a key waits at most once; no two workers have the same key at the same time; a key that is added while it is
+worked on comes again afterwards; one that failed comes again later and later. `close` ends every waiting worker and
+forgets what was delayed.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from carrel.kubernetes.backoff import REAL_PACE, Backoff, Pace
+from carrel.kubernetes.cluster import ClusterError
+
+K = TypeVar("K", bound=Hashable)
+
+log = logging.getLogger(__name__)
+
+GENTLE = Backoff(first_s=0.1, limit_s=60.0)
+
+
+class Queue(Generic[K]):
+    def __init__(self, *, backoff: Backoff = GENTLE, pace: Pace = REAL_PACE) -> None:
+        self._backoff = backoff
+        self._pace = pace
+        self._ready: deque[K] = deque()
+        self._wanted: set[K] = set()
+        """Every key that is due: ready, or worked on and added again."""
+        self._working: set[K] = set()
+        self._delayed: dict[K, tuple[float, asyncio.Task[None]]] = {}
+        self._failures: dict[K, int] = {}
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many keys are ready for a worker."""
+        return len(self._ready)
+
+    def add(self, key: K) -> None:
+        if self._is_closed or key in self._wanted:
+            return
+        self._wanted.add(key)
+        if key not in self._working:
+            self._make_ready(key)
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """The earliest of several delays counts."""
+        if self._is_closed:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._pace.now() + seconds
+        if key in self._delayed:
+            earlier, timer = self._delayed[key]
+            if earlier <= due:
+                return
+            timer.cancel()
+        self._delayed[key] = due, asyncio.create_task(self._add_later(key, seconds))
+
+    def retry(self, key: K) -> float:
+        """The key failed: it comes again after a delay that doubles with each failure in a row. Returns the delay."""
+        self._failures[key] = self._failures.get(key, 0) + 1
+        delay = self._pace.spread(self._backoff.after(self._failures[key]))
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """The key went well: its next failure is its first."""
+        self._failures.pop(key, None)
+
+    async def wait_next(self) -> K | None:
+        """The next key, which is this worker's own until `done`. None: the queue is closed."""
+        while not self._ready and not self._is_closed:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                # Woken and cancelled at once: the key must wake somebody else.
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()
+                raise
+        if self._is_closed:
+            return None
+        key = self._ready.popleft()
+        self._wanted.discard(key)
+        self._working.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        self._working.discard(key)
+        if key in self._wanted and not self._is_closed:
+            self._make_ready(key)
+
+    def close(self) -> None:
+        self._is_closed = True
+        for _, timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
+        while self._waiters:
+            self._wake_one()
+
+    async def _add_later(self, key: K, seconds: float) -> None:
+        await self._pace.sleep(seconds)
+        del self._delayed[key]
+        self.add(key)
+
+    def _make_ready(self, key: K) -> None:
+        self._ready.append(key)
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+
+async def serve(queue: Queue[K], look_after: Callable[[K], Awaitable[None]]) -> None:
+    """One worker, until the queue is closed. A key whose work raises is logged and comes again later."""
+    while (key := await queue.wait_next()) is not None:
+        try:
+            await look_after(key)
+        except Exception as error:
+            delay = queue.retry(key)
+            # What the API server says needs no stack trace; a mistake of ours does.
+            is_ours = not isinstance(error, ClusterError)
+            log.warning("work_failed key=%s again_in_s=%.1f: %s", key, delay, error, exc_info=is_ours)
+        else:
+            queue.forget(key)
+        finally:
+            queue.done(key)

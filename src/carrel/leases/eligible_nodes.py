@@ -1,0 +1,52 @@
+"""Where a pod may go by everything that is not about GPUs, as far as Carrel knows it.
+
+Thousands of pods say the same about nodes. So their nodes are looked up once, and again only when a node changes its
+labels, its taints or its being schedulable; who asks twice gets the same object.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
+from carrel.kubernetes.objects.shapes import NodeObject, Pod
+
+REMEMBERED = 256
+"""Different demands of pods; more than a few dozen mean that each pod names its own node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    nodes: tuple[str, ...]
+    tainted: Mapping[str, str]
+    """Other nodes that the pod names, or does not exclude → the taint that keeps it away."""
+
+    def why_not_elsewhere(self, has_cards: Callable[[str], bool]) -> str:
+        """Empty if no node with cards is tainted."""
+        taints = [taint for node, taint in self.tainted.items() if has_cards(node)]
+        if not taints:
+            return ""
+        have = "nodes have" if len(taints) > 1 else "node has"
+        return f"{len(taints)} {have} a taint that the pod does not tolerate: {', '.join(sorted(set(taints)))}"
+
+
+class Destinations:
+    def __init__(self, nodes: Callable[[], Iterable[NodeObject]]) -> None:
+        self._nodes = nodes
+        self._known: dict[Hashable, Reach] = {}
+
+    def see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
+            self._known.clear()
+
+    def of(self, pod: Pod) -> Reach:
+        demands = demands_of(pod)
+        if demands not in self._known:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            self._known[demands] = self._look(pod)
+        return self._known[demands]
+
+    def _look(self, pod: Pod) -> Reach:
+        taints = {node.metadata.name: intolerable(pod, node) for node in self._nodes() if may_run_on(pod, node)}
+        nodes = tuple(name for name, taint in taints.items() if not taint)
+        return Reach(nodes, {name: taint for name, taint in taints.items() if taint})

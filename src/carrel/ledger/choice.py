@@ -1,0 +1,124 @@
+"""Which of the cards that would do are taken. Placement asks; the order of choice is stated there.
+
+Cards come in, and go out, in the order of their indices.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from carrel.ledger.ledger import Card
+from carrel.ledger.requests import Policy, Request, TopologyMode
+
+
+def choose(able: list[Card], request: Request) -> list[Card] | None:
+    """The best `request.cards` of the cards, in the order of their indices; None if no island has as many."""
+    if request.cards == 1:
+        return [min(able, key=_order(request, {}))]
+    picks = [(_pick(pool, request), len(pool)) for pool in pools(able, request)]
+    return min(picks, key=lambda pick: _rank(pick[0], pick[1], request))[0] if picks else None
+
+
+def pools(able: list[Card], request: Request) -> list[list[Card]]:
+    """The sets of cards out of which all of the request's cards must come; any of them will do."""
+    mode, wanted = request.topology.mode, request.cards
+    anywhere = [able] if len(able) >= wanted else []
+    if wanted == 1 or mode is TopologyMode.IGNORE:
+        return anywhere
+    # Who spreads, or names the cards, has said something stronger than a preference for one island.
+    if request.policy in (Policy.SPREAD, Policy.PREFER_IDS) and mode is not TopologyMode.REQUIRED:
+        return anywhere
+    islands = [cards for island, cards in by_island(able).items() if island and len(cards) >= wanted]
+    if islands or mode is TopologyMode.REQUIRED:
+        return islands
+    return anywhere
+
+
+def by_island(cards: Iterable[Card]) -> dict[str, list[Card]]:
+    islands: dict[str, list[Card]] = {}
+    for card in cards:
+        islands.setdefault(card.gpu.island, []).append(card)
+    return islands
+
+
+def _order(request: Request, island_sizes: Mapping[str, int]) -> Callable[[Card], tuple[int, ...]]:
+    """The key by which single cards are preferred: the smallest first."""
+    slow = request.topology.min_bandwidth_gbps
+    fullest = -1 if request.policy is Policy.SPREAD else 1
+    wish = {index: rank for rank, index in enumerate(request.prefer_ids)} if request.policy is Policy.PREFER_IDS else {}
+
+    def key(card: Card) -> tuple[int, ...]:
+        gpu = card.gpu
+        return (
+            card.kept_for is None,  # what was freed for this pod, it should take
+            gpu.bandwidth_gbps < slow,
+            wish.get(gpu.index, len(wish)),
+            -island_sizes.get(gpu.island, 0),  # over as few islands as possible
+            fullest * card.free,
+            gpu.index,
+        )
+
+    return key
+
+
+def _pick(pool: list[Card], request: Request) -> list[Card]:
+    """The best cards of one pool by the policy, in the order of their indices."""
+    wanted, policy = request.cards, request.policy
+    if policy is Policy.CONTIGUOUS:
+        best = min(_windows(pool, wanted), key=lambda window: (_gap(window), _run_left(window, pool)))
+    elif policy is Policy.SPREAD:
+        best = _alternate(sorted(pool, key=_order(request, {})), wanted)
+    else:
+        best = sorted(pool, key=_order(request, _island_sizes(pool, request)))[:wanted]
+    return sorted(best, key=lambda card: card.gpu.index)
+
+
+def _island_sizes(pool: Iterable[Card], request: Request) -> dict[str, int]:
+    if request.topology.mode is TopologyMode.IGNORE:
+        return {}
+    return {island: len(cards) if island else 1 for island, cards in by_island(pool).items()}
+
+
+def _windows(pool: list[Card], wanted: int) -> list[list[Card]]:
+    """Every run of that many cards that follow each other in the pool, which is in the order of indices."""
+    return [pool[start : start + wanted] for start in range(len(pool) - wanted + 1)]
+
+
+def _gap(cards: Sequence[Card]) -> int:
+    """How many indices lie between the cards without belonging to them. Zero: they are neighbours."""
+    return cards[-1].gpu.index - cards[0].gpu.index + 1 - len(cards)
+
+
+def _run_left(window: Sequence[Card], pool: Iterable[Card]) -> int:
+    """How many free neighbours the window would leave behind: small runs are used up before long ones are broken."""
+    free = {card.gpu.index for card in pool}
+    low, high = window[0].gpu.index, window[-1].gpu.index
+    left = 0
+    while low - 1 in free:
+        low, left = low - 1, left + 1
+    while high + 1 in free:
+        high, left = high + 1, left + 1
+    return left
+
+
+def _alternate(ordered: Iterable[Card], wanted: int) -> list[Card]:
+    """Takes one card of each island in turn, in the given order. A card without links is an island of its own."""
+    turns: dict[str, int] = {}
+    dealt = []
+    for place_in_line, card in enumerate(ordered):
+        island = card.gpu.island or card.gpu.uuid
+        turns[island] = turn = turns.get(island, 0) + 1
+        dealt.append((turn, place_in_line, card))
+    dealt.sort(key=lambda entry: entry[:2])
+    return [card for _, _, card in dealt[:wanted]]
+
+
+def _rank(pick: list[Card], pool_size: int, request: Request) -> tuple[int, ...]:
+    """By which the best of several islands is chosen: the smallest first."""
+    slow, wishes = request.topology.min_bandwidth_gbps, request.prefer_ids
+    return (
+        sum(card.kept_for is None for card in pick),
+        sum(card.gpu.bandwidth_gbps < slow for card in pick),
+        -sum(card.gpu.index in wishes for card in pick) if request.policy is Policy.PREFER_IDS else 0,
+        _gap(pick) if request.policy is Policy.CONTIGUOUS else 0,
+        pool_size,
+        pick[0].gpu.index,
+    )

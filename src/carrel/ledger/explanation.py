@@ -1,0 +1,42 @@
+"""Why a pod waits: one sentence about the whole cluster, then one about each node, the most hopeful first."""
+
+from collections.abc import Sequence
+
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, able_cards, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
+from carrel.ledger.room import NO_ROOM, able
+
+
+def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
+    """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs.
+
+    It looks at every card of every node. Who is asked often, and needs only the sentence, asks `sieve`.
+    """
+    refusals: dict[str, Refusal] = {}
+    for name in nodes:
+        answer = place(ledger, request, name, pod)
+        if isinstance(answer, Placement):
+            return None
+        refusals[name] = answer
+    best_first = sorted(refusals, key=lambda name: despair(ledger, request, name, pod))
+    closest = refusals[best_first[0]] if refusals else None
+    return waiting_for(request, len(nodes), closest, tuple(refusals[name].reason for name in best_first))
+
+
+def despair(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
+    """Orders nodes that have no room: where the most cards would do comes first."""
+    room = ledger.rooms.get(node, NO_ROOM)
+    # A summary leaves out what is kept, for whomever.
+    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(room, request)
+    return (-count, -room.largest, node)
+
+
+def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: tuple[str, ...] = ()) -> Refusal:
+    """`closest` is what the most hopeful of so many nodes says; None if there is no node."""
+    if closest is None:
+        return Refusal(f"there is no node for {request}")
+    if nodes == 1:
+        return closest
+    return Refusal(f"none of {nodes} nodes has {request}; closest: {closest.reason}", details)

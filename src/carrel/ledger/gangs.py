@@ -1,0 +1,115 @@
+"""One plan for all pods of a gang, or none: half a gang would hold cards and wait for the other half for ever."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from carrel.ledger.gpus import MiB
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Gang
+from carrel.ledger.room import fit_test
+
+TRIES = 2_000
+"""How many times a plan may go back. Equal members never do; for unequal ones the search could explode."""
+
+_LARGE_CARD = MiB(1 << 20)
+"""Parts of a card and amounts of memory are compared on a card larger than any."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    placements: Mapping[str, Placement]
+    """By the member's uid."""
+
+
+def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[Waiting], tries: int = TRIES) -> GangPlan | Refusal:
+    """Cards for every member at once. The ledger is left as it was."""
+    if len(members) < gang.size:
+        missing, here = gang.size - len(members), f"{len(members)} of {gang.size} are here"
+        return Refusal(f"gang {gang.name} waits for {missing} more member{'s' * (missing > 1)}: {here}")
+    with ledger.what_if():
+        return _search(ledger, gang, _line_up(members), tries)
+
+
+def _line_up(members: Sequence[Waiting]) -> Sequence[Waiting]:
+    """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
+    kinds: dict[tuple[object, ...], int] = {}
+    demands: dict[str, tuple[int, ...]] = {}
+    for member in sorted(members, key=lambda member: member.holder.uid):
+        request, nodes = member.request, member.nodes
+        # Looked up once for each: it takes a while for thousands of nodes.
+        kind = kinds.setdefault((request, nodes), len(kinds))
+        demands[member.holder.uid] = (len(nodes), -request.cards, -request.amount.on(_LARGE_CARD), kind)
+    return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
+
+
+def _search(ledger: Ledger, gang: Gang, line: Sequence[Waiting], tries: int) -> GangPlan | Refusal:
+    """Depth first over the members; every level remembers which nodes it has not tried yet."""
+    found: list[tuple[int, Placement]] = []
+    levels: list[Iterator[int]] = []
+    most, stuck = -1, Refusal("")
+    while len(found) < len(line):
+        if len(levels) == len(found):
+            levels.append(_nodes_to_try(line, found))
+        step, refusal = _next_step(ledger, line[len(found)], levels[-1])
+        if step is not None:
+            for share in step[1].shares(line[len(found)].holder):
+                ledger.hold(share)
+            found.append(step)
+            continue
+        if len(found) > most:
+            most, stuck = len(found), refusal
+        tries -= 1
+        if tries <= 0 or not _go_back(ledger, line, found, levels):
+            return Refusal(
+                f"gang {gang.name} has room for {most} of its {len(line)} members; all or none are placed",
+                (f"{line[most].holder} needs {line[most].request}", *([stuck.reason] if stuck.reason else [])),
+            )
+    return GangPlan({member.holder.uid: step[1] for member, step in zip(line, found, strict=True)})
+
+
+def _next_step(
+    ledger: Ledger, member: Waiting, positions: Iterator[int]
+) -> tuple[tuple[int, Placement] | None, Refusal]:
+    """The next node that takes the member, and its cards there; or why the last one did not."""
+    fits, rooms, is_kept_for = fit_test(member.request), ledger.rooms, bool(ledger.kept_for(member.holder.uid))
+    last = ""
+    for position in positions:
+        last = member.nodes[position]
+        # Summaries leave out what is kept for somebody: whoever it may be kept for must look at the cards.
+        if is_kept_for or (last in rooms and fits(rooms[last])):
+            answer = place(ledger, member.request, last, member.holder.uid)
+            if isinstance(answer, Placement):
+                return (position, answer), Refusal("")
+    refusal = place(ledger, member.request, last, member.holder.uid) if last else Refusal("")
+    return None, refusal if isinstance(refusal, Refusal) else Refusal("")
+
+
+def _go_back(
+    ledger: Ledger, line: Sequence[Waiting], found: list[tuple[int, Placement]], levels: list[Iterator[int]]
+) -> bool:
+    """To the last member whose other choice could make a difference; False if there is none.
+
+    Equal members fill one node after the other: where the next of them finds no room, no other order of them would.
+    """
+    stuck = line[len(found)]
+    del levels[len(found) :]
+    while found:
+        found.pop()
+        member = line[len(found)]
+        ledger.give_back(member.holder.uid)
+        if (member.request, member.nodes) != (stuck.request, stuck.nodes):
+            return True
+        levels.pop()
+    return False
+
+
+def _nodes_to_try(line: Sequence[Waiting], found: Sequence[tuple[int, Placement]]) -> Iterator[int]:
+    """Positions in the next member's list of nodes. What a member passed over, an equal one need not try again."""
+    this, first = line[len(found)], 0
+    if found:
+        previous = line[len(found) - 1]
+        if previous.request == this.request and previous.nodes == this.nodes:
+            first = found[-1][0]
+    return iter(range(first, len(this.nodes)))

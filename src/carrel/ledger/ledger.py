@@ -1,0 +1,349 @@
+"""The ledger: who holds what. The one place where all four dialects meet.
+
+Invariants
+- per card, the sum of its shares never exceeds its memory through `hold`; a whole-card holder excludes all others;
+- a pod has at most one share of a card;
+- a card's shares stay when the card or its node disappears: the pods may still run there, and the card may come back;
+- summaries are made when something changes, never when something is asked.
+
+What the world says is recorded as it is (`set_node`, `restore`), even where it contradicts itself; then the card shows
+less than nothing free, and nobody new gets it. What Carrel decides goes through `hold`, which breaks no rule.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
+from types import MappingProxyType
+
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.room import NO_ROOM, Summary, summarise
+from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
+
+
+class LedgerError(Exception):
+    """Carrel itself would have broken a rule of the ledger: a defect of ours, not of the user."""
+
+
+class Card:
+    """A card that a node reports, and who holds it. Read it as you like; only the ledger writes it."""
+
+    __slots__ = ("free", "gpu", "kept_for", "shares")
+
+    def __init__(self, gpu: Gpu, shares: dict[str, Share], kept_for: Holder | None) -> None:
+        self.gpu = gpu
+        self.shares = shares
+        """By the holder's uid."""
+        self.kept_for = kept_for
+        """A booked pod that will get this card; nobody else may take what becomes free on it."""
+        self.free: int = 0
+        """MiB. Below zero if the world says that more is held than there is."""
+        self.recount()
+
+    def held(self, share: Share) -> int:
+        return self.gpu.memory if share.memory is None else share.memory
+
+    def memory_in(self, state: ShareState) -> MiB:
+        """How much of the card is held by shares in that state."""
+        return MiB(sum(self.held(share) for share in self.shares.values() if share.state is state))
+
+    def recount(self) -> None:
+        self.free = self.gpu.memory - sum(map(self.held, self.shares.values()))
+
+
+class _Bench:
+    """A node's place in the book."""
+
+    __slots__ = ("cards", "node")
+
+    def __init__(self, node: Node, cards: tuple[Card, ...]) -> None:
+        self.node = node
+        self.cards = cards
+
+    def room(self) -> Summary:
+        if self.node.unusable:
+            return NO_ROOM
+        return summarise((card.gpu, card.free) for card in self.cards if not card.kept_for and not card.gpu.unusable)
+
+
+class Ledger:
+    def __init__(self, nodes: Iterable[Node] = (), shares: Iterable[Share] = ()) -> None:
+        self._benches: dict[str, _Bench] = {}
+        self._rooms: dict[str, Summary] = {}
+        self._cards: dict[str, Card] = {}
+        self._homeless: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
+        self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
+        self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
+        self._undo: list[Callable[[], None]] | None = None
+        self._moment = 0
+        self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
+        self._removed_at = 0
+        for node in nodes:
+            self.set_node(node)
+        self.restore(shares)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return tuple(self._benches)
+
+    def node(self, name: str) -> Node | None:
+        bench = self._benches.get(name)
+        return bench.node if bench else None
+
+    def cards(self, node: str) -> Sequence[Card]:
+        """In the order of their indices."""
+        bench = self._benches.get(node)
+        return bench.cards if bench else ()
+
+    def card(self, uuid: str) -> Card | None:
+        return self._cards.get(uuid)
+
+    @property
+    def rooms(self) -> Mapping[str, Summary]:
+        """How much room each node has."""
+        return self._rooms
+
+    @property
+    def moment(self) -> int:
+        """Counts the changes of room."""
+        return self._moment
+
+    def changed_since(self, moment: int) -> Sequence[str] | None:
+        """The nodes whose room changed after that moment; None if nodes have gone since: then all must be looked at."""
+        if moment < self._removed_at:
+            return None
+        latest_first = reversed(self._changed.items())
+        return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
+
+    def shares_of(self, uid: str) -> Mapping[str, Share]:
+        """A pod's shares by GPU, also of cards that no node reports at the moment."""
+        return MappingProxyType(self._shares.get(uid, {}))
+
+    def holders(self) -> Iterator[str]:
+        """The uids of all pods that hold something."""
+        return iter(self._shares)
+
+    def kept_for(self, uid: str) -> frozenset[str]:
+        """The GPUs kept for a pod."""
+        return frozenset(uuid for uuid, holder in self._kept.items() if holder.uid == uid)
+
+    # --- the inventory -----------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """Records what a node reports: new, changed, renumbered or lost cards. Shares follow the card's UUID."""
+        self._only_in_earnest()
+        if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
+            raise LedgerError(f"node {node.name} reports a card more than once")
+        self._detach(node.name)
+        for gpu in node.gpus:
+            elsewhere = self._cards.get(gpu.uuid)
+            if elsewhere is not None:  # the card was moved to this machine
+                self._take_off(elsewhere)
+        cards = [
+            Card(gpu, self._homeless.pop(gpu.uuid, {}), self._kept.get(gpu.uuid))
+            for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
+        ]
+        self._cards.update((card.gpu.uuid, card) for card in cards)
+        self._benches[node.name] = _Bench(node, tuple(cards))
+        self._sum_up(node.name)
+
+    def remove_node(self, name: str) -> None:
+        """The node is gone. What is held there stays in the book until the pods are gone too."""
+        self._only_in_earnest()
+        self._detach(name)
+        if self._changed.pop(name, None):
+            self._moment += 1
+            self._removed_at = self._moment
+
+    def _detach(self, name: str) -> None:
+        bench = self._benches.pop(name, None)
+        self._rooms.pop(name, None)
+        for card in bench.cards if bench else ():
+            self._lose(card)
+
+    def _take_off(self, card: Card) -> None:
+        bench = self._benches[card.gpu.node]
+        bench.cards = tuple(other for other in bench.cards if other is not card)
+        bench.node = replace(bench.node, gpus=tuple(other.gpu for other in bench.cards))
+        self._sum_up(card.gpu.node)
+        self._lose(card)
+
+    def _lose(self, card: Card) -> None:
+        del self._cards[card.gpu.uuid]
+        if card.shares:
+            self._homeless[card.gpu.uuid] = card.shares
+
+    def _only_in_earnest(self) -> None:
+        if self._undo is not None:
+            raise LedgerError("the inventory cannot change inside a what-if")
+
+    # --- who holds what ----------------------------------------------------------------------------------------------
+
+    def hold(self, share: Share) -> None:
+        """Takes a share that was decided on. The card must be there and have the room."""
+        who, card = share.holder, self._cards.get(share.gpu)
+        if card is None:
+            raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this card")
+        if who.uid in card.shares:
+            raise LedgerError(f"{who} holds a part of {card.gpu} already")
+        if card.kept_for is not None and card.kept_for.uid != who.uid:
+            raise LedgerError(f"{who} cannot hold {card.gpu}: it is kept for {card.kept_for}")
+        if not 0 < card.held(share) <= card.free:
+            raise LedgerError(f"{who} cannot hold {card.held(share)} MiB of {card.gpu}: {card.free} MiB are free")
+        if share.state is ShareState.GONE:
+            raise LedgerError(f"{who} cannot hold a share that is gone")
+        self._put(share)
+
+    def restore(self, shares: Iterable[Share]) -> None:
+        """Records shares as the Leases tell them, after a restart or from another replica: they are the truth."""
+        touched = set()
+        for share in shares:
+            if share.state is ShareState.GONE:
+                raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
+            self._write(share)
+            touched.add(share.gpu)
+        self._recount(*touched)
+
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> None:
+        """Records all that is held of one card, as its Lease tells it; what it does not tell is gone."""
+        card = self._cards.get(uuid)
+        before = card.shares if card is not None else self._homeless.get(uuid, {})
+        told = {share.holder.uid: share for share in shares}
+        for uid, share in tuple(before.items()):
+            if uid not in told:
+                self._write(replace(share, state=ShareState.GONE))
+        self.restore(told.values())
+        self._set_kept(uuid, kept_for)
+        self._recount(uuid)
+
+    def assign(self, uid: str) -> None:
+        """The node has handed the pod's cards over."""
+        self._advance(uid, ShareEvent.ASSIGN)
+
+    def release(self, uid: str) -> None:
+        """The pod was told to go; it holds its cards until it is gone."""
+        self._advance(uid, ShareEvent.RELEASE)
+
+    def give_back(self, uid: str) -> None:
+        """The pod could not be bound: what it held is free again. What is kept for it stays kept."""
+        self._advance(uid, ShareEvent.LEAVE)
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone: what it held is free, and nothing is kept for it."""
+        self.give_back(uid)
+        self.keep_no_more(uid)
+
+    def _advance(self, uid: str, event: ShareEvent) -> None:
+        for share in tuple(self._shares.get(uid, {}).values()):
+            self._put(share.after(event))
+
+    # --- keeping a card for a booked pod -----------------------------------------------------------------------------
+
+    def keep(self, uuid: str, holder: Holder) -> None:
+        """Nobody but this pod may take what is, or becomes, free on the card."""
+        other = self._kept.get(uuid)
+        if other is not None and other.uid != holder.uid:
+            raise LedgerError(f"{uuid} cannot be kept for {holder}: it is kept for {other}")
+        self._set_kept(uuid, holder)
+
+    def keep_no_more(self, uid: str) -> None:
+        """The pod has its cards, or no longer wants them."""
+        for uuid in self.kept_for(uid):
+            self._set_kept(uuid, None)
+
+    # --- what if -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def what_if(self) -> Iterator["Ledger"]:
+        """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
+        outer = self._undo
+        undo: list[Callable[[], None]] = []
+        self._undo = undo
+        try:
+            yield self
+        finally:
+            self._undo = None  # the steps back must not be remembered
+            for step in reversed(undo):
+                step()
+            self._undo = outer
+
+    # --- the only writers --------------------------------------------------------------------------------------------
+
+    def _put(self, share: Share) -> None:
+        self._write(share)
+        self._recount(share.gpu)
+
+    def _write(self, share: Share) -> None:
+        """Writes one share, or removes it if it is gone. The caller recounts."""
+        uid, gpu = share.holder.uid, share.gpu
+        card = self._cards.get(gpu)
+        on_card = card.shares if card is not None else self._homeless.setdefault(gpu, {})
+        if self._undo is not None:
+            before = on_card.get(uid) or replace(share, state=ShareState.GONE)
+            self._undo.append(lambda: self._put(before))
+        if share.state is not ShareState.GONE:
+            on_card[uid] = share
+            self._shares.setdefault(uid, {})[gpu] = share
+            return
+        on_card.pop(uid, None)
+        if not on_card:
+            self._homeless.pop(gpu, None)
+        of_pod = self._shares.get(uid, {})
+        of_pod.pop(gpu, None)
+        if not of_pod:
+            self._shares.pop(uid, None)
+
+    def _set_kept(self, uuid: str, holder: Holder | None) -> None:
+        if self._undo is not None:
+            before = self._kept.get(uuid)
+            self._undo.append(lambda: self._set_kept(uuid, before))
+        if holder is None:
+            self._kept.pop(uuid, None)
+        else:
+            self._kept[uuid] = holder
+        card = self._cards.get(uuid)
+        if card is not None and card.kept_for != holder:
+            card.kept_for = holder
+            self._recount(uuid)
+
+    def _recount(self, *gpus: str) -> None:
+        cards = [card for card in map(self._cards.get, gpus) if card is not None]
+        for card in cards:
+            card.recount()
+        for name in {card.gpu.node for card in cards}:
+            self._sum_up(name)
+
+    def _sum_up(self, node: str) -> None:
+        self._rooms[node] = self._benches[node].room()
+        self._moment += 1
+        self._changed.pop(node, None)
+        self._changed[node] = self._moment
+
+    # --- trust, but verify -------------------------------------------------------------------------------------------
+
+    def audit(self) -> None:
+        """Counts everything again from the shares alone; raises if the book disagrees with itself."""
+        wrong = []
+        for name, bench in self._benches.items():
+            fresh = Ledger([bench.node])
+            for card in bench.cards:
+                fresh.restore(card.shares.values())
+                if card.kept_for is not None:
+                    fresh.keep(card.gpu.uuid, card.kept_for)
+            for card in bench.cards:
+                again = fresh._cards[card.gpu.uuid]
+                if card.free != again.free:
+                    wrong.append(f"{card.gpu} shows {card.free} MiB free, its shares leave {again.free}")
+            if self._rooms[name] != fresh.rooms[name]:
+                wrong.append(f"node {name} shows {self._rooms[name]}, its cards have {fresh.rooms[name]}")
+        by_card = [share for card in self._cards.values() for share in card.shares.values()]
+        by_card += [share for shares in self._homeless.values() for share in shares.values()]
+        by_pod = [share for shares in self._shares.values() for share in shares.values()]
+        wrong += [f"{uuid} is remembered for nobody" for uuid, shares in self._homeless.items() if not shares]
+        if Counter(by_card) != Counter(by_pod):
+            wrong.append(f"the cards know {Counter(by_card)}, the pods {Counter(by_pod)}")
+        if wrong:
+            raise LedgerError("; ".join(wrong))

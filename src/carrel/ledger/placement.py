@@ -1,0 +1,209 @@
+"""Where a request goes: on which cards of a node, or why on none.
+
+Order of choice, the same for every dialect; ties go to the lowest index:
+1. cards that may be given at all: usable, not kept for another, of the model, with enough free memory and bandwidth;
+2. for several cards: one NVLink island, if it is required or preferred; of these the smallest that has room,
+   so that large islands stay whole;
+3. the policy: the fullest card that fits (pack), the emptiest (spread), neighbours (contiguous), named ids (preferIds).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from carrel.ledger.choice import by_island, choose
+from carrel.ledger.gpus import Gpu, Node
+from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Request, TopologyMode
+from carrel.ledger.room import able, fit_test
+from carrel.ledger.shares import Holder, Share
+
+STRANGER = "no GPU that Carrel knows of"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that wants cards, and where it may go by everything that is not about GPUs, best first."""
+
+    holder: Holder
+    request: Request
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The cards of one node that serve a request, in the order in which the pod's containers get them."""
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    request: Request
+
+    def shares(self, holder: Holder) -> tuple[Share, ...]:
+        amount = self.request.amount
+        return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
+
+    def by_container(self) -> dict[str, tuple[Gpu, ...]]:
+        """Which container sees which cards. Whole cards are dealt out in turn; parts of a card lie together.
+
+        An init container is done before the others start, so it sees the cards that they will have: but for those of
+        the sidecars before it, which are running by then. So the kubelet does, too, with the devices it hands over.
+        """
+        seen: dict[str, tuple[Gpu, ...]] = {}
+        dealt = 0
+        for need in self.request.containers:
+            first = dealt if self.request.amount == WHOLE else 0
+            seen[need.container] = self.gpus[first : first + need.cards]
+            dealt += 0 if need.init else need.cards
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The answer to "on which of these nodes?". Who wants to know why not on the others asks `place`."""
+
+    fitting: list[str]
+    refused: list[str]
+
+
+def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Candidates:
+    """Which of the nodes have room for the request. `pod` is the uid of who asks: cards may be kept for it."""
+    fits = fit_test(request)
+    rooms = map(ledger.rooms.get, nodes)
+    fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
+    if request.node_labels:
+        fitting = [name for name in fitting if selected(ledger.node(name), request)]
+    kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}
+    if kept:  # summaries leave kept cards out: on these few nodes, look at the cards themselves
+        found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
+        fitting = [name for name in nodes if name in found]
+    if len(fitting) == len(nodes):
+        return Candidates(fitting, [])
+    found = set(fitting)
+    return Candidates(fitting, [name for name in nodes if name not in found])
+
+
+def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placement | Refusal:
+    """The cards of the node that the request gets, or why it gets none there."""
+    there = ledger.node(node)
+    if there is None:
+        return Refusal(f"{node} has {STRANGER}")
+    if there.unusable:
+        return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
+    if not selected(there, request):
+        missing = _missing_labels(there, request)
+        return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
+    able = able_cards(ledger, request, node, pod)
+    chosen = choose(able, request) if len(able) >= request.cards else None
+    if chosen is None:
+        return _refusal(node, ledger.cards(node), able, request, pod)
+    return Placement(node, tuple(card.gpu for card in chosen), request)
+
+
+def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placement | None:
+    """The cards that the pod holds already, if they are just what it asks for; None if not."""
+    held = ledger.shares_of(holder.uid)
+    gpus = [card.gpu for card in map(ledger.card, held) if card is not None]
+    if len(gpus) != request.cards or len({gpu.node for gpu in gpus}) != 1:
+        return None
+    placement = Placement(gpus[0].node, tuple(sorted(gpus, key=lambda gpu: gpu.index)), request)
+    wanted = {share.gpu: share.memory for share in placement.shares(holder)}
+    return placement if wanted == {gpu: share.memory for gpu, share in held.items()} else None
+
+
+# --- which cards may be given ----------------------------------------------------------------------------------------
+
+
+def selected(node: Node | None, request: Request) -> bool:
+    return node is not None and request.node_labels <= node.labels.items()
+
+
+def able_cards(ledger: Ledger, request: Request, node: str, pod: str) -> list[Card]:
+    """The cards of the node that would do, each by itself."""
+    need = request.amount.on
+    return [card for card in ledger.cards(node) if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
+
+
+def suits(card: Card, request: Request, pod: str) -> bool:
+    """Whether the pod might have the card if nobody held a part of it."""
+    gpu, topology = card.gpu, request.topology
+    return (
+        not gpu.unusable
+        and (card.kept_for is None or card.kept_for.uid == pod)
+        and (not request.model or gpu.model == request.model)
+        and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
+    )
+
+
+# --- why not ---------------------------------------------------------------------------------------------------------
+
+
+def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
+    """Why a node that was found to have no room has none, briefly and without its name.
+
+    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 room on 0 of 8 cards".
+    What was asked for is not repeated: there may be thousands of nodes.
+    """
+    there = ledger.node(node)
+    if there is None:
+        return STRANGER
+    if there.unusable:
+        return f"no new GPU pods: {there.unusable}"
+    if not selected(there, request):
+        return f"not labelled {_missing_labels(there, request)}"
+    cards = len(ledger.cards(node))
+    # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the cards themselves.
+    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
+    if count >= request.cards:
+        best = _most_together(able_cards(ledger, request, node, pod))
+        return f"room on {count} of {cards} cards, on {best} in one NVLink island"
+    return f"room on {count} of {cards} cards"
+
+
+def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
+    details = tuple(f"{card.gpu} {_obstacle(card, request, pod) or 'would do'}" for card in cards)
+    if len(able) >= request.cards:
+        best = _most_together(able)
+        return Refusal(
+            f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
+            f" {request.cards} in one island are asked",
+            details,
+        )
+    if not cards:
+        return Refusal(f"{node} has no GPU")
+    if len(cards) < request.cards:
+        return Refusal(f"{node} has {len(cards)} card{'s' * (len(cards) > 1)} in all; {request} asked", details)
+    if len(cards) == 1:
+        return Refusal(details[0])
+    found = f"only {len(able)} of" if able else "none of"
+    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} cards would do", details)
+
+
+def _missing_labels(node: Node, request: Request) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - node.labels.items()))
+
+
+def _most_together(able: Sequence[Card]) -> int:
+    return max(len(found) if island else 1 for island, found in by_island(able).items())
+
+
+def _obstacle(card: Card, request: Request, pod: str) -> str:
+    """What keeps the pod from having this card, in words; empty if nothing does."""
+    gpu, topology, need = card.gpu, request.topology, request.amount.on(card.gpu.memory)
+    if gpu.unusable:
+        return f"is not in use: {gpu.unusable}"
+    if card.kept_for is not None and card.kept_for.uid != pod:
+        return f"is held for the booked pod {card.kept_for}"
+    if request.model and gpu.model != request.model:
+        return f"is a {gpu.model or 'card of unknown model'}, {request.model} asked"
+    if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
+        return f"has links of {gpu.bandwidth_gbps} GB/s, {topology.min_bandwidth_gbps} GB/s asked"
+    if need > gpu.memory:
+        return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
+    if card.free < need:
+        return f"has {max(card.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(card)}"
+    return ""
+
+
+def _held_by(card: Card, shown: int = 3) -> str:
+    holders = sorted(str(share.holder) for share in card.shares.values())
+    return ", ".join(holders[:shown]) + (f" and {len(holders) - shown} more" if len(holders) > shown else "")

@@ -1,0 +1,80 @@
+"""Who has no booking stands back: it does not take what a booked pod is waiting for.
+
+A booked pod that has room is bound within moments, one that has none gets its cards kept; in between, an opportunistic
+pod could slip in. So every question of such a pod is answered as if each booked pod that waits, and has room, had its
+cards already: the oldest first, each where cards are kept for it, else on the first node that takes it. It need not
+get these very cards. What counts is that something is left for it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from carrel.ledger.filtering import Filtered, Sieve
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
+from carrel.ledger.shares import Share
+
+WAITED_FOR = "room, but a booked pod waits for it"
+
+
+class Precedence:
+    def __init__(self, ledger: Ledger, waiting: Callable[[], Sequence[Waiting]]) -> None:
+        """`waiting` are the booked pods that want cards and are not bound, the oldest first."""
+        self._ledger = ledger
+        self._waiting = waiting
+        self._sieve = Sieve(ledger)
+        self._known: tuple[int, Sequence[Waiting], Sequence[Share]] = (-1, (), ())
+
+    def narrow(self, found: Filtered, request: Request) -> Filtered:
+        """Of the nodes that would do, only those that will do also when the booked pods have theirs."""
+        nodes = {card.gpu.node for share in self._spoken_for() if (card := self._ledger.card(share.gpu)) is not None}
+        touched = nodes.intersection(found.fitting) if nodes else ()
+        if not touched:
+            return found
+        with self.served():
+            taken = [name for name in sorted(touched) if isinstance(place(self._ledger, request, name), Refusal)]
+        return found.after([(name, "", WAITED_FOR) for name in taken]) if taken else found
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """As if every booked pod that waits, and has room, had its cards. Afterwards nothing has changed."""
+        shares = self._spoken_for()
+        if not shares:
+            yield
+            return
+        with self._ledger.what_if():
+            for share in shares:
+                self._ledger.hold(share)
+            yield
+        self._known = (self._ledger.moment, *self._known[1:])
+
+    def _spoken_for(self) -> Sequence[Share]:
+        """Looked for anew only when the ledger, or who waits, has changed."""
+        waiting = tuple(self._waiting())
+        moment, before, shares = self._known
+        if moment != self._ledger.moment or waiting != before:
+            shares = self._look(waiting) if waiting else ()
+            self._known = (self._ledger.moment, waiting, shares)
+        return shares
+
+    def _look(self, waiting: Sequence[Waiting]) -> Sequence[Share]:
+        shares: list[Share] = []
+        with self._ledger.what_if():
+            for booked in waiting:
+                if self._ledger.shares_of(booked.holder.uid):
+                    continue  # it is being bound
+                placement = self._place(booked)
+                if isinstance(placement, Placement):
+                    for share in placement.shares(booked.holder):
+                        self._ledger.hold(share)
+                        shares.append(share)
+        return shares
+
+    def _place(self, booked: Waiting) -> Placement | Refusal:
+        uid, cards = booked.holder.uid, map(self._ledger.card, self._ledger.kept_for(booked.holder.uid))
+        kept = {card.gpu.node for card in cards if card is not None}
+        fitting = self._sieve.filter(booked.request, booked.nodes, uid).fitting
+        node = min(fitting, key=lambda name: (name not in kept, name), default="")
+        return place(self._ledger, booked.request, node, uid)

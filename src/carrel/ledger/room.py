@@ -1,0 +1,152 @@
+"""How much room a node has, as a small summary that answers "could this request fit?" without looking at its cards.
+
+A summary is made when a node changes and never on a question: that is what lets one question run over 5,000 nodes.
+It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds cards (a property test says so).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.requests import WHOLE, Amount, Memory, Request, TopologyMode
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The usable cards of a node that differ only in how much of them is free."""
+
+    island: str
+    model: str
+    memory: MiB
+    bandwidth_gbps: int
+    pieces: tuple[int, ...]
+    """Free MiB of each card, largest first."""
+
+    def count(self, need: int) -> int:
+        """How many of the cards have that much free."""
+        pieces = self.pieces
+        if not pieces or pieces[0] < need:
+            return 0
+        if pieces[-1] >= need:
+            return len(pieces)
+        return sum(piece >= need for piece in pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The room of one node. Cards that are unusable, or kept for somebody, are not in it."""
+
+    largest: int
+    """The largest free piece on one card."""
+    pieces: tuple[int, ...]
+    """Free MiB of every usable card, largest first."""
+    whole: int
+    """Usable cards that nobody holds a part of."""
+    groups: tuple[Group, ...]
+    model: str | None
+    """What all usable cards are; None if they differ in model or size. Then only the groups can tell."""
+    memory: MiB
+    together: int
+    """Where all cards are alike: the most in one NVLink island that nobody holds a part of."""
+    slowest: int
+    """Where all cards are alike: the least bandwidth of these islands."""
+
+
+NO_ROOM = Summary(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
+
+
+def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
+    """The room on the given usable cards, each with its free MiB."""
+    pieces: dict[tuple[str, str, MiB, int], list[int]] = {}
+    whole = 0
+    for gpu, free in cards:
+        pieces.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
+        whole += free == gpu.memory
+    if not pieces:
+        return NO_ROOM
+    groups = tuple(Group(*key, tuple(sorted(free, reverse=True))) for key, free in pieces.items())
+    first = groups[0]
+    every = first.pieces
+    if len(groups) > 1:
+        every = tuple(sorted((piece for group in groups for piece in group.pieces), reverse=True))
+    alike = all(group.model == first.model and group.memory == first.memory for group in groups)
+    if not alike or len({group.island for group in groups}) < len(groups):
+        return Summary(every[0], every, whole, groups, None, MiB(0), 0, 0)
+    linked = [group for group in groups if group.island]
+    together = max((group.count(first.memory) for group in linked), default=0)
+    slowest = min((group.bandwidth_gbps for group in linked), default=0)
+    return Summary(every[0], every, whole, groups, first.model, first.memory, together, slowest)
+
+
+def fit_test(request: Request) -> Callable[[Summary], bool]:
+    """The question "does it fit?" prepared for one request, to be asked of many nodes."""
+    cards, amount, model = request.cards, request.amount, request.model
+    slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
+    last = cards - 1
+    if needs_one_island(request):
+        whole = amount == WHOLE
+
+        def fits_an_island(room: Summary) -> bool:
+            if whole and room.model is not None and room.slowest >= slowest:
+                return room.together >= cards and (not model or room.model == model)
+            return _most_cards(room, request, slowest) >= cards
+
+        return fits_an_island
+    if not model and not slowest:
+        if amount == WHOLE:
+            return lambda room: room.whole >= cards
+        if isinstance(amount, Memory):
+            mib = amount.mib
+            if cards == 1:
+                return lambda room: room.largest >= mib
+            return lambda room: len(room.pieces) >= cards and room.pieces[last] >= mib
+    needs = _Needs(amount)
+
+    def fits_the_node(room: Summary) -> bool:
+        if slowest or room.model is None:
+            return _most_cards(room, request, slowest) >= cards
+        if model and room.model != model:
+            return False
+        return len(room.pieces) >= cards and room.pieces[last] >= needs[room.memory]
+
+    return fits_the_node
+
+
+def able(room: Summary, request: Request) -> int:
+    """How many cards would do, each by itself."""
+    model, on = request.model, request.amount.on
+    slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
+    return sum(
+        group.count(on(group.memory))
+        for group in room.groups
+        if (not model or group.model == model) and group.bandwidth_gbps >= slowest
+    )
+
+
+def needs_one_island(request: Request) -> bool:
+    """One card is always together with itself."""
+    return request.cards > 1 and request.topology.mode is TopologyMode.REQUIRED
+
+
+class _Needs(dict[MiB, MiB]):
+    """How much of a card of each size an amount is. A cluster has few sizes; a look-up is cheaper than a division."""
+
+    def __init__(self, amount: Amount) -> None:
+        self._amount = amount
+
+    def __missing__(self, memory: MiB) -> MiB:
+        self[memory] = need = self._amount.on(memory)
+        return need
+
+
+def _most_cards(room: Summary, request: Request, slowest: int) -> int:
+    """The most cards that could serve the request: on the node or, where they must be together, on its best island."""
+    model, on = request.model, request.amount.on
+    islands: dict[str, int] = {}
+    for group in room.groups:
+        if (not model or group.model == model) and group.bandwidth_gbps >= slowest:
+            islands[group.island] = islands.get(group.island, 0) + group.count(on(group.memory))
+    if not needs_one_island(request):
+        return sum(islands.values())
+    # Cards without a link are islands of their own, however many of them a node has.
+    return max((min(count, 1) if island == "" else count for island, count in islands.items()), default=0)

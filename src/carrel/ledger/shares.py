@@ -1,0 +1,65 @@
+"""A share: a part of one card, held by one pod; and its life, as a table.
+
+A terminating pod still runs, so a releasing share still holds its memory: only a share that is gone frees it.
+"""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from carrel.ledger.gpus import MiB
+
+
+class ShareState(Enum):
+    ASSUMED = "assumed"
+    """Promised by the scheduler; the node has not handed it over yet."""
+    ASSIGNED = "assigned"
+    """Handed over by the node."""
+    RELEASING = "releasing"
+    """The pod is going, but its containers may still run."""
+    GONE = "gone"
+
+
+class ShareEvent(Enum):
+    ASSIGN = "the node hands the card over"
+    RELEASE = "the pod is told to go"
+    LEAVE = "the pod is gone, or its bind failed"
+
+
+LIFE: dict[tuple[ShareState, ShareEvent], ShareState] = {
+    (ShareState.ASSUMED, ShareEvent.ASSIGN): ShareState.ASSIGNED,
+    (ShareState.ASSUMED, ShareEvent.RELEASE): ShareState.RELEASING,
+    (ShareState.ASSUMED, ShareEvent.LEAVE): ShareState.GONE,
+    # Watches repeat themselves: an event that says what is known already changes nothing.
+    (ShareState.ASSIGNED, ShareEvent.ASSIGN): ShareState.ASSIGNED,
+    (ShareState.ASSIGNED, ShareEvent.RELEASE): ShareState.RELEASING,
+    (ShareState.ASSIGNED, ShareEvent.LEAVE): ShareState.GONE,
+    # The node may hand over a card to a pod that was told to go a moment ago: it is still going.
+    (ShareState.RELEASING, ShareEvent.ASSIGN): ShareState.RELEASING,
+    (ShareState.RELEASING, ShareEvent.RELEASE): ShareState.RELEASING,
+    (ShareState.RELEASING, ShareEvent.LEAVE): ShareState.GONE,
+}
+"""From `gone` there is no way back: a pod of the same name that comes later has another uid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod. The uid is its identity; the name (`namespace/name`) is for people."""
+
+    uid: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name or f"pod {self.uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    holder: Holder
+    gpu: str
+    """UUID of the card."""
+    memory: MiB | None
+    """None: the whole card, whatever its size."""
+    state: ShareState = ShareState.ASSUMED
+
+    def after(self, event: ShareEvent) -> "Share":
+        return replace(self, state=LIFE[self.state, event])

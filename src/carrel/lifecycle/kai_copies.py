@@ -1,0 +1,82 @@
+"""KAI's words for fraction pods beside NVIDIA's plugin, for tools that read them: the group's label, and ConfigMaps.
+
+They are copies of what the Leases say; nothing in Carrel reads them. A Binding cannot carry them, so they are written
+when the pod is bound. The ConfigMaps belong to the pod and go with it; one that is there already is left alone.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from fractions import Fraction
+
+from carrel.dialects import carrel, kai
+from carrel.dialects.kai_reservation import group_of
+from carrel.dialects.registry import Ask, Dialect
+from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.leases.cluster_ledger import Books, KnownLease, is_going
+from carrel.ledger.requests import ContainerNeed, Portion
+from carrel.ledger.slots import ReservationState
+from carrel.scheduling.scheduler import AskOf
+
+
+class Copies:
+    def __init__(self, cluster: Cluster, books: Books, ask_of: AskOf) -> None:
+        self._cluster = cluster
+        self._books = books
+        self._ask_of = ask_of
+
+    def may_be_due(self, pod: Pod) -> bool:
+        """Bound to slots, asked for in KAI's words, and not labelled yet: the label is written last."""
+        notes = pod.metadata.annotations
+        is_told = notes.get(kai.CONFIG_MAP_PREFIX) == kai.prefix_for(pod.metadata.name, pod.metadata.uid)
+        return is_told and carrel.SLOTS in notes and not is_going(pod) and not kai.read_groups(pod.metadata.labels)
+
+    async def write(self, pod: Pod) -> bool:
+        """Whether it was written: the Leases must confirm what the pod was told."""
+        ask = self._ask_of(pod) if self.may_be_due(pod) else None
+        leases = [each for each in self._books.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name]
+        if not isinstance(ask, Ask) or ask.dialect is not Dialect.KAI or not all(map(_card, leases)):
+            return False
+        if len(leases) != ask.request.cards:
+            return False
+        for need in ask.request.containers:
+            await self._write_maps(pod, need, leases)
+        labels = kai.group_labels([group_of(lease.name) for lease in leases])
+        patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "labels": labels}})
+        try:
+            await self._cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+        except (NotFound, Conflict):
+            return False
+        return True
+
+    async def _write_maps(self, pod: Pod, need: ContainerNeed, leases: Sequence[KnownLease]) -> None:
+        containers = pod.spec.init_containers if need.init else pod.spec.containers
+        place = [container.name for container in containers].index(need.container)
+        slot = self._books.ledger.card(leases[0].record.gpu)
+        amount = need.amount
+        part = (
+            amount.part
+            if isinstance(amount, Portion)
+            else Fraction(amount.mib, slot.gpu.memory if slot else amount.mib)
+        )
+        prefix = kai.prefix_for(pod.metadata.name, pod.metadata.uid)
+        shared = kai.SharedGpu(prefix, place, need.init, tuple(map(_card, leases)), part)
+        for name in (shared.name, shared.env_name):
+            with contextlib.suppress(AlreadyExists):  # written before a crash, or by somebody whose it is
+                await self._cluster.create(CONFIG_MAPS, _config_map(name, shared, pod), pod.metadata.namespace)
+
+
+def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:
+    owner = {"apiVersion": PODS.api_version, "kind": PODS.kind, "name": pod.metadata.name, "uid": pod.metadata.uid}
+    return {
+        "apiVersion": CONFIG_MAPS.api_version,
+        "kind": CONFIG_MAPS.kind,
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "data": shared.data(),
+    }
+
+
+def _card(lease: KnownLease) -> str:
+    reservation = lease.record.reservation
+    return reservation.card if reservation and reservation.state is ReservationState.HELD else ""

@@ -1,0 +1,185 @@
+"""Tells people about their pods, by Events: why one waits for a GPU, and which cards it got.
+
+    WaitingForGPU    the words of `why`; told when they change, and again while they stay true, before Kubernetes
+                     forgets them (it keeps an Event for an hour)
+    GPUAssigned      which cards, once
+
+Nothing is told twice, also after a restart or by another leader: an Event is named after what it says, and what was
+told last is looked up on the cluster. A pod is told something new only every so often, and all pods together only so
+fast: what was held back is told later, in the words that are true then.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from carrel.dialects.carrel import CardRecord
+from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
+from carrel.kubernetes.objects import events
+from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.kubernetes.objects.resources import EVENTS, PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.leases.cluster_ledger import FINISHED, KnownLease
+from carrel.ledger.refusals import Refusal
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant
+
+TELLER = "carrel-controller"
+WAITING = "WaitingForGPU"
+ASSIGNED = "GPUAssigned"
+SCHEDULED = "PodScheduled"
+
+QUIET = timedelta(seconds=15)
+"""Between two messages to one pod: in a busy cluster the free memory changes all the time."""
+REMIND = timedelta(minutes=30)
+RECENT = timedelta(minutes=10)
+"""A pod that was bound longer ago has been told, or nobody was there to tell: after so long it is no news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How fast Events may be written, all pods together."""
+
+    per_s: float = 5.0
+    burst: int = 50
+
+
+NORMAL_ALLOWANCE = Allowance()
+
+
+# --- what there is to tell -------------------------------------------------------------------------------------------
+
+
+def waiting_note(refusal: Refusal) -> Note:
+    return Note(WAITING, refusal.reason, WARNING)
+
+
+def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
+    """None if the pod is not bound to the cards that the Leases give it, or was so long ago."""
+    here = sorted((lease for lease in leases if lease.record.node == pod.spec.node_name), key=lambda each: each.name)
+    bound_at = _bound_at(pod)
+    if not here or bound_at is None or now - bound_at > RECENT:
+        return None
+    by_index = sorted(here, key=lambda lease: lease.record.index)
+    cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
+    return Note(ASSIGNED, f"{pod.spec.node_name}: {cards}", NORMAL)
+
+
+def is_waiting(pod: Pod) -> bool:
+    """For a GPU. A pod with scheduling gates wants none yet: nobody goes for it, nobody stands back for it."""
+    is_over = pod.metadata.deletion_timestamp or pod.status.phase in FINISHED
+    return not (pod.spec.node_name or is_over or gates_of(pod))
+
+
+def was_put_aside(pod: Pod) -> bool:
+    """The scheduler has tried to place it, and says that it could not."""
+    return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
+
+
+def _card(record: CardRecord) -> str:
+    """By its index; where that is only the number of a slot, by its UUID, once it is known."""
+    return (record.reservation.card if record.reservation else "") or f"GPU {record.index}"
+
+
+def _part(lease: KnownLease, uid: str) -> str:
+    memory = next(share.memory for share in lease.record.shares if share.holder.uid == uid)
+    return "whole" if memory is None else f"{memory:,} MiB"
+
+
+def _bound_at(pod: Pod) -> datetime | None:
+    for condition in pod.status.conditions:
+        if condition.type == SCHEDULED and condition.status == "True":
+            try:
+                return instant(condition.last_transition_time, f"pod {pod.metadata.name}", "PodScheduled")
+            except Malformed:
+                return None
+    return None
+
+
+# --- telling it ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    reason: str
+    message: str
+    at: datetime
+
+    def says(self, note: Note) -> bool:
+        return (self.reason, self.message) == (note.reason, note.text)
+
+
+_NOTHING = _Told("", "", datetime.min.replace(tzinfo=UTC))
+
+
+class Telling:
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime], allowance: Allowance = NORMAL_ALLOWANCE) -> None:
+        self._cluster = cluster
+        self._now = now
+        self._allowance = allowance
+        self._left = float(allowance.burst)
+        self._counted_at = now()
+        self._told: dict[str, _Told] = {}
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._told.pop(uid, None)
+
+    async def tell(self, pod: Pod, note: Note) -> bool:
+        """Whether an Event was written. False: it was told before, or it is too soon; say again what is true later.
+
+        Raises `ClusterError` if the API server does not take it: try again soon.
+        """
+        uid, now = pod.metadata.uid, self._now()
+        if uid not in self._told:
+            self._told[uid] = await self._last_told(pod)
+        told = self._told[uid]
+        if told.says(note) and (note.reason == ASSIGNED or now - told.at < REMIND):
+            return False
+        if (note.reason == WAITING and told.reason and now - told.at < QUIET) or not self._may_write(now):
+            return False
+        try:
+            await self._write(pod, note, now)
+        except Unknown:
+            del self._told[uid]  # looked up before the next word
+            raise
+        except Forbidden as error:
+            if not error.is_namespace_going:
+                raise
+            return False  # nobody would read it
+        self._told[uid] = _Told(note.reason, note.text, now)
+        return True
+
+    async def _write(self, pod: Pod, note: Note, now: datetime) -> None:
+        namespace, name = pod.metadata.namespace, events.event_name(pod, note)
+        try:
+            await self._cluster.create(EVENTS, events.event(pod, PODS, note, TELLER, now), namespace)
+        except AlreadyExists:
+            if note.reason == ASSIGNED:
+                return
+            try:
+                known = await self._cluster.get(EVENTS, name, namespace)
+                await self._cluster.patch(EVENTS, name, MergePatch(events.told_again(known, now)), namespace)
+            except NotFound:
+                return  # forgotten at this moment; told again when it is time to remind
+
+    async def _last_told(self, pod: Pod) -> _Told:
+        selection = Selection(pod.metadata.namespace, fields=events.about_by(pod.metadata.uid, TELLER))
+        told = [_NOTHING]
+        for event in (await self._cluster.list(EVENTS, selection)).items:
+            try:
+                at = instant(event.last_timestamp, f"Event {event.metadata.name}", "lastTimestamp")
+            except Malformed:
+                continue
+            told.append(_Told(event.reason, event.message, at))
+        return max(told, key=lambda each: each.at)
+
+    def _may_write(self, now: datetime) -> bool:
+        passed = max(0.0, (now - self._counted_at).total_seconds())
+        self._left = min(self._allowance.burst, self._left + passed * self._allowance.per_s)
+        self._counted_at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

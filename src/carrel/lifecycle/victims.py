@@ -1,0 +1,147 @@
+"""Who gives a card back when a booked pod needs one and none is free.
+
+Victims are opportunistic pods only. In this order: the fewest; the least work lost; the node's name; the victims' uids.
+No victim is superfluous: without any one of them the booked pod would not fit. Pods that are going anyway are waited
+for before anybody is asked to go.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import combinations
+from math import fsum
+from random import Random
+
+from carrel.ledger.choice import by_island
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.placement import Placement, Waiting, candidates, place, selected, suits
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.room import needs_one_island
+from carrel.ledger.shares import Holder, ShareState
+
+
+@dataclass(frozen=True, slots=True)
+class Opportunist:
+    """A pod that holds a card without a booking."""
+
+    holder: Holder
+    work: timedelta
+    """What is lost if it must stop now: the time since its last checkpoint or its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """These pods go, then the booked pod fits on these cards: keep them for it."""
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    victims: tuple[Holder, ...]
+    """Empty: it is enough to wait for pods that are going already."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Cost:
+    count: int
+    work: float
+    uids: tuple[str, ...]
+
+    @property
+    def size(self) -> tuple[int, float]:
+        return (self.count, self.work)
+
+
+def revoke(
+    ledger: Ledger, booked: Waiting, opportunists: Iterable[Opportunist], chance: Random | None = None
+) -> Placement | Revocation | Refusal:
+    """How a booked pod gets its cards: a placement if there is room, else whose cards are taken back, else why not.
+
+    With `chance` the victims are drawn by lot among the fewest, whatever work they lose.
+    """
+    for node in candidates(ledger, booked.request, booked.nodes, booked.holder.uid).fitting:
+        answer = place(ledger, booked.request, node, booked.holder.uid)
+        if isinstance(answer, Placement):
+            return answer
+    by_uid = {each.holder.uid: each for each in sorted(opportunists, key=lambda each: each.holder.uid)}
+    work = {uid: chance.random() if chance else each.work.total_seconds() for uid, each in by_uid.items()}
+    best: tuple[_Cost, str, Sequence[Card]] | None = None
+    for node in sorted(booked.nodes):
+        found = _cheapest_on(ledger, booked, node, work, best[0] if best else None)
+        if found is not None and (best is None or found[0].size < best[0].size):
+            best = (found[0], node, found[1])
+    if best is None:
+        where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
+        return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking went")
+    cost, node, cards = best
+    return Revocation(node, tuple(card.gpu for card in cards), tuple(by_uid[uid].holder for uid in cost.uids))
+
+
+def _cheapest_on(
+    ledger: Ledger, booked: Waiting, node: str, work: Mapping[str, float], limit: _Cost | None
+) -> tuple[_Cost, Sequence[Card]] | None:
+    """None: nobody can go there, or not as cheaply as elsewhere."""
+    there, request = ledger.node(node), booked.request
+    if there is None or there.unusable or not selected(there, request):
+        return None
+    need = request.amount.on
+    within_reach = [
+        card
+        for card in ledger.cards(node)
+        if suits(card, request, booked.holder.uid) and card.free + _obtainable(card, work) >= need(card.gpu.memory)
+    ]
+    if len(within_reach) < request.cards:
+        return None
+    best: tuple[_Cost, Sequence[Card]] | None = None
+    # One island is insisted on only where it is required: a preference is not worth a victim.
+    together = [cards for island, cards in by_island(within_reach).items() if island]
+    for pool in together if needs_one_island(request) else [within_reach]:
+        for cards in combinations(pool, request.cards):
+            cost = _cheapest_for([(card, need(card.gpu.memory)) for card in cards], work, best[0] if best else limit)
+            if cost is not None:
+                best = (cost, cards)
+    return best
+
+
+def _obtainable(card: Card, work: Mapping[str, float]) -> int:
+    """What would become free if everybody went who is going, or may be asked to go."""
+    return sum(
+        card.held(share) for uid, share in card.shares.items() if share.state is ShareState.RELEASING or uid in work
+    )
+
+
+def _cheapest_for(wanted: Sequence[tuple[Card, int]], work: Mapping[str, float], limit: _Cost | None) -> _Cost | None:
+    """The cheapest set of victims that frees as much on every one of the cards; None if it is not below the limit.
+
+    Branch and bound: at the first card that still lacks memory, each holder in turn either goes or is spared for good.
+    """
+    missing = [need - card.free - card.memory_in(ShareState.RELEASING) for card, need in wanted]
+    parts = [
+        {
+            uid: card.held(share)
+            for uid, share in card.shares.items()
+            if uid in work and share.state is not ShareState.RELEASING
+        }
+        for card, _ in wanted
+    ]
+    best = limit
+
+    def search(gone: tuple[str, ...], spared: frozenset[str]) -> None:
+        nonlocal best
+        cost = _Cost(len(gone), fsum(work[uid] for uid in gone), tuple(sorted(gone)))
+        if best is not None and cost >= best:
+            return
+        for lack, part in zip(missing, parts, strict=True):
+            still = lack - sum(part.get(uid, 0) for uid in gone)
+            if still <= 0:
+                continue
+            left = [uid for uid in part if uid not in gone and uid not in spared]
+            if sum(part[uid] for uid in left) < still:
+                return
+            left.sort(key=lambda uid: (-part[uid], work[uid], uid))
+            for position, uid in enumerate(left):
+                search((*gone, uid), spared.union(left[:position]))
+            return
+        best = cost
+
+    search((), frozenset())
+    return best if best is not limit else None

@@ -1,0 +1,177 @@
+"""A device plugin for one resource: offers devices to the kubelet, and hands them over when it comes for them.
+
+It registers again whenever the kubelet was restarted (its socket is another one), when our own socket has vanished,
+which the kubelet removes when it starts, or when nobody listens: a kubelet that took us and could not call back, as
+happens on a busy machine, does not try again by itself. What goes wrong is told once and tried again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import grpc
+
+from carrel.ledger.refusals import Refusal
+from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, Device
+from carrel.node.interfaces import Counter
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
+from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often the sockets are looked at."""
+REGISTER_S = 10.0
+UNHEARD_S = 20.0
+"""How long nobody need listen; the kubelet takes up to ten seconds to call back."""
+OPTIONS = [("grpc.max_receive_message_length", LONGEST_MESSAGE * 4)]
+"""The kubelet names every free device when it asks which we prefer."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Plugin(calls.DevicePluginServicer):
+    def __init__(
+        self, resource: str, socket: Path, counter: Counter, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.resource = resource
+        self.is_registered = False
+        self._socket = socket
+        self._kubelet = socket.with_name(KUBELET_SOCKET)
+        self._counter = counter
+        self._is_wanted = is_wanted
+        self._trouble = ""
+        self._offered: Sequence[Device] = ()
+        self._message = wire.ListAndWatchResponse()
+        self._changed = asyncio.Condition()
+        self._listeners = 0
+        self._unheard_since = 0.0
+
+    async def offer(self, devices: Sequence[Device]) -> None:
+        """All devices there are, from now on."""
+        if devices == self._offered:
+            return
+        words = {True: HEALTHY, False: UNHEALTHY}
+        async with self._changed:
+            self._offered = devices
+            self._message = wire.ListAndWatchResponse(
+                devices=[wire.Device(ID=device.id, health=words[device.is_healthy]) for device in devices]
+            )
+            self._changed.notify_all()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            try:
+                if self._is_wanted():
+                    async with self._serving():
+                        await self._register()
+                        self._told("")
+                        log.info("plugin_registered resource=%s socket=%s", self.resource, self._socket.name)
+                        await self._wait_lost()
+                        log.info("plugin_lost resource=%s", self.resource)
+            except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
+                # RuntimeError is what gRPC raises for an address it cannot listen on.
+                self._told(_words(error))
+            finally:
+                self.is_registered = False
+            await asyncio.sleep(LOOK_S)
+
+    def _told(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.warning("plugin_not_registered resource=%s kubelet=%s: %s", self.resource, self._kubelet, trouble)
+        self._trouble = trouble
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        self._socket.unlink(missing_ok=True)
+        server = grpc.aio.server(options=OPTIONS)
+        calls.add_DevicePluginServicer_to_server(self, server)
+        server.add_insecure_port(f"unix:{self._socket}")
+        await server.start()
+        try:
+            yield
+        finally:
+            await server.stop(grace=None)
+            self._socket.unlink(missing_ok=True)
+
+    async def _register(self) -> None:
+        """Raises if the kubelet does not take us."""
+        self._seen = self._sockets()
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
+            request = wire.RegisterRequest(
+                version=VERSION,
+                endpoint=self._socket.name,
+                resource_name=self.resource,
+                options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
+            )
+            await calls.RegistrationStub(channel).Register(request, timeout=REGISTER_S)
+        self.is_registered, self._unheard_since = True, time.monotonic()
+
+    async def _wait_lost(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            # Files give no event, so they are looked at again and again.
+            while self._is_wanted() and self._sockets() == self._seen and self._is_heard():  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+
+    def _is_heard(self) -> bool:
+        return self._listeners > 0 or time.monotonic() - self._unheard_since < UNHEARD_S
+
+    def _sockets(self) -> list[tuple[int, int]]:
+        """Which files they are: a socket that was made anew has the old name and another identity."""
+        return [(found.st_ino, found.st_ctime_ns) for found in (self._kubelet.stat(), self._socket.stat())]
+
+    # --- what the kubelet calls --------------------------------------------------------------------------------------
+
+    async def GetDevicePluginOptions(self, request: wire.Empty, context: Context) -> wire.DevicePluginOptions:  # noqa: N802 # the format's name
+        return wire.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def ListAndWatch(  # noqa: N802 # the format's name
+        self, request: wire.Empty, context: Context
+    ) -> AsyncIterator[wire.ListAndWatchResponse]:
+        told = None
+        self._listeners += 1
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda told=told: self._message is not told)  # type: ignore[misc] # bound now
+                    told = self._message
+                yield told
+        finally:
+            self._listeners -= 1
+            self._unheard_since = time.monotonic()
+
+    async def GetPreferredAllocation(  # noqa: N802 # the format's name
+        self, request: wire.PreferredAllocationRequest, context: Context
+    ) -> wire.PreferredAllocationResponse:
+        answers = []
+        for each in request.container_requests:
+            ids = await self._counter.prefer(
+                self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+            )
+            answers.append(wire.ContainerPreferredAllocationResponse(deviceIDs=ids))
+        return wire.PreferredAllocationResponse(container_responses=answers)
+
+    async def Allocate(self, request: wire.AllocateRequest, context: Context) -> wire.AllocateResponse:  # noqa: N802 # the format's name
+        answers = []
+        for each in request.container_requests:
+            answer = await self._counter.allocate(self.resource, each.devicesIDs)
+            if isinstance(answer, Refusal):
+                await self._refuse(context, answer)
+            answers.append(wire.ContainerAllocateResponse(envs=answer))
+        if not answers:
+            await self._refuse(context, Refusal("the call names no container"))
+        return wire.AllocateResponse(container_responses=answers)
+
+    async def _refuse(self, context: Context, refusal: Refusal) -> NoReturn:
+        log.warning("allocation_refused resource=%s: %s", self.resource, refusal.reason)
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal.reason)
+        raise AssertionError("abort raises")
+
+
+def _words(error: Exception) -> str:
+    return f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)

@@ -1,0 +1,5 @@
+"""The cards of this machine, through NVIDIA's management library."""
+
+from carrel.node.nvidia.machine import NvmlMachine
+
+__all__ = ["NvmlMachine"]

@@ -1,0 +1,45 @@
+"""Whether a pod was promised the cards that its annotation names: that is a copy, and may be forged. Leases count."""
+
+from collections.abc import Collection, Sequence
+
+from carrel.dialects import carrel, gpuclaim
+from carrel.kubernetes.cluster import Cluster, Selection
+from carrel.kubernetes.objects.resources import LEASES
+from carrel.ledger.gpus import Gpu
+from carrel.parsing import Malformed
+
+
+class Promises:
+    """Those of one node."""
+
+    def __init__(self, cluster: Cluster, node: str, namespace: str) -> None:
+        """`namespace`: of Carrel's own Leases."""
+        self._cluster = cluster
+        self._node = node
+        self._namespace = namespace
+
+    async def are_made(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
+        """Whether Leases give that pod all of these cards, of those that the node has. Raises `ClusterError`."""
+        home = {gpu.index for gpu in gpus if gpu.uuid in cards}
+        missing = set(cards)
+        if not missing or not missing <= {gpu.uuid for gpu in gpus}:
+            return False
+        # After a reboot a card may have another index than its Lease; and a slot's Lease stands for any card.
+        for index in sorted((gpu.index for gpu in gpus), key=lambda index: (index not in home, index)):
+            missing.discard(await self._given(index, uid))
+            if not missing:
+                return True
+        return False
+
+    async def _given(self, index: int, uid: str) -> str:
+        """The card of which a Lease gives the pod a part; empty if none."""
+        name = gpuclaim.lease_name(self._node, index)
+        only_it = Selection(self._namespace, fields=f"metadata.name={name}")
+        for lease in (await self._cluster.list(LEASES, only_it)).items:
+            try:
+                record = carrel.read_lease(lease)
+            except Malformed:
+                continue
+            if record is not None and any(share.holder.uid == uid for share in record.shares):
+                return record.reservation.card if record.reservation else record.gpu
+        return ""

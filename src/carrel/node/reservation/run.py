@@ -1,0 +1,66 @@
+"""Looks for the card, reports it, and waits for the signal to go."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+
+from carrel.dialects import kai_reservation
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch
+from carrel.kubernetes.objects.resources import PODS
+from carrel.ledger.refusals import Refusal
+from carrel.node.nvidia.visible_gpu import Sources, visible_card
+from carrel.node.reservation.settings import ReservationSettings
+from carrel.settings import USAGE, complain, connected, log_to_stderr
+
+log = logging.getLogger(__name__)
+
+AGAIN_S = 5.0
+
+
+def run(settings: ReservationSettings) -> None:
+    if not (settings.pod_name and settings.pod_namespace):
+        raise complain("No pod", "which pod is this?", "POD_NAME and POD_NAMESPACE by the downward API", USAGE)
+    log_to_stderr(settings.log_level)
+    asyncio.run(_until_signalled(connected(settings), settings))
+
+
+async def _until_signalled(client: Client, settings: ReservationSettings) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with contextlib.aclosing(client):
+        await hold_card(client, settings, Sources(os.environ), stop)
+    log.info("left")
+
+
+async def hold_card(cluster: Cluster, settings: ReservationSettings, sources: Sources, stop: asyncio.Event) -> None:
+    """Reports the card as soon as it can; the card stays ours as long as the pod lives."""
+    told = ""
+    while not stop.is_set():
+        trouble = await _report(cluster, settings, sources)
+        if not trouble:
+            await stop.wait()
+            return
+        if trouble != told:
+            log.warning("card_not_reported: %s", trouble)
+            told = trouble
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await stop.wait()
+
+
+async def _report(cluster: Cluster, settings: ReservationSettings, sources: Sources) -> str:
+    """What went wrong; empty if nothing did."""
+    found = visible_card(sources)
+    if isinstance(found, Refusal):
+        return found.reason
+    patch = MergePatch({"metadata": {"annotations": kai_reservation.write_reserved(found)}})
+    try:
+        await cluster.patch(PODS, settings.pod_name, patch, settings.pod_namespace)
+    except ClusterError as error:
+        return str(error)
+    log.info("card_reported gpu=%s pod=%s/%s", found, settings.pod_namespace, settings.pod_name)
+    return ""

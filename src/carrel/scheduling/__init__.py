@@ -1,0 +1,11 @@
+"""The extender: answers kube-scheduler's filter, prioritize and bind from the ledger.
+
+Reading order:
+
+    scheduler                             filter, prioritize, bind
+    gangs                                 how the pods of a gang are bound together
+    extender_calls requests responses     what kube-scheduler sends and reads
+    handlers app metrics                  its calls over HTTP
+    scheduler_config                      what kube-scheduler must be told
+    run settings command                  one process
+"""

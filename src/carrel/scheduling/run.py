@@ -1,0 +1,48 @@
+"""Runs the extender until a signal comes: then it is no longer ready, finishes its binds, and ends."""
+
+import asyncio
+import gc
+import logging
+
+from carrel.http.serving import Address, serving
+from carrel.kubernetes.client import Client
+from carrel.leases.assembly import Carrel, desk_of
+from carrel.scheduling.app import extender_app
+from carrel.scheduling.settings import ExtenderSettings
+from carrel.settings import serve_door
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 5.0
+"""How often silent agents and gangs whose time is up are looked for."""
+
+
+def run(settings: ExtenderSettings) -> None:
+    serve_door("extender", settings, lambda client, stop: _serve(client, settings, stop))
+
+
+async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
+    carrel = Carrel(client, settings.house())
+    desk = desk_of(carrel)
+    address = Address(settings.bind_address, settings.port)
+    async with serving(extender_app(desk), address) as url:
+        log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_keep_house(carrel))]
+            await stop.wait()
+            await desk.wait_left()
+            for task in running:
+                task.cancel()
+    log.info("left")
+
+
+async def _keep_house(carrel: Carrel) -> None:
+    await carrel.mirror.wait_synced()
+    # The first copy of the cluster stays: the garbage collector need not walk through it while somebody waits.
+    gc.collect()
+    gc.freeze()
+    log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))
+    while True:
+        carrel.books.look_for_silent_agents(carrel.house.now())
+        carrel.musters.expire()
+        await asyncio.sleep(HOUSEKEEPING_S)

@@ -1,0 +1,291 @@
+"""Filter, prioritize and bind: what kube-scheduler asks of Carrel for each pod.
+
+Filter and prioritize only read. Bind takes the Leases of the cards, then writes one Binding that carries everything the
+pod is told. What goes wrong before the Binding gives everything back; a Binding whose answer was lost is looked up.
+A crash leaves Leases that name the pod. If they are all that it needs, its next bind goes on with them; if not, it
+waits until the collector has freed them, because another replica may be binding it just now.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+
+from carrel.bookings.tiers import Tier
+from carrel.dialects import bind_annotations, carrel, kai
+from carrel.dialects.registry import DEFAULT_TERMS, Ask, Terms
+from carrel.dialects.tier import tier_of
+from carrel.kubernetes.cluster import (
+    BindTarget,
+    Busy,
+    Cluster,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+)
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.leases.cluster_ledger import Books
+from carrel.leases.lease_writer import Cards
+from carrel.ledger.filtering import Filtered, Sieve
+from carrel.ledger.placement import Placement, Waiting, held_placement, place
+from carrel.ledger.precedence import WAITED_FOR, Precedence
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.scoring import Ranking
+from carrel.ledger.shares import Holder
+from carrel.parsing import Malformed
+from carrel.scheduling.gangs import Musters, View
+
+LATEST_BINDING_S = 20.0
+LONGEST_BINDING_S = 20.0
+"""When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
+collector's patience, which would free what nobody seems to want any more."""
+
+AskOf = Callable[[Pod], Ask | Refusal | None]
+"""What a pod asks for. Raises `Malformed` where it cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What scheduling needs of the world."""
+
+    cluster: Cluster
+    ask_of: AskOf
+    now: Callable[[], datetime]
+    terms: Terms = DEFAULT_TERMS
+    spread: bool = False
+    """Prefer the emptiest node instead of the one where the least is wasted."""
+    booked: Callable[[], Sequence[Waiting]] = tuple
+    """The booked pods that wait, the oldest first: others do not take what they wait for."""
+
+
+class Scheduling:
+    def __init__(self, books: Books, cards: Cards, musters: Musters, around: Surroundings) -> None:
+        self._books = books
+        self._cards = cards
+        self._musters = musters
+        self._around = around
+        self._ranking = Ranking(books.ledger)
+        self._sieve = Sieve(books.ledger)
+        self._precedence = Precedence(books.ledger, around.booked)
+        self._binding: set[str] = set()
+
+    # --- filter ------------------------------------------------------------------------------------------------------
+
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
+        """A refusal: the pod cannot be understood, whatever the node."""
+        ask = self.understand(pod)
+        if ask is None:
+            return Filtered(nodes, {})
+        if isinstance(ask, Refusal):
+            return ask
+        self._ranking.demand.saw(ask.request)
+        if ask.request.gang is not None:
+            answer = self._musters.place(ask.request.gang, holder_of(pod), nodes, self._view_of(pod))
+            if isinstance(answer, Refusal):
+                return Filtered.by_reason(nodes, answer.reason)
+            if answer is not None:
+                return _only(answer.node, nodes, f"gang {ask.request.gang.name} has its cards on {answer.node}")
+        holder = holder_of(pod)
+        left = self._left_by_another_bind(ask, holder)
+        if isinstance(left, Refusal):
+            return Filtered.by_reason(nodes, left.reason)
+        if left is not None:
+            return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
+        found = self._sieve.filter(ask.request, nodes, holder.uid)
+        return self._precedence.narrow(found, ask.request) if stands_back(pod) else found
+
+    def _view_of(self, pod: Pod) -> View:
+        """How the pod is to see the ledger."""
+        return self._precedence.served if stands_back(pod) else nullcontext
+
+    def _left_by_another_bind(self, ask: Ask, holder: Holder) -> Placement | Refusal | None:
+        """Cards that are on Leases for a pod that is not bound: all that it needs, or why they must be waited for."""
+        if not self._books.ledger.shares_of(holder.uid):
+            return None
+        return held_placement(self._books.ledger, ask.request, holder) or Refusal(
+            f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
+        )
+
+    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Refusal | None:
+        """Why the pod waits, in the words that people see everywhere; None if it need not.
+
+        `nodes` are where it may go; `elsewhere` says why it may not go to others that have cards.
+        """
+        ask = self.understand(pod)
+        if ask is None or isinstance(ask, Refusal):
+            return ask
+        if gates := gates_of(pod):
+            return _held_back(pod, gates)
+        left = self._left_by_another_bind(ask, holder_of(pod))
+        if left is not None:
+            return left if isinstance(left, Refusal) else None
+        if ask.request.gang is not None:
+            together = self._musters.why(ask.request.gang, nodes, self._view_of(pod))
+            if together is not None:
+                return together
+        refusal = self._sieve.why(ask.request, nodes, pod.metadata.uid)
+        if refusal is None and stands_back(pod):
+            left_over = self._precedence.narrow(self._sieve.filter(ask.request, nodes), ask.request)
+            refusal = None if left_over.fitting else Refusal(f"{ask.request}: there is {WAITED_FOR}")
+        return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
+
+    def understand(self, pod: Pod) -> Ask | Refusal | None:
+        try:
+            return self._around.ask_of(pod)
+        except Malformed as malformed:
+            return Refusal(str(malformed))
+
+    # --- prioritize --------------------------------------------------------------------------------------------------
+
+    def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
+        """The nodes, best first; those that will not do come last."""
+        ask = self.understand(pod)
+        if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
+            return nodes
+        best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
+        if self._around.spread:
+            best.sort(key=lambda each: (-each.left_over, each.node))
+        ranked = dict.fromkeys(each.node for each in best)
+        return [*ranked, *(name for name in nodes if name not in ranked)]
+
+    # --- bind --------------------------------------------------------------------------------------------------------
+
+    async def bind(self, pod: Pod, node: str) -> Refusal | None:
+        """None: the pod is bound. A refusal means that nothing is left behind, and that the scheduler may try again.
+
+        Raises `ClusterError` if the API server does not answer: then the cards may stay the pod's until it is tried
+        again, or until the collector finds that it never was bound.
+        """
+        ask = self.understand(pod)
+        if isinstance(ask, Refusal):
+            return ask
+        holder = holder_of(pod)
+        if holder.uid in self._binding:
+            return Refusal(f"a bind of {holder} is under way")
+        self._binding.add(holder.uid)
+        try:
+            return await self._bind(ask, holder, node, self._view_of(pod))
+        finally:
+            self._binding.discard(holder.uid)
+
+    async def _bind(self, ask: Ask | None, holder: Holder, node: str, view: View) -> Refusal | None:
+        namespace, _, name = holder.name.partition("/")
+        if ask is None:
+            return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
+        placement = await self._take(ask, holder, node, view)
+        if isinstance(placement, Refusal):
+            await self._cards.give_back(holder.uid)
+            return placement
+        # The process may have slept. Gangs have looked at their clock together: half of one must not turn back here.
+        if ask.request.gang is None and self._cards.held_for(holder.uid) > LATEST_BINDING_S:
+            await self._cards.give_back(holder.uid)
+            return Refusal(f"{holder} had its cards too long ago to be bound with them")
+        notes = self._notes(ask, placement, holder)
+        if isinstance(notes, Refusal):
+            await self._cards.give_back(holder.uid)
+            return notes
+        try:
+            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
+        except (Busy, Forbidden, Invalid, Unavailable):
+            await self._cards.give_back(holder.uid)  # nothing was written
+            raise
+        except BaseException:
+            self._cards.let_stand(holder.uid)
+            raise
+        if refusal is None:
+            self._cards.let_stand(holder.uid)
+        else:
+            await self._cards.give_back(holder.uid)
+        return refusal
+
+    async def _take(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
+        """The cards on that node, with their Leases; for a member of a gang, when the others have theirs."""
+        gang = ask.request.gang
+        if gang is not None:
+            together = await self._musters.wait_together(gang, holder, node)
+            if together is not None:
+                return together
+        left = self._left_by_another_bind(ask, holder)
+        placement = left or self._place(ask, holder, node, view)
+        if isinstance(placement, Refusal):
+            return placement
+        if placement.node != node:
+            return Refusal(f"{holder} has its cards on {placement.node} already")
+        return await self._cards.take(placement, holder) or placement
+
+    def _place(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
+        with view():
+            seen = place(self._books.ledger, ask.request, node, holder.uid)
+        if isinstance(seen, Placement):
+            return seen
+        really = place(self._books.ledger, ask.request, node, holder.uid)
+        return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
+
+    def _notes(self, ask: Ask, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
+        """What the pod is told of its cards."""
+        slots: dict[str, str] = {}
+        config_maps = ""
+        if self._books.kubelet_chooses(placement.node):
+            slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
+            if ask.request.by_kubelet:
+                return slots  # which cards they are, the kubelet decides when the pod starts
+            config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
+        behind = self._books.cards_behind(placement)
+        if behind is None:
+            return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
+        assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
+        labels = self._books.labels_of(placement.node)
+        return slots | bind_annotations.annotations(
+            ask, behind, assumed_at_ns, self._around.terms, config_maps=config_maps, node_labels=labels
+        )
+
+    async def _write_binding(self, target: BindTarget) -> Refusal | None:
+        """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
+        try:
+            async with asyncio.timeout(LONGEST_BINDING_S):
+                await self._around.cluster.bind(target)
+        except TimeoutError:
+            raise Unknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
+        except Unknown:
+            if await self._is_bound(target):
+                return None
+            raise
+        except (Conflict, NotFound) as error:
+            if await self._is_bound(target):
+                return None
+            return Refusal(f"{target.namespace}/{target.pod} cannot be bound to {target.node}: {error.message}")
+        return None
+
+    async def _is_bound(self, target: BindTarget) -> bool:
+        """Whether the pod is bound to that node and told these cards: another replica may have told it others."""
+        try:
+            pod = await self._around.cluster.get(PODS, target.pod, target.namespace)
+        except NotFound:
+            return False
+        told = carrel.told_cards(pod["metadata"].get("annotations", {}))
+        is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
+        return is_there and told == carrel.told_cards(target.annotations)
+
+
+def stands_back(pod: Pod) -> bool:
+    return tier_of(pod) is Tier.OPPORTUNISTIC
+
+
+def holder_of(pod: Pod) -> Holder:
+    return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+
+
+def _held_back(pod: Pod, gates: Sequence[str]) -> Refusal:
+    named = f"the scheduling gate {gates[0]}" if len(gates) == 1 else f"the scheduling gates {', '.join(gates)}"
+    return Refusal(f"{holder_of(pod)} is held back by {named}: no scheduler looks at it until whoever set that is done")
+
+
+def _only(node: str, nodes: Sequence[str], elsewhere: str) -> Filtered:
+    here = [name for name in nodes if name == node]
+    return Filtered(here, Filtered.by_reason([name for name in nodes if name != node], elsewhere).refused)

@@ -1,1 +1,0 @@
-"""The verbs, one module each: core decisions + ports. No library names."""

@@ -1,0 +1,158 @@
+"""Deletion of one object: at once, or marked and waited for.
+
+An object stays, marked with deletionTimestamp, while it has finalizers, while its content or dependents have to go
+first (see `collector`), or, for a pod on a node, until the kubelet says with a delete of grace 0 that it has ended.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from kubernetes_in_memory import status
+from kubernetes_in_memory.bodies import read_as
+from kubernetes_in_memory.calls import Call
+from kubernetes_in_memory.kinds import CRDS, NAMESPACES, PODS, Kind
+from kubernetes_in_memory.store import Storage, Store, Stored, encode
+from kubernetes_in_memory.times import timestamp
+
+Json = dict[str, Any]
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+PROPAGATIONS = ("Background", "Foreground", "Orphan")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """DeleteOptions, from the body or the query."""
+
+    grace_s: int | None = None
+    uid: str = ""
+    resource_version: str = ""
+    propagation: str = ""
+    dry_run: bool = False
+
+
+def options_of(call: Call) -> Options:
+    return read_options(read_as(call, "DeleteOptions") if call.body.strip() else {}, call)
+
+
+def read_options(body: Json, call: Call) -> Options:
+    """From a body of the right types, or from the query."""
+    preconditions = body.get("preconditions", {})
+    grace = body.get("gracePeriodSeconds", call.number("gracePeriodSeconds"))
+    propagation = body.get("propagationPolicy") or call.query.get("propagationPolicy") or ""
+    if not propagation and body.get("orphanDependents") is not None:
+        propagation = "Orphan" if body["orphanDependents"] else "Background"
+    if propagation and propagation not in PROPAGATIONS:
+        raise status.bad_request(
+            f'propagationPolicy: Unsupported value: "{propagation}": supported values: {", ".join(PROPAGATIONS)}'
+        )
+    if grace is not None and grace < 0:
+        raise status.bad_request(f"gracePeriodSeconds: Invalid value: {grace}: must be a whole number, 0 or more")
+    return Options(
+        grace,
+        preconditions.get("uid", ""),
+        preconditions.get("resourceVersion", ""),
+        propagation,
+        call.dry_run or body.get("dryRun") == ["All"],
+    )
+
+
+class Deletion:
+    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+        self._store = store
+        self._clock = clock
+
+    def check_preconditions(self, kind: Kind, stored: Stored, options: Options) -> None:
+        name = stored.key[1]
+        if options.uid and options.uid != stored.uid:
+            raise status.conflict(kind, name, status.failed_precondition("UID", options.uid, stored.uid))
+        if options.resource_version and options.resource_version != str(stored.version):
+            why = status.failed_precondition("ResourceVersion", options.resource_version, str(stored.version))
+            raise status.conflict(kind, name, why)
+
+    def delete(self, storage: Storage, stored: Stored, options: Options) -> tuple[Stored, bool]:
+        """Removes or marks an object. Gives its last state, and whether it is gone."""
+        tree = self._marked(storage, stored.tree, options)
+        if _is_over(storage, tree):
+            return (stored if options.dry_run else self._store.remove(storage, stored)), True
+        if tree == stored.tree:
+            return stored, False
+        if options.dry_run:
+            return Stored(tree, encode(tree), stored.version), False
+        return self._store.write(storage, stored, tree), False
+
+    def finish(self, storage: Storage, stored: Stored) -> Stored:
+        """Removes an object that was waiting and has nothing left to wait for."""
+        if stored.tree["metadata"].get("deletionTimestamp") and _is_over(storage, stored.tree):
+            return self._store.remove(storage, stored)
+        return stored
+
+    def drop_finalizer(self, storage: Storage, stored: Stored, finalizer: str) -> None:
+        metadata = dict(stored.tree["metadata"])
+        metadata["finalizers"] = [one for one in metadata.get("finalizers", ()) if one != finalizer]
+        if not metadata["finalizers"]:
+            del metadata["finalizers"]
+        tree = {**stored.tree, "metadata": metadata}
+        if storage == NAMESPACES.storage and finalizer in tree.get("spec", {}).get("finalizers", ()):
+            tree["spec"] = {
+                **tree["spec"],
+                "finalizers": [one for one in tree["spec"]["finalizers"] if one != finalizer],
+            }
+        self.finish(storage, self._store.write(storage, stored, tree))
+
+    def _marked(self, storage: Storage, tree: Json, options: Options) -> Json:
+        metadata = dict(tree["metadata"])
+        finalizers = _finalizers(storage, metadata.get("finalizers", []), options)
+        metadata.pop("finalizers", None)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        grace_s = _grace_s(storage, tree, options)
+        marked_grace_s = metadata.get("deletionGracePeriodSeconds", 0)
+        if "deletionTimestamp" not in metadata:
+            metadata["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace_s))
+            metadata["deletionGracePeriodSeconds"] = grace_s
+            if "generation" in metadata:
+                metadata["generation"] += 1
+        elif grace_s < marked_grace_s:
+            # A second delete may shorten the wait, never lengthen it.
+            ends_at = datetime.fromisoformat(metadata["deletionTimestamp"])
+            metadata["deletionTimestamp"] = timestamp(ends_at - timedelta(seconds=marked_grace_s - grace_s))
+            metadata["deletionGracePeriodSeconds"] = grace_s
+        marked = {**tree, "metadata": metadata}
+        if storage == NAMESPACES.storage:
+            marked["status"] = {**tree.get("status", {}), "phase": "Terminating"}
+        return marked
+
+
+def _finalizers(storage: Storage, present: list[str], options: Options) -> list[str]:
+    finalizers = list(present)
+    if options.propagation:
+        wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(options.propagation, "")
+        finalizers = [one for one in finalizers if one not in (ORPHAN, FOREGROUND)] + ([wanted] if wanted else [])
+    if storage == CRDS.storage and CRD_CLEANUP not in finalizers:
+        finalizers.append(CRD_CLEANUP)
+    return finalizers
+
+
+def _grace_s(storage: Storage, tree: Json, options: Options) -> int:
+    """Only a pod that a kubelet may be running is given time."""
+    if storage != PODS.storage:
+        return 0
+    if not tree["spec"].get("nodeName") or tree.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        return 0
+    if options.grace_s is not None:
+        return options.grace_s
+    if "deletionGracePeriodSeconds" in tree["metadata"]:
+        return int(tree["metadata"]["deletionGracePeriodSeconds"])
+    return int(tree["spec"].get("terminationGracePeriodSeconds", 30))
+
+
+def _is_over(storage: Storage, tree: Json) -> bool:
+    metadata = tree["metadata"]
+    if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
+        return False
+    return not (storage == NAMESPACES.storage and tree.get("spec", {}).get("finalizers"))
