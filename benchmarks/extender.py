@@ -26,10 +26,11 @@ from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
 from carrel.http.serving import Address, AsgiApp, Receive, Scope, Send, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.assembly import Carrel, desk_of
+from carrel.leases.cluster_state import Carrel
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.app import extender_app
+from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS = 60, 20
@@ -62,7 +63,7 @@ def busy_extender() -> AsgiApp:
     carrel.mirror = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
     gc.collect()
     gc.freeze()  # as the door does when it is ready
-    app = extender_app(desk_of(carrel))
+    app = extender_app(handlers_on(carrel, scheduler_on(carrel)))
     turn = 0
 
     async def changing(scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,8 +17,9 @@ from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Mirror
 from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
-from carrel.leases.assembly import Carrel, House
+from carrel.leases.cluster_state import Carrel, House
 from carrel.ledger.gpus import Node
+from carrel.lifecycle.assembly import collector_on
 from carrel.manifests import crds
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -46,6 +47,7 @@ class CardRoom:
         self.nodes = {node.name: node for node in nodes}
         self._seconds = 0.0
         self._later = Carrel(self.client, House(clock=lambda: self._seconds))
+        self._collector = collector_on(self._later)
         """A replica whose clock the test moves: what is freed only after a while is freed now."""
 
     async def announce(self, *names: str) -> None:
@@ -104,7 +106,7 @@ class CardRoom:
         """The collector frees what nobody uses."""
         await self._later.mirror.read_once()
         for _ in range(2):
-            await self._later.collector.collect()
+            await self._collector.collect()
             self._seconds += 120.0
 
     async def empty(self) -> None:

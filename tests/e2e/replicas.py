@@ -21,8 +21,9 @@ from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.assembly import Carrel, desk_of
+from carrel.leases.cluster_state import Carrel
 from carrel.scheduling.app import extender_app
+from carrel.scheduling.assembly import handlers_on, scheduler_on
 
 Json = dict[str, Any]
 
@@ -84,7 +85,7 @@ def _live(kubeconfig: Path, told: Connection) -> None:
                 told.send(transport.writes)
             transport.order, transport.writes = order if isinstance(order, Order) else None, 0
 
-        async with serving(extender_app(desk_of(carrel)), Address()) as url:
+        async with serving(extender_app(handlers_on(carrel, scheduler_on(carrel))), Address()) as url:
             mirroring = asyncio.ensure_future(carrel.mirror.run())
             await carrel.mirror.wait_synced()
             asyncio.get_running_loop().add_reader(told.fileno(), listen)

@@ -13,7 +13,7 @@ import pytest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
 

@@ -16,11 +16,13 @@ from carrel.kubernetes.informers import Mirror
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.kubernetes.reflector import Rhythm
-from carrel.leases.assembly import Carrel, House
+from carrel.leases.cluster_state import Carrel, House
 from carrel.ledger.filtering import Filtered
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.assembly import collector_on, reservations_on
 from carrel.manifests import crds
+from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from carrel.scheduling.gangs import Patience
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.faults import Crashed
@@ -69,8 +71,11 @@ class Replica(Carrel):
 
     def __init__(self, transport: Transport, clock: Clock, patience: Patience, reserve_s: float) -> None:
         self.transport = WriteCounter(transport)
-        house = House(now=clock, clock=clock.seconds, patience=patience, rhythm=QUICK, reserve_s=reserve_s)
+        house = House(now=clock, clock=clock.seconds, rhythm=QUICK, reserve_s=reserve_s)
         super().__init__(Client(self.transport), house)
+        self.scheduler = scheduler_on(self, SchedulerOptions(patience=patience))
+        self.collector = collector_on(self)
+        self.reservations = reservations_on(self)
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""
@@ -87,11 +92,11 @@ class Replica(Carrel):
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
         """A pod that cannot be understood has room nowhere."""
-        found = self.scheduling.filter(pod, nodes)
+        found = self.scheduler.filter(pod, nodes)
         return Filtered.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
     async def bind(self, pod: Json, node: str) -> Refusal | None:
-        return await self.scheduling.bind(await self.sees(pod), node)
+        return await self.scheduler.bind(await self.sees(pod), node)
 
 
 class Lab:

@@ -8,11 +8,11 @@ from typing import Any
 from carrel.bookings.client.interface import BookingService
 from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.assembly import NAMESPACE_OF
+from carrel.leases.cluster_state import NAMESPACE_OF
+from carrel.leases.pods import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.expiry import Expiry, Manners
 from carrel.lifecycle.hand_over import Archive, End, HandOvers
-from carrel.lifecycle.pod_events import is_waiting
 from carrel.lifecycle.revocation import Court, Revoking
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
@@ -40,7 +40,7 @@ class Terminator:
         court = Court(
             pods=pods.snapshot,
             pod_by_uid=pods.by_uid,
-            understand=carrel.scheduling.understand,
+            understand=carrel.understand,
             nodes_for=carrel.nodes_for,
             now=now,
             schedulers=frozenset({"gpu-scheduler"}),
@@ -113,9 +113,9 @@ async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
     for pod in sorted(replica.pods.store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
         if not is_waiting(pod) or pod.spec.scheduler_name != "gpu-scheduler":
             continue
-        found = replica.scheduling.filter(pod, nodes)
+        found = replica.scheduler.filter(pod, nodes)
         fitting = () if isinstance(found, Refusal) else found.fitting
-        refused = await replica.scheduling.bind(pod, min(fitting)) if fitting else Refusal("no room")
+        refused = await replica.scheduler.bind(pod, min(fitting)) if fitting else Refusal("no room")
         if refused is None:
             await set_status(lab, pod.metadata.name, {"phase": "Running", "startTime": lab.clock.now.isoformat()})
         elif not pod.status.conditions:

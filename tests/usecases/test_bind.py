@@ -130,7 +130,7 @@ async def test_a_pod_that_vanishes_before_its_binding_gives_its_card_back() -> N
         seen = await carrel.sees(pod)
         await lab.client.delete(PODS, "train", "lab")
 
-        refusal = await carrel.scheduling.bind(seen, "n1")
+        refusal = await carrel.scheduler.bind(seen, "n1")
 
         assert refusal is not None
         assert await lab.held() == {}
@@ -143,7 +143,7 @@ async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place
         await lab.client.delete(PODS, "train", "lab")
         successor = await lab.pod("train", limits=GPU_MEM)
 
-        assert await carrel.scheduling.bind(seen, "n1") is not None
+        assert await carrel.scheduler.bind(seen, "n1") is not None
 
         assert await lab.held() == {}
         assert (await lab.bound()).get(successor["metadata"]["uid"]) is None

@@ -32,7 +32,7 @@ class Writer:
         return [pod for pod in self.carrel.pods.store if pod.metadata.annotations.get("gpu.scheduling/claim") == named]
 
     def _why(self, pod: Pod) -> Refusal | None:
-        return self.carrel.scheduling.why(pod, [node.metadata.name for node in self.carrel.nodes.store])
+        return self.carrel.why(pod)
 
     async def write(self, lab: Lab, name: str = "two-cards") -> Standing | None:
         """Once everything that the API server has is seen here."""
@@ -80,7 +80,7 @@ async def test_a_claim_whose_pod_waits_says_why_in_the_words_of_why() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
         await a_claim(lab, TWO_CARDS)
         pod = await carrel.sees(await lab.pod("train", annotations=NAMES_IT))
-        why = carrel.scheduling.why(pod, ["n1"])
+        why = carrel.why(pod)
         assert why is not None
 
         await Writer(carrel).write(lab)

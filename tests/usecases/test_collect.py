@@ -279,7 +279,7 @@ async def test_a_card_is_kept_for_a_booked_pod_through_a_failed_bind_and_until_i
         await carrel.cards.give_back(booked.uid)
         assert carrel.books.ledger.kept_for(booked.uid) == {"GPU-n1-0"}
 
-        assert await carrel.scheduling.bind(pod, "n1") is None
+        assert await carrel.scheduler.bind(pod, "n1") is None
         await eventually(lambda: (seen := carrel.pods.store.get("train", "lab")) and seen.spec.node_name)
         await carrel.collector.collect()
         assert carrel.books.ledger.kept_for(booked.uid) == frozenset()

@@ -107,7 +107,7 @@ class BadDay:
         found = replica.filter(pod, NODES)
         if found.fitting:
             with contextlib.suppress(ClusterError):
-                self.binds += await replica.scheduling.bind(pod, self.chance.choice(sorted(found.fitting))) is None
+                self.binds += await replica.scheduler.bind(pod, self.chance.choice(sorted(found.fitting))) is None
 
 
 async def check_always(lab: Lab, at_rest: bool = False) -> None:
@@ -139,7 +139,7 @@ async def come_to_rest(lab: Lab) -> None:
             for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
                 found = replica.filter(pod, NODES)
                 if found.fitting:
-                    assert await replica.scheduling.bind(pod, min(found.fitting)) is None
+                    assert await replica.scheduler.bind(pod, min(found.fitting)) is None
             bound = await lab.bound()
             await eventually(lambda bound=bound: all(_is_bound(replica, uid) for uid in bound))  # type: ignore[misc] # bound now
         replica.books.ledger.audit()

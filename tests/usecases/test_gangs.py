@@ -44,7 +44,7 @@ async def schedule(carrel: Replica, pod: Json, nodes: Sequence[str]) -> Refusal 
     found = carrel.filter(seen, nodes)
     if not found.fitting:
         return Refusal(next(iter(found.refused)))
-    return await carrel.scheduling.bind(seen, min(found.fitting))
+    return await carrel.scheduler.bind(seen, min(found.fitting))
 
 
 async def ready(carrel: Replica, pods: Sequence[Json]) -> None:
@@ -116,7 +116,7 @@ async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
         assert [card.free for card in carrel.books.ledger.cards("n1")] == [0, 0]
 
         lab.clock.now += timedelta(seconds=1)
-        carrel.musters.expire()
+        carrel.scheduler.expire_gangs()
 
         assert [card.free for card in carrel.books.ledger.cards("n1")] == [16276, 16276]
 

@@ -115,7 +115,7 @@ class BadDay:
         pod = replica.pods.store.get(name, "lab")
         if pod is not None and replica.filter(pod, ["n1"]).fitting:
             with contextlib.suppress(ClusterError):
-                self.binds += await replica.scheduling.bind(pod, "n1") is None
+                self.binds += await replica.scheduler.bind(pod, "n1") is None
 
 
 async def check_always(lab: Lab, kubelet: Kubelet) -> None:
@@ -143,7 +143,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
             binding: list[asyncio.Task[object]] = []
             for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
                 if replica.filter(pod, ["n1"]).fitting:
-                    binding.append(asyncio.create_task(replica.scheduling.bind(pod, "n1")))
+                    binding.append(asyncio.create_task(replica.scheduler.bind(pod, "n1")))
             for _ in range(60):
                 await replica.collector.collect()
                 for name in replica.reservations.due():

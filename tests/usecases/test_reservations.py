@@ -64,7 +64,7 @@ class Scene:
         found = self.carrel.filter(seen, ["n1"])
         if not found.fitting:
             return self.carrel.why(seen)
-        binding = asyncio.ensure_future(self.carrel.scheduling.bind(seen, "n1"))
+        binding = asyncio.ensure_future(self.carrel.scheduler.bind(seen, "n1"))
         while not binding.done():
             await self.rounds(1)
         return await binding
@@ -318,7 +318,7 @@ async def test_members_of_a_gang_get_their_reservations_together() -> None:
         seen = [await scene.carrel.sees(pod) for pod in pods]
         for pod in seen:
             assert list(scene.carrel.filter(pod, ["n1"]).fitting) == ["n1"]
-        binding = asyncio.gather(*(scene.carrel.scheduling.bind(pod, "n1") for pod in seen))
+        binding = asyncio.gather(*(scene.carrel.scheduler.bind(pod, "n1") for pod in seen))
         while not binding.done():
             await scene.rounds(1)
 

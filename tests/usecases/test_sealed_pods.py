@@ -6,7 +6,7 @@ from carrel.dialects.registry import Ask
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.assembly import Carrel, House
+from carrel.leases.cluster_state import Carrel, House
 from carrel.ledger.refusals import Refusal
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.objects import pod_from

@@ -32,7 +32,7 @@ async def told(lab: Lab) -> dict[str, int]:
 async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_why() -> None:
     async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as carrel:
         pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        why = carrel.scheduling.why(pod, ["n1"])
+        why = carrel.why(pod)
         assert why is not None
 
         assert await teller(lab, carrel).tell(pod, waiting_note(why))
@@ -242,7 +242,7 @@ async def test_in_a_namespace_that_goes_nobody_is_told_anything() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
         pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
         # A bound pod keeps its namespace from going until its node has let it go.
-        assert await carrel.scheduling.bind(pod, "n1") is None
+        assert await carrel.scheduler.bind(pod, "n1") is None
         await lab.client.delete(NAMESPACES, "lab")
 
         assert not await teller(lab, carrel).tell(pod, NO_ROOM)

@@ -27,7 +27,6 @@ from typing import Any
 from carrel.admission.pod_owner import Introduction
 from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client.interface import BookingDesk, Heard
-from carrel.bookings.tiers import Tier
 from carrel.dialects import carrel, hand_over_record, maia, nvidia, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.gpuclaim import CLAIM, SCHEDULER
@@ -41,6 +40,7 @@ from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed
+from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
 
 Json = dict[str, Any]

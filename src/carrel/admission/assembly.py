@@ -20,7 +20,7 @@ from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Mirror
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from carrel.kubernetes.objects.shapes import ConfigMap
-from carrel.leases.assembly import utc_now
+from carrel.leases.cluster_state import utc_now
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Mirror
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
-from carrel.leases.assembly import utc_now
+from carrel.leases.cluster_state import utc_now
 from carrel.settings import serve_door
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.assembly import Carrel, utc_now
+from carrel.leases.cluster_state import Carrel, utc_now
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled, supported

@@ -15,7 +15,7 @@ from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.assembly import House
+    from carrel.leases.cluster_state import House
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSe
         )
 
     def house(self) -> "House":
-        from carrel.leases.assembly import House
+        from carrel.leases.cluster_state import House
 
         return House(self.carrel_namespace, self.terms())
 

@@ -1,16 +1,11 @@
-"""The two tiers: booked pods may rely on their card; opportunistic pods use what is free, and give it back."""
+"""Which tier a person has now, by the bookings that are active."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from carrel.bookings.rules import Booking
-
-
-class Tier(Enum):
-    BOOKED = "booked"
-    OPPORTUNISTIC = "opportunistic"
+from carrel.ledger.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.assembly import Carrel, House
+from carrel.leases.cluster_state import Carrel, House
 from carrel.settings import FORBIDDEN, NOT_FOUND, UNAVAILABLE, complain
 
 

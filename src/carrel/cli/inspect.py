@@ -9,7 +9,7 @@ from carrel.cli.cluster_reading import show as show_data
 from carrel.cli.settings import Format, InspectSettings
 from carrel.dialects.gpushare import InspectedCard, InspectedNode, Unit, inspection
 from carrel.dialects.gpushare_inspect import inspected
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
 from carrel.settings import NOT_FOUND, complain, usable_access
 
 

@@ -8,7 +8,7 @@ from carrel.cli.cluster_reading import read_cluster, show
 from carrel.cli.explain import explain as explained
 from carrel.cli.settings import ExplainSettings, Format, WhySettings
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.hand_over import how_lost
@@ -48,7 +48,7 @@ def say_all(settings: ExplainSettings) -> None:
     name = _pod_name(settings.pod)
     carrel = read_cluster(settings, access)
     pod = _pod(carrel, settings.namespace or access.namespace, name)
-    ask = carrel.scheduling.understand(pod)
+    ask = carrel.understand(pod)
     nodes: dict[str, Placement | Refusal] = {}
     if ask is None or isinstance(ask, Refusal):
         headline = ask.reason if ask else _why(carrel, pod)
@@ -82,7 +82,7 @@ def _as_data(node: str, answer: Placement | Refusal) -> dict[str, Any]:
 
 def _why(carrel: Carrel, pod: Pod) -> str:
     title = _title(pod)
-    asks_for_cards = carrel.scheduling.understand(pod) is not None
+    asks_for_cards = carrel.understand(pod) is not None
     if not asks_for_cards and (how := how_lost(pod)):
         return f"{title} has no card any more: {how}; handed over to CPU"
     if pod.spec.node_name:
@@ -102,7 +102,7 @@ def _cards(carrel: Carrel, pod: Pod) -> str:
 
 
 def _waits(carrel: Carrel, pod: Pod) -> bool:
-    return not pod.spec.node_name and carrel.scheduling.understand(pod) is not None
+    return not pod.spec.node_name and carrel.understand(pod) is not None
 
 
 def _title(pod: Pod) -> str:

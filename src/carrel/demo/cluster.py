@@ -21,13 +21,15 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.assembly import NAMESPACE, Carrel, desk_of, utc_now
+from carrel.leases.cluster_state import NAMESPACE, Carrel, utc_now
+from carrel.leases.pods import SCHEDULED, is_waiting
 from carrel.ledger.gpus import Node
+from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.hand_over import how_lost
-from carrel.lifecycle.pod_events import SCHEDULED, is_waiting
 from carrel.lifecycle.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
+from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.http import serve
 
@@ -68,7 +70,7 @@ class Play:
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
-        app = extender_app(desk_of(self.carrel))
+        app = extender_app(handlers_on(self.carrel, scheduler_on(self.carrel)))
         async with (
             serving(app, Address()) as extender,
             aiohttp.ClientSession() as session,
@@ -76,9 +78,10 @@ class Play:
         ):
             self.tell(f"kube-scheduler would ask {extender}/carrel")
             scheduler = StandIn(session, binds, extender)
+            collector = collector_on(self.carrel)
             while True:
                 try:
-                    for freed in await self.carrel.collector.collect():
+                    for freed in await collector.collect():
                         self.tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
                     await self._schedule(scheduler)
                 except (ClusterError, aiohttp.ClientError) as error:
@@ -111,7 +114,7 @@ class Play:
         attempt = await scheduler.attempt(document, nodes, partial(self._tell_bound, pod))
         if attempt.node:
             return ""
-        why = self.carrel.scheduling.why(pod, nodes)
+        why = self.carrel.why(pod)
         return why.reason if why else attempt.why
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:

@@ -23,7 +23,7 @@ import yaml
 
 from carrel.dialects import maia
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
-from carrel.leases.assembly import NAMESPACE
+from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.auth import User, service_account
 

@@ -1,9 +1,9 @@
 """Which tier a pod has, by what the webhook or MAIA's admission controller wrote on it."""
 
-from carrel.bookings.tiers import Tier
 from carrel.dialects import maia
 from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER
 from carrel.kubernetes.objects.shapes import Pod
+from carrel.ledger.tiers import Tier
 from carrel.parsing.malformed import Malformed
 
 _TIERS = {BOOKED: Tier.BOOKED, OPPORTUNISTIC: Tier.OPPORTUNISTIC}
@@ -22,3 +22,7 @@ def tier_of(pod: Pod) -> Tier | None:
     except Malformed:
         return None
     return Tier.OPPORTUNISTIC if is_marked else None
+
+
+def is_opportunistic(pod: Pod) -> bool:
+    return tier_of(pod) is Tier.OPPORTUNISTIC

@@ -16,6 +16,7 @@ from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import CardRecord
 from carrel.dialects.gpushare import Unit
 from carrel.kubernetes.objects.shapes import GpuNodeStatus, Lease, NodeObject, Pod
+from carrel.leases.pods import is_going
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -28,8 +29,6 @@ PodByUid = Callable[[str], Pod | None]
 
 STALE_AFTER = timedelta(seconds=120)
 """How old an agent's last word may be: it reports every 30 s, so three in a row were lost."""
-
-FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +320,6 @@ def _silence(status: GpuNodeStatus, now: datetime) -> str:
         return ""  # an agent that gives no heartbeat is believed as long as its object is there
     # The instant, not the age: a reason that changes by itself would be told to everybody who waits, again and again.
     return f"the agent's last heartbeat was at {seconds(heard)}"
-
-
-def is_going(pod: Pod) -> bool:
-    return bool(pod.metadata.deletion_timestamp) or pod.status.phase in FINISHED
 
 
 def _number(version: str) -> int:

@@ -1,20 +1,35 @@
 """One plan for all pods of a gang, or none: half a gang would hold cards and wait for the other half for ever."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.placement import Placement, Waiting, held_placement, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang
+from carrel.ledger.requests import Gang, Request
 from carrel.ledger.room import fit_test
+from carrel.ledger.shares import Holder
 
 TRIES = 2_000
 """How many times a plan may go back. Equal members never do; for unequal ones the search could explode."""
 
+MOST_REMEMBERED = 1_000
+"""Gangs whose last refusal is kept; then all are forgotten, which costs only time."""
+
+_NOTHING_KNOWN: Mapping[str, tuple[str, ...]] = {}
 _LARGE_CARD = MiB(1 << 20)
 """Parts of a card and amounts of memory are compared on a card larger than any."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangMembers:
+    """The pods of a gang that exist, the oldest first."""
+
+    waiting: Sequence[tuple[Holder, Request]]
+    bound: int
+    gated: int = 0
+    """Members that exist, but that their scheduling gates hold back: they cannot be bound, so they do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +128,59 @@ def _nodes_to_try(line: Sequence[Waiting], found: Sequence[tuple[int, Placement]
         if previous.request == this.request and previous.nodes == this.nodes:
             first = found[-1][0]
     return iter(range(first, len(this.nodes)))
+
+
+class GangPlanner:
+    """Plans gangs from the members that exist. The last refusal of each gang is kept until something has changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._refused: dict[str, tuple[object, Refusal]] = {}
+
+    def plan(
+        self,
+        gang: Gang,
+        members: GangMembers,
+        nodes: Sequence[str],
+        nodes_of: Mapping[str, tuple[str, ...]] = _NOTHING_KNOWN,
+    ) -> GangPlan | Refusal:
+        """For all members that wait or, if they are too many, for as many as the gang needs, the oldest first.
+
+        `nodes_of` says of members, by uid, where they may go; of others it is assumed that they may go to `nodes`.
+        """
+        question = (self._ledger.moment, tuple(members.waiting), members.gated, tuple(nodes), tuple(nodes_of.items()))
+        known = self._refused.get(gang.name)
+        if known is not None and known[0] == question:
+            return known[1]
+        plan = self._plan_for(gang, members.waiting, nodes, nodes_of)
+        if isinstance(plan, Refusal) and len(members.waiting) > gang.size:
+            plan = self._plan_for(gang, members.waiting[: gang.size], nodes, nodes_of)
+        if isinstance(plan, Refusal):
+            if members.gated and len(members.waiting) < gang.size:
+                plan = replace(plan, reason=f"{plan.reason}, {members.gated} held back by scheduling gates")
+            if len(self._refused) >= MOST_REMEMBERED:
+                self._refused.clear()
+            self._refused[gang.name] = (question, plan)
+        return plan
+
+    def _plan_for(
+        self,
+        gang: Gang,
+        members: Sequence[tuple[Holder, Request]],
+        nodes: Sequence[str],
+        nodes_of: Mapping[str, tuple[str, ...]],
+    ) -> GangPlan | Refusal:
+        # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
+        kept: dict[str, Placement] = {}
+        others = []
+        for holder, request in members:
+            held = held_placement(self._ledger, request, holder)
+            if held is not None:
+                kept[holder.uid] = held
+            elif self._ledger.shares_of(holder.uid):
+                return Refusal(f"gang {gang.name}: some cards are still recorded for an earlier bind of {holder}")
+            else:
+                others.append(Waiting(holder, request, nodes_of.get(holder.uid, tuple(nodes))))
+        missing = max(gang.size - len(members), 0)
+        plan = plan_gang(self._ledger, Gang(gang.name, len(others) + missing), others)
+        return plan if isinstance(plan, Refusal) else GangPlan({**kept, **plan.placements})

@@ -110,6 +110,15 @@ def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placemen
     return placement if wanted == {gpu: share.memory for gpu, share in held.items()} else None
 
 
+def left_by_another_bind(ledger: Ledger, request: Request, holder: Holder) -> Placement | Refusal | None:
+    """Cards that are recorded for a pod that is not bound: all that it needs, or why they must be waited for."""
+    if not ledger.shares_of(holder.uid):
+        return None
+    return held_placement(ledger, request, holder) or Refusal(
+        f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
+    )
+
+
 # --- which cards may be given ----------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from carrel.dialects.registry import Terms
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import GPU_CLAIMS
 from carrel.kubernetes.objects.shapes import GpuClaim, Pod
-from carrel.leases.cluster_ledger import FINISHED, Books
+from carrel.leases.cluster_ledger import Books
+from carrel.leases.pods import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 

@@ -17,8 +17,9 @@ from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import FINISHED, Books, KnownLease, PodByUid
+from carrel.leases.cluster_ledger import Books, KnownLease, PodByUid
 from carrel.leases.lease_writer import Cards
+from carrel.leases.pods import FINISHED
 from carrel.ledger.shares import Holder
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from carrel.bookings.client.interface import BookingService, NoAnswer
-from carrel.bookings.tiers import Tier
 from carrel.dialects.carrel import GPU_MODEL, USER, WARNED
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.maia import TERMINATE_AT, read_terminate_at, write_terminate_at
@@ -28,7 +27,8 @@ from carrel.kubernetes.cluster import Cluster, Conflict, Deletion, MergePatch, N
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import is_going
+from carrel.leases.pods import is_going
+from carrel.ledger.tiers import Tier
 from carrel.lifecycle.hand_over import HandOvers, Order
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds

@@ -42,7 +42,7 @@ from carrel.kubernetes.cluster import (
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import FINISHED
+from carrel.leases.pods import FINISHED
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 

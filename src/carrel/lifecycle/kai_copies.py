@@ -5,7 +5,7 @@ when the pod is bound. The ConfigMaps belong to the pod and go with it; one that
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from carrel.dialects import carrel, kai
@@ -14,14 +14,15 @@ from carrel.dialects.registry import Ask, Dialect
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, KnownLease, is_going
+from carrel.leases.cluster_ledger import Books, KnownLease
+from carrel.leases.pods import is_going
+from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion
 from carrel.ledger.slots import ReservationState
-from carrel.scheduling.scheduler import AskOf
 
 
 class Copies:
-    def __init__(self, cluster: Cluster, books: Books, ask_of: AskOf) -> None:
+    def __init__(self, cluster: Cluster, books: Books, ask_of: Callable[[Pod], Ask | Refusal | None]) -> None:
         self._cluster = cluster
         self._books = books
         self._ask_of = ask_of

@@ -17,10 +17,10 @@ from carrel.dialects.carrel import CardRecord
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.kubernetes.objects import events
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
-from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import FINISHED, KnownLease
+from carrel.leases.cluster_ledger import KnownLease
+from carrel.leases.pods import SCHEDULED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
@@ -28,7 +28,6 @@ from carrel.parsing.time import instant
 TELLER = "carrel-controller"
 WAITING = "WaitingForGPU"
 ASSIGNED = "GPUAssigned"
-SCHEDULED = "PodScheduled"
 
 QUIET = timedelta(seconds=15)
 """Between two messages to one pod: in a busy cluster the free memory changes all the time."""
@@ -64,17 +63,6 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     by_index = sorted(here, key=lambda lease: lease.record.index)
     cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
     return Note(ASSIGNED, f"{pod.spec.node_name}: {cards}", NORMAL)
-
-
-def is_waiting(pod: Pod) -> bool:
-    """For a GPU. A pod with scheduling gates wants none yet: nobody goes for it, nobody stands back for it."""
-    is_over = pod.metadata.deletion_timestamp or pod.status.phase in FINISHED
-    return not (pod.spec.node_name or is_over or gates_of(pod))
-
-
-def was_put_aside(pod: Pod) -> bool:
-    """The scheduler has tried to place it, and says that it could not."""
-    return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
 
 
 def _card(record: CardRecord) -> str:

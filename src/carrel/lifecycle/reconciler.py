@@ -17,15 +17,15 @@ from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.shapes import GpuClaim, Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.assembly import NAMESPACE_OF, Carrel
-from carrel.leases.cluster_ledger import FINISHED
+from carrel.leases.cluster_state import NAMESPACE_OF, Carrel
+from carrel.leases.pods import FINISHED, holder_of, is_waiting, was_put_aside
 from carrel.leases.wake import Knocks
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
+from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.claim_status import Claims, Knowledge
 from carrel.lifecycle.metrics import Metrics
-from carrel.lifecycle.pod_events import Telling, assigned_note, is_waiting, waiting_note, was_put_aside
-from carrel.scheduling.scheduler import holder_of
+from carrel.lifecycle.pod_events import Telling, assigned_note, waiting_note
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Duties:
         self._carrel = carrel
         self._schedulers = schedulers
         self._metrics = metrics
+        self._collector = collector_on(carrel)
         known = Knowledge(carrel.books, self._pods_of, carrel.why, carrel.house.terms)
         self._claims = Claims(carrel.cluster, known)
         self._telling = Telling(carrel.cluster, carrel.house.now)
@@ -90,7 +91,7 @@ class Duties:
 
     async def _sweep(self) -> None:
         while True:
-            for name in self._carrel.collector.due():
+            for name in self._collector.due():
                 self._leases_due.add(name)
             for claim in self._carrel.claims.store:
                 self._see_claim(None, claim)
@@ -137,7 +138,7 @@ class Duties:
     # --- what is done about it ---------------------------------------------------------------------------------------
 
     async def _look_after_lease(self, name: str) -> None:
-        freed = await self._carrel.collector.look_at(name)
+        freed = await self._collector.look_at(name)
         for each in freed:
             self._metrics.freed.inc()
             log.info("card_freed node=%s gpu=%d pod=%s why=%r", each.node, each.index, each.holder, each.why)
@@ -161,13 +162,13 @@ class Duties:
 
     def _fits(self, pod: Pod, nodes: set[str]) -> bool:
         """By itself; whether the rest of its gang fits too, the extender finds out."""
-        ask = self._carrel.scheduling.understand(pod)
+        ask = self._carrel.understand(pod)
         if not isinstance(ask, Ask):
             return False
         return bool(candidates(self._carrel.books.ledger, ask.request, tuple(nodes), pod.metadata.uid).fitting)
 
     def _is_ours(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name in self._schedulers and self._carrel.scheduling.understand(pod) is not None
+        return pod.spec.scheduler_name in self._schedulers and self._carrel.understand(pod) is not None
 
     async def _look_after_claim(self, key: ClaimKey) -> None:
         claim = self._carrel.claims.store.get(key.name, key.namespace)

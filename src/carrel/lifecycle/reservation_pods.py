@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.dialects import carrel, kai_reservation
-from carrel.dialects.gpuclaim import lease_name, read_lease_name
+from carrel.dialects.gpuclaim import lease_name
 from carrel.dialects.kai_reservation import KAI_0_17, ReservationSpelling
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import FINISHED, Books, KnownLease, is_going
+from carrel.leases.cluster_ledger import Books, KnownLease
 from carrel.leases.lease_writer import Cards
+from carrel.leases.pods import FINISHED, is_going, slot_of
 from carrel.ledger.slots import Act, PodSeen, Reservation, ReservationState, Sight, next_step
 from carrel.parsing import Malformed
 
@@ -260,18 +261,6 @@ class Reservations:
         if reservation.state in (ReservationState.LOST, ReservationState.CLOSING):
             return SOON_S
         return min(SOON_S * 2.0 ** min(self._failures.get(name, 0), 10), LATER_S)
-
-
-def slot_of(pod: Pod) -> str:
-    """The Lease of the slot that a reservation pod says it is for; empty if it is none, or not ours."""
-    name = pod.metadata.annotations.get(carrel.RESERVED_LEASE, "")
-    place = read_lease_name(name) if kai_reservation.is_reservation(pod) else None
-    return lease_name(*place) if place else ""
-
-
-def slots_of(pod: Pod) -> list[str]:
-    """The same, as an index wants it."""
-    return [name] if (name := slot_of(pod)) else []
 
 
 def _is_well(lease: KnownLease, pods: Mapping[str, Pod]) -> bool:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
-from carrel.bookings.tiers import Tier
 from carrel.dialects.carrel import BOOKED, TIER
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.registry import Ask
@@ -26,20 +25,20 @@ from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, PodByUid, is_going
+from carrel.leases.cluster_ledger import Books, PodByUid
 from carrel.leases.lease_writer import Cards
+from carrel.leases.pods import SCHEDULED, holder_of, is_going, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, Waiting, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, ShareState
+from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import end_of
 from carrel.lifecycle.hand_over import HandOvers, Order
-from carrel.lifecycle.pod_events import SCHEDULED, is_waiting
 from carrel.lifecycle.victims import Opportunist, revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
-from carrel.scheduling.scheduler import holder_of
 
 log = logging.getLogger(__name__)
 

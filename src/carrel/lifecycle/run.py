@@ -12,7 +12,8 @@ from carrel.bookings.client.maia_client import MaiaClient, Where
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
+from carrel.lifecycle.assembly import reservations_on
 from carrel.lifecycle.metrics import Metrics, health_app
 from carrel.lifecycle.reconciler import Duties
 from carrel.lifecycle.settings import ControllerSettings
@@ -55,7 +56,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     duties = Duties(carrel, settings.scheduler_names(), metrics)
     desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
     tiers = TierDuties(carrel, settings.rules(), metrics, desk)
-    slots = SlotDuties(carrel, lambda node: duties.tell_of_room({node}), metrics)
+    reservations = reservations_on(carrel, settings.reservations())
+    slots = SlotDuties(carrel, reservations, lambda node: duties.tell_of_room({node}), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(metrics, lambda: carrel.mirror.is_synced)

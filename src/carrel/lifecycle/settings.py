@@ -12,7 +12,7 @@ from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.settings import DeskSettings, DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.assembly import House
+    from carrel.leases.cluster_state import House
     from carrel.lifecycle.reservation_pods import ReservationTerms
     from carrel.lifecycle.tier_reconciler import Rules
 
@@ -127,6 +127,6 @@ class ControllerSettings(DeskSettings, DialectSettings, SealSettings, ServingSet
         return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())
 
     def house(self) -> "House":
-        from carrel.leases.assembly import House
+        from carrel.leases.cluster_state import House
 
-        return House(self.carrel_namespace, self.terms(), reservations=self.reservations(), seal=self.seal())
+        return House(self.carrel_namespace, self.terms(), seal=self.seal())

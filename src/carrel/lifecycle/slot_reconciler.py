@@ -12,10 +12,11 @@ from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
+from carrel.leases.pods import slot_of
 from carrel.lifecycle.kai_copies import Copies
 from carrel.lifecycle.metrics import Metrics
-from carrel.lifecycle.reservation_pods import slot_of
+from carrel.lifecycle.reservation_pods import Reservations
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +28,12 @@ WORKERS = 4
 
 
 class SlotDuties:
-    def __init__(self, carrel: Carrel, has_room: Callable[[str], None], metrics: Metrics) -> None:
+    def __init__(
+        self, carrel: Carrel, reservations: Reservations, has_room: Callable[[str], None], metrics: Metrics
+    ) -> None:
         """`has_room` is told a node on which there is room that was not there before."""
         self._carrel = carrel
+        self._reservations = reservations
         self._has_room = has_room
         self._metrics = metrics
         self._copies = Copies(carrel.cluster, carrel.books, carrel.ask_of)
@@ -61,7 +65,7 @@ class SlotDuties:
     async def _sweep(self) -> None:
         while True:
             self._count()
-            for name in self._carrel.reservations.due():
+            for name in self._reservations.due():
                 self._due.add(name)
             for pod in self._carrel.pods.store:
                 self._see_pod(None, pod)
@@ -88,7 +92,7 @@ class SlotDuties:
         self._metrics.see_reservations(each.state for each in reservations if each is not None)
 
     async def _look_after(self, name: str) -> None:
-        looked = await self._carrel.reservations.look_at(name)
+        looked = await self._reservations.look_at(name)
         if looked.is_news:
             self._count()
         if looked.again_s is not None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from random import Random
 
-from carrel.bookings.tiers import Tier
 from carrel.dialects.hand_over_record import Why, record_name
 from carrel.dialects.maia import PodToEnd
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import is_going
+from carrel.leases.pods import is_going
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry
 from carrel.lifecycle.hand_over import HandOvers, Order
 

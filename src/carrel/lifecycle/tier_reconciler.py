@@ -13,13 +13,13 @@ from datetime import timedelta
 from random import Random
 
 from carrel.bookings.client.interface import BookingService
-from carrel.bookings.tiers import Tier
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.assembly import NAMESPACE_OF, Carrel
+from carrel.leases.cluster_state import NAMESPACE_OF, Carrel
+from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry, Manners
 from carrel.lifecycle.hand_over import Archive, End, HandOvers
 from carrel.lifecycle.metrics import Metrics
@@ -59,7 +59,7 @@ class TierDuties:
         court = Court(
             pods=pods.snapshot,
             pod_by_uid=pods.by_uid,
-            understand=carrel.scheduling.understand,
+            understand=carrel.understand,
             nodes_for=carrel.nodes_for,
             now=now,
             schedulers=rules.schedulers,

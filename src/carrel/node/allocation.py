@@ -18,7 +18,7 @@ from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatc
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import is_going
+from carrel.leases.pods import is_going
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.node.allocation_order import Waiting, in_turn

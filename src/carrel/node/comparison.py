@@ -20,7 +20,7 @@ from carrel.kubernetes.objects.events import WARNING, Note, event, event_name
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import FINISHED
+from carrel.leases.pods import FINISHED
 from carrel.node.device_names import Inventory
 from carrel.node.interfaces import HandedOver
 from carrel.node.promises import Promises

@@ -12,7 +12,7 @@ from carrel.dialects import carrel
 from carrel.dialects.gpushare import GPU_MEM
 from carrel.kubernetes.objects.pods import resource_asked
 from carrel.kubernetes.objects.shapes import NodeObject, Pod
-from carrel.leases.cluster_ledger import FINISHED
+from carrel.leases.pods import FINISHED
 from carrel.node.device_names import Inventory, minor_of
 from carrel.node.interfaces import HandedOver
 from carrel.node.memory_offer import UNDECIDED, Holding, Situation, Way, decide, units_offered

@@ -5,7 +5,7 @@ import logging
 
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.assembly import utc_now
+from carrel.leases.cluster_state import utc_now
 from carrel.node.agent import Agent, Premises
 from carrel.node.interfaces import Machine
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources

@@ -12,21 +12,17 @@ A member that comes when others are bound already joins them by itself.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from carrel.dialects.registry import Ask
-from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, is_going
+from carrel.leases.cluster_ledger import Books
 from carrel.leases.lease_writer import Cards
-from carrel.ledger.gangs import GangPlan, plan_gang
-from carrel.ledger.placement import Placement, Waiting, held_placement
+from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
+from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang, Request
+from carrel.ledger.requests import Gang
 from carrel.ledger.shares import Holder
-from carrel.parsing import Malformed
 
 FORGOTTEN_AFTER_S = 600.0
 
@@ -46,14 +42,7 @@ class Patience:
     """How long a gang whose plan failed lets others go first; without it two gangs could take turns in failing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Roll:
-    """Who of a gang there is, the oldest first."""
-
-    waiting: Sequence[tuple[Holder, Request]]
-    bound: int
-    gated: int = 0
-    """Members that exist, but that their scheduling gates hold back: they cannot come to bind, so they are not here."""
+NORMAL_PATIENCE = Patience()
 
 
 @dataclass(slots=True)
@@ -82,26 +71,25 @@ class _Heard:
     at: float = 0.0
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Member → where it may go, as it was last asked."""
-    refused: tuple[object, Refusal] | None = None
-    """The last question that had no answer: a plan is not searched for again before something has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Barracks:
     """What a muster needs of the world."""
 
-    roll_of: Callable[[Gang], Roll]
+    roll_of: Callable[[Gang], GangMembers]
     wake: Callable[[Sequence[Holder]], None]
     """Makes kube-scheduler look at these pods now: it puts a pod that it could not place aside for a minute."""
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
-    patience: Patience = Patience()
+    patience: Patience = NORMAL_PATIENCE
 
 
 class Musters:
     def __init__(self, books: Books, cards: Cards, around: Barracks) -> None:
         self._books = books
         self._cards = cards
+        self._planner = GangPlanner(books.ledger)
         self._roll_of = around.roll_of
         self._wake = around.wake
         self._clock = around.clock
@@ -140,15 +128,6 @@ class Musters:
             return refusal
         return placement
 
-    def why(self, gang: Gang, nodes: Sequence[str], view: View = nullcontext) -> Refusal | None:
-        """Why the gang cannot come together now; None if it can, or runs already. Changes nothing."""
-        roll = self._roll_of(gang)
-        if roll.bound or gang.name in self._musters:
-            return None
-        with view():
-            plan = self._plan(gang, roll, nodes)
-        return plan if isinstance(plan, Refusal) else None
-
     def expire(self) -> None:
         """Gives up plans whose time is up, also if nobody waits for them, and forgets gangs that nobody asks for."""
         now = self._clock()
@@ -158,25 +137,25 @@ class Musters:
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         self._heard = {name: heard for name, heard in self._heard.items() if now - heard.at <= FORGOTTEN_AFTER_S}
 
-    def _hear(self, gang: Gang, roll: Roll, holder: Holder, nodes: Sequence[str]) -> None:
+    def _hear(self, gang: Gang, roll: GangMembers, holder: Holder, nodes: Sequence[str]) -> None:
         heard = self._heard.setdefault(gang.name, _Heard())
         heard.at = self._clock()
         members = {member.uid for member, _ in roll.waiting}
         heard.nodes = {uid: known for uid, known in heard.nodes.items() if uid in members}
         heard.nodes[holder.uid] = tuple(nodes)
 
-    def _is_still_right(self, muster: _Muster, roll: Roll, holder: Holder) -> bool:
+    def _is_still_right(self, muster: _Muster, roll: GangMembers, holder: Holder) -> bool:
         """Whether all for whom the plan was made are still there, and this one was among those it was made for."""
         members = {member.uid for member, _ in roll.waiting}
         return muster.plan.placements.keys() <= members and holder.uid in muster.asked
 
-    def _call_together(self, gang: Gang, roll: Roll, nodes: Sequence[str], view: View) -> _Muster | Refusal:
+    def _call_together(self, gang: Gang, roll: GangMembers, nodes: Sequence[str], view: View) -> _Muster | Refusal:
         left = self._aside.get(gang.name, 0.0) - self._clock()
         if left > 0:
             return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
         self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), aside=False)
         with view():
-            plan = self._plan(gang, roll, nodes)
+            plan = self._planner.plan(gang, roll, nodes, self._heard[gang.name].nodes)
         if isinstance(plan, Refusal):
             return plan
         self._called += 1
@@ -188,41 +167,6 @@ class Musters:
             self._books.promise(plan.placements[holder.uid], holder, muster.owner)
         self._wake(members)
         return muster
-
-    def _plan(self, gang: Gang, roll: Roll, nodes: Sequence[str]) -> GangPlan | Refusal:
-        """For all that wait or, if that is too many, for as many as the gang needs, the oldest first."""
-        heard = self._heard.setdefault(gang.name, _Heard(self._clock()))
-        here = (tuple(roll.waiting), roll.gated)
-        question = (self._books.ledger.moment, here, tuple(nodes), tuple(heard.nodes.items()))
-        if heard.refused is not None and heard.refused[0] == question:
-            return heard.refused[1]
-        plan = self._plan_for(gang, roll.waiting, nodes)
-        if isinstance(plan, Refusal) and len(roll.waiting) > gang.size:
-            plan = self._plan_for(gang, roll.waiting[: gang.size], nodes)
-        if isinstance(plan, Refusal):
-            if roll.gated and len(roll.waiting) < gang.size:
-                plan = replace(plan, reason=f"{plan.reason}, {roll.gated} held back by scheduling gates")
-            heard.refused = (question, plan)
-        return plan
-
-    def _plan_for(
-        self, gang: Gang, members: Sequence[tuple[Holder, Request]], nodes: Sequence[str]
-    ) -> GangPlan | Refusal:
-        ledger, known = self._books.ledger, self._heard[gang.name].nodes
-        # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
-        kept: dict[str, Placement] = {}
-        others = []
-        for holder, request in members:
-            held = held_placement(ledger, request, holder)
-            if held is not None:
-                kept[holder.uid] = held
-            elif ledger.shares_of(holder.uid):
-                return Refusal(f"gang {gang.name}: some cards are still recorded for an earlier bind of {holder}")
-            else:
-                others.append(Waiting(holder, request, known.get(holder.uid, tuple(nodes))))
-        missing = max(gang.size - len(members), 0)
-        plan = plan_gang(ledger, Gang(gang.name, len(others) + missing), others)
-        return plan if isinstance(plan, Refusal) else GangPlan({**kept, **plan.placements})
 
     # --- coming together ---------------------------------------------------------------------------------------------
 
@@ -290,34 +234,3 @@ class Musters:
             del self._musters[name]
         for uid in muster.plan.placements:
             self._books.withdraw(uid, muster.owner)
-
-
-class Roster:
-    """Calls the roll of a gang from the pods that there are."""
-
-    def __init__(self, pods_of: Callable[[str], Iterable[Pod]], ask_of: Callable[[Pod], Ask | Refusal | None]) -> None:
-        """`pods_of` gives the pods of a namespace."""
-        self._pods_of = pods_of
-        self._ask_of = ask_of
-
-    def __call__(self, gang: Gang) -> Roll:
-        waiting: list[tuple[Holder, Request]] = []
-        bound = gated = 0
-        pods = self._pods_of(gang.name.partition("/")[0])
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)):
-            if is_going(pod):
-                continue
-            try:
-                ask = self._ask_of(pod)
-            except Malformed:
-                continue  # it is told so when it is its turn
-            if not isinstance(ask, Ask) or ask.request.gang is None or ask.request.gang.name != gang.name:
-                continue
-            if pod.spec.node_name:
-                bound += 1
-            elif gates_of(pod):
-                gated += 1
-            else:
-                holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
-                waiting.append((holder, ask.request))
-        return Roll(waiting, bound, gated)

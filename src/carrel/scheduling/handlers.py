@@ -32,10 +32,11 @@ from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import Binding
-from carrel.scheduling.interface import PodFinder, Scheduler
 from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.pod_lookup import Finder
 from carrel.scheduling.requests import Asked, NotJson, read_binding, read_question
 from carrel.scheduling.responses import write_filtered
+from carrel.scheduling.scheduler import Scheduling, Understand
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,9 @@ class Reply(NamedTuple):
 class Staff:
     """Who does the work behind the desk."""
 
-    scheduler: Scheduler
-    find_pod: PodFinder
+    scheduler: Scheduling
+    understand: Understand
+    find_pod: Finder
     ledger: Ledger
     metrics: Metrics
     is_synced: Callable[[], bool]
@@ -100,7 +102,7 @@ class Desk:
         return Reply(200, write_filtered(found, asked.objects))
 
     def _in_gpushares_words(self, asked: Asked, found: Filtered) -> Mapping[str, str]:
-        ask, refused = self._staff.scheduler.understand(asked.pod), found.why_not()
+        ask, refused = self._staff.understand(asked.pod), found.why_not()
         if not isinstance(ask, Ask) or ask.dialect is not Dialect.GPUSHARE:
             return refused
         cards = self._staff.ledger.cards
@@ -112,7 +114,7 @@ class Desk:
         start = time.perf_counter()
         try:
             asked = read_question(body)
-            is_ours = self._staff.is_synced() and isinstance(self._staff.scheduler.understand(asked.pod), Ask)
+            is_ours = self._staff.is_synced() and isinstance(self._staff.understand(asked.pod), Ask)
             # Of a pod that is not ours all nodes are equal: the scheduler's other reasons decide.
             scores = (
                 extender_calls.scores(self._staff.scheduler.rank(asked.pod, asked.nodes))
@@ -178,7 +180,7 @@ class Desk:
             self._idle.set()
 
     def _is_in_a_gang(self, pod: Pod) -> bool:
-        ask = self._staff.scheduler.understand(pod)
+        ask = self._staff.understand(pod)
         return isinstance(ask, Ask) and ask.request.gang is not None
 
     # --- looking -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from carrel.scheduling.extender_calls import Binding
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Implements `scheduling.interface.PodFinder`. Raises `ClusterError` if the API server does not answer."""
+    """Raises `ClusterError` if the API server does not answer."""
 
     cluster: Cluster
     pod_by_uid: Callable[[str], Pod | None]

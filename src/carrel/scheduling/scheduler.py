@@ -12,10 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.bookings.tiers import Tier
 from carrel.dialects import bind_annotations, carrel, kai
 from carrel.dialects.registry import DEFAULT_TERMS, Ask, Terms
-from carrel.dialects.tier import tier_of
+from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.cluster import (
     BindTarget,
     Busy,
@@ -27,18 +26,17 @@ from carrel.kubernetes.cluster import (
     Unavailable,
     Unknown,
 )
-from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import Books
 from carrel.leases.lease_writer import Cards
+from carrel.leases.pods import holder_of
 from carrel.ledger.filtering import Filtered, Sieve
-from carrel.ledger.placement import Placement, Waiting, held_placement, place
+from carrel.ledger.placement import Placement, Waiting, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Holder
-from carrel.parsing import Malformed
 from carrel.scheduling.gangs import Musters, View
 
 LATEST_BINDING_S = 20.0
@@ -46,8 +44,8 @@ LONGEST_BINDING_S = 20.0
 """When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
 collector's patience, which would free what nobody seems to want any more."""
 
-AskOf = Callable[[Pod], Ask | Refusal | None]
-"""What a pod asks for. Raises `Malformed` where it cannot be understood."""
+Understand = Callable[[Pod], Ask | Refusal | None]
+"""What a pod asks for, or why it cannot be had; None if it asks for no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Surroundings:
     """What scheduling needs of the world."""
 
     cluster: Cluster
-    ask_of: AskOf
+    understand: Understand
     now: Callable[[], datetime]
     terms: Terms = DEFAULT_TERMS
     spread: bool = False
@@ -75,11 +73,15 @@ class Scheduling:
         self._precedence = Precedence(books.ledger, around.booked)
         self._binding: set[str] = set()
 
+    def expire_gangs(self) -> None:
+        """To be called every few seconds: gangs whose time is up give back what was promised to them."""
+        self._musters.expire()
+
     # --- filter ------------------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
         """A refusal: the pod cannot be understood, whatever the node."""
-        ask = self.understand(pod)
+        ask = self._around.understand(pod)
         if ask is None:
             return Filtered(nodes, {})
         if isinstance(ask, Refusal):
@@ -92,60 +94,23 @@ class Scheduling:
             if answer is not None:
                 return _only(answer.node, nodes, f"gang {ask.request.gang.name} has its cards on {answer.node}")
         holder = holder_of(pod)
-        left = self._left_by_another_bind(ask, holder)
+        left = left_by_another_bind(self._books.ledger, ask.request, holder)
         if isinstance(left, Refusal):
             return Filtered.by_reason(nodes, left.reason)
         if left is not None:
             return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
         found = self._sieve.filter(ask.request, nodes, holder.uid)
-        return self._precedence.narrow(found, ask.request) if stands_back(pod) else found
+        return self._precedence.narrow(found, ask.request) if is_opportunistic(pod) else found
 
     def _view_of(self, pod: Pod) -> View:
         """How the pod is to see the ledger."""
-        return self._precedence.served if stands_back(pod) else nullcontext
-
-    def _left_by_another_bind(self, ask: Ask, holder: Holder) -> Placement | Refusal | None:
-        """Cards that are on Leases for a pod that is not bound: all that it needs, or why they must be waited for."""
-        if not self._books.ledger.shares_of(holder.uid):
-            return None
-        return held_placement(self._books.ledger, ask.request, holder) or Refusal(
-            f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
-        )
-
-    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Refusal | None:
-        """Why the pod waits, in the words that people see everywhere; None if it need not.
-
-        `nodes` are where it may go; `elsewhere` says why it may not go to others that have cards.
-        """
-        ask = self.understand(pod)
-        if ask is None or isinstance(ask, Refusal):
-            return ask
-        if gates := gates_of(pod):
-            return _held_back(pod, gates)
-        left = self._left_by_another_bind(ask, holder_of(pod))
-        if left is not None:
-            return left if isinstance(left, Refusal) else None
-        if ask.request.gang is not None:
-            together = self._musters.why(ask.request.gang, nodes, self._view_of(pod))
-            if together is not None:
-                return together
-        refusal = self._sieve.why(ask.request, nodes, pod.metadata.uid)
-        if refusal is None and stands_back(pod):
-            left_over = self._precedence.narrow(self._sieve.filter(ask.request, nodes), ask.request)
-            refusal = None if left_over.fitting else Refusal(f"{ask.request}: there is {WAITED_FOR}")
-        return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
-
-    def understand(self, pod: Pod) -> Ask | Refusal | None:
-        try:
-            return self._around.ask_of(pod)
-        except Malformed as malformed:
-            return Refusal(str(malformed))
+        return self._precedence.served if is_opportunistic(pod) else nullcontext
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first; those that will not do come last."""
-        ask = self.understand(pod)
+        ask = self._around.understand(pod)
         if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
             return nodes
         best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
@@ -162,7 +127,7 @@ class Scheduling:
         Raises `ClusterError` if the API server does not answer: then the cards may stay the pod's until it is tried
         again, or until the collector finds that it never was bound.
         """
-        ask = self.understand(pod)
+        ask = self._around.understand(pod)
         if isinstance(ask, Refusal):
             return ask
         holder = holder_of(pod)
@@ -211,7 +176,7 @@ class Scheduling:
             together = await self._musters.wait_together(gang, holder, node)
             if together is not None:
                 return together
-        left = self._left_by_another_bind(ask, holder)
+        left = left_by_another_bind(self._books.ledger, ask.request, holder)
         placement = left or self._place(ask, holder, node, view)
         if isinstance(placement, Refusal):
             return placement
@@ -271,19 +236,6 @@ class Scheduling:
         told = carrel.told_cards(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
         return is_there and told == carrel.told_cards(target.annotations)
-
-
-def stands_back(pod: Pod) -> bool:
-    return tier_of(pod) is Tier.OPPORTUNISTIC
-
-
-def holder_of(pod: Pod) -> Holder:
-    return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
-
-
-def _held_back(pod: Pod, gates: Sequence[str]) -> Refusal:
-    named = f"the scheduling gate {gates[0]}" if len(gates) == 1 else f"the scheduling gates {', '.join(gates)}"
-    return Refusal(f"{holder_of(pod)} is held back by {named}: no scheduler looks at it until whoever set that is done")
 
 
 def _only(node: str, nodes: Sequence[str], elsewhere: str) -> Filtered:

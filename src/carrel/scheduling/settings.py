@@ -9,7 +9,8 @@ import typer
 from carrel.settings import DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.assembly import House
+    from carrel.leases.cluster_state import House
+    from carrel.scheduling.assembly import SchedulerOptions
 
 
 class PlacementStyle(Enum):
@@ -33,13 +34,13 @@ class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
     """Binds of the early members wait so long; kube-scheduler's time-out for the extender must be longer."""
 
     def house(self) -> "House":
-        from carrel.leases.assembly import House
+        from carrel.leases.cluster_state import House
+
+        return House(namespace=self.carrel_namespace, terms=self.terms(), seal=self.seal())
+
+    def scheduler_options(self) -> "SchedulerOptions":
+        from carrel.scheduling.assembly import SchedulerOptions
         from carrel.scheduling.gangs import Patience
 
-        return House(
-            namespace=self.carrel_namespace,
-            terms=self.terms(),
-            spread=self.placement is PlacementStyle.SPREAD,
-            patience=Patience(together_s=self.gang_timeout),
-            seal=self.seal(),
-        )
+        is_spread = self.placement is PlacementStyle.SPREAD
+        return SchedulerOptions(spread=is_spread, patience=Patience(together_s=self.gang_timeout))

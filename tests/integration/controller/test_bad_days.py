@@ -11,7 +11,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Deletion, Selection
 from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, PODS
 from carrel.kubernetes.reflector import Rhythm
-from carrel.leases.assembly import Carrel, House
+from carrel.leases.cluster_state import Carrel, House
 from carrel.lifecycle.metrics import Metrics
 from carrel.lifecycle.reconciler import Duties
 from kubernetes_in_memory.faults import FaultPlan, Faulty

@@ -5,7 +5,7 @@ import asyncio
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import EVENTS
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
 from carrel.lifecycle.metrics import Metrics
 from carrel.lifecycle.reconciler import Duties
 from tests.kit.eventually import LIMIT_S

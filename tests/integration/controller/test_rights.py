@@ -88,7 +88,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         replaced = await carrel.sees(await lab.pod("c", limits=GPU_MEM))
         await lab.client.delete(PODS, "c", "lab", how=Deletion(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
-        assert isinstance(await carrel.scheduling.bind(replaced, "n2"), Refusal)
+        assert isinstance(await carrel.scheduler.bind(replaced, "n2"), Refusal)
         await _wake(lab, carrel)
 
 
@@ -182,7 +182,7 @@ async def _reserve(lab: Lab, carrel: Replica) -> None:
     kubelet = Kubelet(lab, node)
     async with lab.replica() as extender:
         seen = await extender.sees(await lab.pod("half", annotations={"gpu-fraction": "0.5"}))
-        binding = asyncio.ensure_future(extender.scheduling.bind(seen, "n3"))
+        binding = asyncio.ensure_future(extender.scheduler.bind(seen, "n3"))
         while not binding.done():
             for name in carrel.reservations.due():
                 await carrel.reservations.look_at(name)

@@ -18,7 +18,7 @@ class Leader:
         self.carrel = carrel
         self.metrics = Metrics(lambda: True)
         self.rooms: list[str] = []
-        self.duties = SlotDuties(carrel, self.rooms.append, self.metrics)
+        self.duties = SlotDuties(carrel, carrel.reservations, self.rooms.append, self.metrics)
 
     def counts(self, state: str) -> bool:
         return f'carrel_reservations{{state="{state}"}} 1.0' in self.metrics.text().decode()

@@ -8,9 +8,9 @@ from typing import Any
 import aiohttp
 
 from carrel.http.serving import Address, serving
-from carrel.leases.assembly import desk_of
 from carrel.ledger.gpus import Node
 from carrel.scheduling.app import extender_app
+from carrel.scheduling.assembly import handlers_on
 from carrel.scheduling.handlers import Desk
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -67,6 +67,6 @@ class Opened:
 @contextlib.asynccontextmanager
 async def an_open_extender(nodes: Sequence[Node]) -> AsyncIterator[Opened]:
     async with a_lab(nodes, in_real_time=True) as lab, lab.replica() as replica:
-        desk = desk_of(replica)
+        desk = handlers_on(replica, replica.scheduler)
         async with serving(extender_app(desk), Address()) as url, aiohttp.ClientSession() as session:
             yield Opened(lab, replica, desk, Caller(session, url))

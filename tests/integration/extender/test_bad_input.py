@@ -1,24 +1,21 @@
 """Whatever is sent to the extender: an answer in words, never a 5xx, and nothing changes."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import Ask, request_of
-from carrel.kubernetes.objects.shapes import Pod
-from carrel.ledger.filtering import Filtered, Sieve
-from carrel.ledger.ledger import Ledger
-from carrel.ledger.refusals import Refusal
-from carrel.parsing import Malformed
+from carrel.kubernetes.client import Client
+from carrel.leases.cluster_state import Carrel
 from carrel.scheduling.app import LARGEST_BODY
-from carrel.scheduling.extender_calls import Binding
+from carrel.scheduling.assembly import scheduler_on
 from carrel.scheduling.handlers import Desk, Staff
 from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.pod_lookup import Finder
+from kubernetes_in_memory import EmbeddedApi
 from tests.integration.extender.opened import an_open_extender
 from tests.kit.gpus import a_node
 
@@ -162,43 +159,16 @@ near_questions = st.fixed_dictionaries(
 bodies = st.binary(max_size=40) | (values | near_questions).map(lambda body: json.dumps(body).encode())
 
 
-class Unbound:
-    """A scheduler with no memory of its own: what a pod asks for is read as always, and nothing is ever bound."""
-
-    def __init__(self) -> None:
-        self.ledger = Ledger([a_node("n1")])
-        self._sieve = Sieve(self.ledger)
-
-    def understand(self, pod: Pod) -> Ask | Refusal | None:
-        try:
-            return request_of(pod, lambda namespace, name: None)
-        except Malformed as malformed:
-            return Refusal(str(malformed))
-
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
-        ask = self.understand(pod)
-        if isinstance(ask, Ask):
-            return self._sieve.filter(ask.request, nodes)
-        return Filtered(nodes, {}) if ask is None else ask
-
-    def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
-        return nodes
-
-    async def bind(self, pod: Pod, node: str) -> Refusal | None:
-        raise AssertionError("nobody asked for this")
-
-
-async def nobody(binding: Binding) -> Refusal:
-    return Refusal(f"pod {binding.pod} does not exist any more")
-
-
 @settings(max_examples=400, deadline=None)
 @given(bodies)
 async def test_any_body_at_all_gets_an_answer_in_words(body: bytes) -> None:
-    scheduler = Unbound()
-    metrics = Metrics(scheduler.ledger, dict)
-    desk = Desk(Staff(scheduler, nobody, scheduler.ledger, metrics, lambda: True, Unit.MIB))
-    moment = scheduler.ledger.moment
+    state = Carrel(Client(EmbeddedApi()))
+    ledger = state.books.ledger
+    ledger.set_node(a_node("n1"))
+    lookup = Finder(state.cluster, state.pods.store.by_uid)
+    staff = Staff(scheduler_on(state), state.understand, lookup, ledger, Metrics(ledger, dict), lambda: True)
+    desk = Desk(staff)
+    moment = ledger.moment
 
     for reply in (
         desk.filter(body),
@@ -209,4 +179,4 @@ async def test_any_body_at_all_gets_an_answer_in_words(body: bytes) -> None:
         assert reply.status in (200, 400)
         answer = json.loads(reply.body)
         assert isinstance(answer, list) or "Error" in answer
-    assert scheduler.ledger.moment == moment
+    assert ledger.moment == moment

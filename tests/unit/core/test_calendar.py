@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from carrel.bookings.calendar import Calendar, Maintenance, Span, days
 from carrel.bookings.rules import Booking
-from carrel.bookings.tiers import Tier, standing
+from carrel.bookings.tiers import standing
+from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A100, A6000
 
 DAY0 = datetime(2026, 11, 16, tzinfo=UTC)

@@ -17,10 +17,10 @@ from carrel.bookings.pages.services import tier_of
 from carrel.bookings.pages.usage_page import as_csv, fragments, warmth
 from carrel.bookings.records import BookingRecord, Use
 from carrel.bookings.rules import Booking, Rules
-from carrel.bookings.tiers import Tier
 from carrel.kubernetes.objects import views
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A6000, a_card, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.tiers import Tier
 from carrel.dialects import hand_over_record
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
+from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
 from tests.kit.objects import config_map, pod, pod_from
 

@@ -15,7 +15,7 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.assembly import Carrel
+from carrel.leases.cluster_state import Carrel
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from itertools import groupby
 from markupsafe import Markup, escape
 
 from carrel.bookings.pages import wording
-from carrel.bookings.tiers import Tier
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.shares import Share, ShareState
+from carrel.ledger.tiers import Tier
 
 WIDTH, HEIGHT = 44, 64
 """Of a card, in pixels."""

@@ -13,7 +13,7 @@ from carrel.bookings.pages.services import ClusterSight, tier_of
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, Preview, Query, State, Wish
 from carrel.bookings.sign_in.identity import CurrentPerson, needs
-from carrel.bookings.tiers import Tier
+from carrel.ledger.tiers import Tier
 
 ENDS_SOON = timedelta(hours=24)
 """From then on a banner says so."""

@@ -1,14 +1,12 @@
-"""Puts Carrel's verbs together on one cluster: what every door that knows the ledger needs."""
+"""What one process knows of the cluster: its caches, its own ledger, and what pods ask for."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from carrel.bookings.tiers import Tier
-from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
+from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.registry import DEFAULT_TERMS, Ask, Terms, request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
@@ -19,26 +17,22 @@ from carrel.kubernetes.objects.shapes import GpuClaim, NodeObject, Pod, PodGroup
 from carrel.kubernetes.reflector import NORMAL_RHYTHM, Reflector, Rhythm
 from carrel.leases.cluster_ledger import Books
 from carrel.leases.eligible_nodes import Destinations
+from carrel.leases.gang_members import Roster
 from carrel.leases.lease_writer import Cabinet, Cards
+from carrel.leases.pods import holder_of, is_waiting, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, Reserving
+from carrel.leases.waiting import WaitingContext, WaitingReason
 from carrel.leases.wake import Waker
 from carrel.ledger.placement import Waiting
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.collection import Collector, Witnesses
-from carrel.lifecycle.pod_events import is_waiting
-from carrel.lifecycle.reservation_pods import DEFAULT_RESERVATIONS, Reservations, ReservationTerms, Scene, slots_of
-from carrel.scheduling.gangs import Barracks, Musters, Patience, Roster
-from carrel.scheduling.pod_lookup import Finder
-from carrel.scheduling.scheduler import Scheduling, Surroundings, holder_of
+from carrel.ledger.tiers import Tier
+from carrel.parsing import Malformed
 
-if TYPE_CHECKING:
-    from carrel.scheduling.handlers import Desk
-
-NORMAL_PATIENCE = Patience()
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
 NAMESPACE_OF, GANG_OF, SLOT_OF, TIER_WAITING = "namespace", "gang", "slot", "tier of a pod that waits"
+"""The indexes of the caches."""
 
 
 def utc_now() -> datetime:
@@ -47,26 +41,23 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """The rules of this cluster."""
+    """What the cluster's admin has decided, and the clocks."""
 
     namespace: str = NAMESPACE
     terms: Terms = DEFAULT_TERMS
-    spread: bool = False
-    patience: Patience = NORMAL_PATIENCE
     reserve_s: float = RESERVE_S
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     rhythm: Rhythm = NORMAL_RHYTHM
-    reservations: ReservationTerms = DEFAULT_RESERVATIONS
     seal: Seal | None = None
-    """With it, only pods that came through the webhook get a card."""
+    """With it, only pods that came through the webhook get a GPU."""
 
 
 HOUSE = House()
 
 
 class Carrel:
-    """One replica: its own caches, its own ledger, and the verbs on them. The mirror has to be run."""
+    """The informers have to be run."""
 
     def __init__(self, cluster: Cluster, house: House = HOUSE) -> None:
         self.cluster = cluster
@@ -77,7 +68,7 @@ class Carrel:
             indexes={
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
                 TIER_WAITING: _tier_if_it_waits,
-                SLOT_OF: slots_of,
+                SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
             },
         )
         self.claims: Reflector[GpuClaim] = self.mirror.watch(
@@ -98,33 +89,15 @@ class Carrel:
         reserving = Reserving(self.books, house.reserve_s)
         self.leases.on_change(reserving.see_lease)
         self.cards = Cards(self.books, cabinet, reserving)
-        self._roster = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
         self.wake = Waker(cluster, house.now)
-        self.musters = Musters(self.books, self.cards, Barracks(self._roster, self.wake, house.clock, house.patience))
-        around = Surroundings(cluster, self.ask_of, house.now, house.terms, house.spread, self._booked_waiting)
-        self.scheduling = Scheduling(self.books, self.cards, self.musters, around)
-        witnesses = Witnesses(cluster, self.pods.store.by_uid, self._gang_runs, house.clock)
-        self.collector = Collector(self.books, self.cards, witnesses)
+        self.gang_members = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
+        context = WaitingContext(self.understand, self.gang_members, self.booked_waiting)
+        self._reason = WaitingReason(self.books.ledger, context)
 
-        self.reservations = Reservations(
-            self.books,
-            self.cards,
-            Scene(
-                cluster,
-                house.namespace,
-                self._reservation_pods,
-                lambda slot: self.pods.store.find(SLOT_OF, slot),
-                self.pods.store.by_uid,
-                house.clock,
-                house.reservations,
-            ),
-        )
-
-    def _reservation_pods(self) -> Iterable[Pod]:
-        namespaces = (spelling.namespace for spelling in SPELLINGS)
-        return [pod for name in namespaces for pod in self.pods.store.find(NAMESPACE_OF, name) if is_reservation(pod)]
+    # --- what a pod asks for -----------------------------------------------------------------------------------------
 
     def ask_of(self, pod: Pod) -> Ask | Refusal | None:
+        """None if it asks for no GPU. Raises `Malformed` where it cannot be understood."""
         if is_reservation(pod):
             return None  # its card is for others, who have it on their slot's Lease
         ask = request_of(pod, self._claim_named, self._gang_size, self.house.terms)
@@ -132,31 +105,12 @@ class Carrel:
             return ask  # who has a card keeps it
         return self.house.seal.missing_on(pod) or ask
 
-    def why(self, pod: Pod) -> Refusal | None:
-        """Why a pod waits for its GPUs, in the words that people see everywhere; None if it need not."""
-        reach = self.destinations.of(pod)
-        has_cards = self.books.ledger.rooms.__contains__
-        return self.scheduling.why(pod, reach.nodes, reach.why_not_elsewhere(has_cards))
-
-    def nodes_for(self, pod: Pod) -> Sequence[str]:
-        return self.destinations.of(pod).nodes
-
-    def _booked_waiting(self) -> Sequence[Waiting]:
-        pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
-        asks = (
-            (pod, self.scheduling.understand(pod))
-            for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        )
-        return [
-            Waiting(holder_of(pod), ask.request, self.destinations.of(pod).nodes)
-            for pod, ask in asks
-            if isinstance(ask, Ask)
-        ]
-
-    def _gang_runs(self, pod: Pod) -> bool:
-        ask = self.scheduling.understand(pod)
-        gang = ask.request.gang if isinstance(ask, Ask) else None
-        return gang is not None and self._roster(gang).bound > 0
+    def understand(self, pod: Pod) -> Ask | Refusal | None:
+        """The same; what cannot be understood is refused."""
+        try:
+            return self.ask_of(pod)
+        except Malformed as malformed:
+            return Refusal(str(malformed))
 
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)
@@ -168,25 +122,37 @@ class Carrel:
             return group.spec.min_member
         return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
 
+    # --- where it may go, and why it waits ---------------------------------------------------------------------------
+
+    def nodes_for(self, pod: Pod) -> Sequence[str]:
+        return self.destinations.of(pod).nodes
+
+    def why(self, pod: Pod) -> Refusal | None:
+        """Why a pod waits for its GPUs; None if it need not."""
+        reach = self.destinations.of(pod)
+        has_cards = self.books.ledger.rooms.__contains__
+        return self._reason.why(pod, reach.nodes, reach.why_not_elsewhere(has_cards))
+
+    def booked_waiting(self) -> Sequence[Waiting]:
+        """The booked pods that wait, the oldest first."""
+        pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
+        asks = (
+            (pod, self.understand(pod))
+            for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        )
+        return [
+            Waiting(holder_of(pod), ask.request, self.destinations.of(pod).nodes)
+            for pod, ask in asks
+            if isinstance(ask, Ask)
+        ]
+
+    def gang_runs(self, pod: Pod) -> bool:
+        """Whether a member of the pod's gang is bound."""
+        ask = self.understand(pod)
+        gang = ask.request.gang if isinstance(ask, Ask) else None
+        return gang is not None and self.gang_members(gang).bound > 0
+
 
 def _tier_if_it_waits(pod: Pod) -> Sequence[str]:
     tier = tier_of(pod) if is_waiting(pod) else None
     return [tier.value] if tier else []
-
-
-def desk_of(carrel: Carrel) -> "Desk":
-    """Where kube-scheduler's calls are answered."""
-    from carrel.scheduling.handlers import Desk, Staff  # only doors that serve need these libraries
-    from carrel.scheduling.metrics import Metrics  # only doors that serve need these libraries
-
-    ledger = carrel.books.ledger
-    return Desk(
-        Staff(
-            scheduler=carrel.scheduling,
-            find_pod=Finder(carrel.cluster, carrel.pods.store.by_uid),
-            ledger=ledger,
-            metrics=Metrics(ledger, carrel.mirror.silences),
-            is_synced=lambda: carrel.mirror.is_synced,
-            unit=carrel.house.terms.memory_unit,
-        )
-    )
