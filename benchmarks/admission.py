@@ -42,7 +42,7 @@ class Booked:
 def make_webhook() -> AsgiApp:
     customs = Customs("carrel", spawners=frozenset({SPAWNER}), seal=Seal((b"key",)))
     webhook = Webhook(Client(EmbeddedApi()), Booked(), customs)
-    webhook.mirror = _Synced()  # type: ignore[assignment] # nothing is watched, so nothing has to be read first
+    webhook.informers = _Synced()  # type: ignore[assignment] # nothing is watched, so nothing has to be read first
     return webhook.app(lambda: 0.0)
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.ledger.explanation import why_waiting
-from carrel.ledger.filtering import Sieve
+from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import candidates, place
@@ -93,7 +93,7 @@ def _why(ledger: Ledger, names: tuple[str, ...]) -> Iterator[Figure]:
     nowhere = REQUESTS["4 whole cards (nowhere)"]
     plain = cpu_seconds(lambda: why_waiting(ledger, nowhere, names), runs=3)
     yield Figure("why a pod waits, looking at every card", plain * 1e3, "ms")
-    sieve = Sieve(ledger)
+    sieve = NodeFilter(ledger)
     sieve.why(nowhere, names)
     one = Share(Holder("another"), "GPU-0001-0", MiB(1))
 

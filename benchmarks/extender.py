@@ -26,7 +26,7 @@ from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
 from carrel.http.serving import Address, AsgiApp, Receive, Scope, Send, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.app import extender_app
@@ -55,12 +55,12 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def busy_extender() -> AsgiApp:
-    carrel = Carrel(Client(EmbeddedApi()))
-    ledger = carrel.books.ledger
+    carrel = ClusterState(Client(EmbeddedApi()))
+    ledger = carrel.ledger
     for node in cluster():
         ledger.set_node(node)
     ledger.restore(shares())
-    carrel.mirror = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
+    carrel.informers = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
     gc.collect()
     gc.freeze()  # as the door does when it is ready
     app = extender_app(handlers_on(carrel, scheduler_on(carrel)))

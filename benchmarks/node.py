@@ -8,7 +8,7 @@ from statistics import median
 
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects import carrel, gpushare
-from carrel.dialects.carrel import CardRecord
+from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpushare import GPU_MEM, Unit
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, Selection
@@ -45,7 +45,7 @@ async def _a_node_with_waiting_pods() -> Allocation:
         promised = gpushare.Assumption(0, 20480, 200 + number % 2, False, number + 1)
         notes = carrel.write_devices([GPUS[0].uuid]) | gpushare.write_assumption(promised)
         await client.bind(BindTarget("default", f"pod-{number}", holders[-1].uid, "n1", notes))
-    record = CardRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
+    record = LeaseRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
     await client.create(LEASES, carrel.write_lease(record, "carrel", now), "carrel")
     pods = (await client.list(PODS, Selection(fields="spec.nodeName=n1"))).items
     counter = Allocation(Post(client, "n1", "carrel", lambda: now, time.monotonic, lambda: pods, dict))

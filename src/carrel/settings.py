@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 import typer
 
 from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import Terms
+from carrel.dialects.registry import DialectOptions
 from carrel.kubernetes.cluster import ClusterError, FieldValidation
 from carrel.kubernetes.objects.release import why_unsupported
 from carrel.parsing import Malformed
@@ -93,8 +93,8 @@ class DialectSettings(MemoryUnitSettings):
     ] = 4
     """A shared claim needs an amount, or cards could be oversubscribed."""
 
-    def terms(self) -> Terms:
-        return Terms(self.memory_unit, self.shared_claims_per_card)
+    def dialect_options(self) -> DialectOptions:
+        return DialectOptions(self.memory_unit, self.shared_claims_per_card)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """What people may use is written where they look for it."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -37,17 +38,20 @@ def test_every_make_task_says_what_it_does() -> None:
     assert tasks == set(re.findall(r"^([a-z0-9]+):.*## \S", text, re.MULTILINE))
 
 
-def test_the_architecture_names_every_module_it_is_made_of() -> None:
+def test_every_component_is_in_the_architecture_and_names_its_modules_in_reading_order() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    modules = [
-        path.stem
-        for layer in ("core", "protocols", "ports", "usecases")
-        for path in (ROOT / "src" / "carrel" / layer).glob("*.py")
-        if path.stem != "__init__"
-    ]
-    doors = [path.name for path in (ROOT / "src" / "carrel" / "doors").iterdir() if (path / "__init__.py").exists()]
-
-    assert not [name for name in (*modules, *doors) if not re.search(rf"\b{name}\b", text)]
+    missing = []
+    for package in sorted((ROOT / "src" / "carrel").glob("*/__init__.py")):
+        folder = package.parent
+        if f"{folder.name}/" not in text:
+            missing.append(f"ARCHITECTURE.md: {folder.name}/")
+        guide = ast.get_docstring(ast.parse(package.read_text())) or ""
+        parts = [each.stem for each in folder.glob("*.py") if each != package]
+        parts += [f"{each.parent.name}/" for each in folder.glob("*/__init__.py")]
+        missing += [
+            f"{folder.name}/__init__.py: {part}" for part in parts if not re.search(rf"(?<![\w/]){part}", guide)
+        ]
+    assert not missing
 
 
 def test_decisions_are_numbered_dated_and_one_page() -> None:

@@ -140,10 +140,10 @@ async def test_rule_chips_turn_red_and_green_as_one_types(browser: Browser, serv
         await page.get_by_label("Until", exact=True).fill(f"{in_days(30)}T09:00")
         await expect(broken).to_have_text(re.compile("at most 14 d"))
 
-        await page.get_by_label("Cards", exact=True).fill("9")
+        await page.get_by_label("LeaseWriter", exact=True).fill("9")
         await expect(broken).to_have_count(2)
 
-        await page.get_by_label("Cards", exact=True).fill("1")
+        await page.get_by_label("LeaseWriter", exact=True).fill("1")
         await page.get_by_label("Until", exact=True).fill(f"{in_days(8)}T09:00")
         await expect(broken).to_have_count(0)
         await expect(page.locator(".chip.kept")).to_have_count(7)

@@ -9,7 +9,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import MergePatch, Selection
 from carrel.kubernetes.leader_election import Candidate, Election, FencingToken
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.kubernetes.reflector import Reflector, Rhythm
+from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
 from tests.contracts.backends import Backend, eventually
 from tests.contracts.objects import lease
@@ -17,7 +17,9 @@ from tests.contracts.objects import lease
 
 async def test_a_reflector_has_what_the_server_has(cluster: Client, namespace: str) -> None:
     store: Store[Any] = Store({"holder": lambda item: [item.spec.holder_identity]})
-    reflector: Reflector[Any] = Reflector(cluster, LEASES, store, Selection(namespace), rhythm=Rhythm(page=2))
+    reflector: Reflector[Any] = Reflector(
+        cluster, LEASES, store, Selection(namespace), watch_timing=WatchTiming(page=2)
+    )
     for name in ("a", "b", "c", "d", "e"):
         await cluster.create(LEASES, lease(name, "somebody"), namespace)
     running = asyncio.create_task(reflector.run())
@@ -67,7 +69,9 @@ async def test_a_reflector_has_everything_although_history_was_forgotten_between
         await cluster.create(LEASES, lease(name), namespace)
     wire = ForgetsBetweenPages(backend, namespace)
     store: Store[Any] = Store()
-    reflector: Reflector[Any] = Reflector(Client(wire), LEASES, store, Selection(namespace), rhythm=Rhythm(page=2))
+    reflector: Reflector[Any] = Reflector(
+        Client(wire), LEASES, store, Selection(namespace), watch_timing=WatchTiming(page=2)
+    )
     running = asyncio.create_task(reflector.run())
 
     async def is_complete() -> bool:

@@ -205,7 +205,7 @@ def an_event(namespace: str, **fields: Any) -> Json:
         "eventTime": "2026-11-16T10:00:00.000000Z",
         "reportingController": "gpu-scheduler",
         "reportingInstance": "gpu-scheduler-1",
-        "action": "Scheduling",
+        "action": "Scheduler",
         "reason": "FailedScheduling",
         "regarding": {"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": "train"},
         "note": "0/1 nodes are available",

@@ -15,9 +15,9 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Deletion, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
-from carrel.leases.cluster_state import Carrel, House
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
 from carrel.manifests import crds
@@ -46,13 +46,13 @@ class CardRoom:
         self.client = Client(HttpTransport(access_to(kubeconfig, {})))
         self.nodes = {node.name: node for node in nodes}
         self._seconds = 0.0
-        self._later = Carrel(self.client, House(clock=lambda: self._seconds))
+        self._later = ClusterState(self.client, ClusterOptions(clock=lambda: self._seconds))
         self._collector = collector_on(self._later)
         """A replica whose clock the test moves: what is freed only after a while is freed now."""
 
     async def announce(self, *names: str) -> None:
         nodes = [self.nodes[name] for name in names or self.nodes]
-        await Kubelets(self.client, nodes, Mirror(self.client).watch(PODS), lambda: datetime.now(UTC)).announce()
+        await Kubelets(self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)).announce()
 
     async def lose(self, node: str) -> None:
         """Its agent's report is gone, as after the node itself was taken away."""
@@ -104,7 +104,7 @@ class CardRoom:
 
     async def after_a_while(self) -> None:
         """The collector frees what nobody uses."""
-        await self._later.mirror.read_once()
+        await self._later.informers.read_once()
         for _ in range(2):
             await self._collector.collect()
             self._seconds += 120.0

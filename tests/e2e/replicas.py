@@ -21,7 +21,7 @@ from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 
@@ -71,7 +71,7 @@ class Mortal:
 def _live(kubeconfig: Path, told: Connection) -> None:
     async def serve() -> None:
         transport = Mortal(HttpTransport(access_to(kubeconfig, {})))
-        carrel = Carrel(Client(transport))
+        carrel = ClusterState(Client(transport))
         gone = asyncio.Event()
 
         def listen() -> None:
@@ -86,8 +86,8 @@ def _live(kubeconfig: Path, told: Connection) -> None:
             transport.order, transport.writes = order if isinstance(order, Order) else None, 0
 
         async with serving(extender_app(handlers_on(carrel, scheduler_on(carrel))), Address()) as url:
-            mirroring = asyncio.ensure_future(carrel.mirror.run())
-            await carrel.mirror.wait_synced()
+            mirroring = asyncio.ensure_future(carrel.informers.run())
+            await carrel.informers.wait_synced()
             asyncio.get_running_loop().add_reader(told.fileno(), listen)
             told.send(url)
             await gone.wait()

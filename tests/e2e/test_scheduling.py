@@ -13,7 +13,7 @@ import pytest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
 
@@ -35,9 +35,11 @@ def a_pod(
     """`on="n1,n2"`: only there."""
     spec: dict[str, Any] = {"schedulerName": "gpu-scheduler"}
     if on:
-        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": on.split(",")}]}]
+        dialect_options = [
+            {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": on.split(",")}]}
+        ]
         spec["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": dialect_options}}
         }
     manifest = pod(name, limits=limits, **spec)
     manifest["metadata"]["annotations"] = dict(annotations or {})
@@ -260,16 +262,16 @@ def test_two_schedulers_with_an_extender_each_share_the_cards_and_oversubscribe_
 
 
 def test_the_ledger_that_is_rebuilt_from_the_cluster_is_sound(cluster_of_carrel: CarrelCluster) -> None:
-    async def read() -> Carrel:
+    async def read() -> ClusterState:
         client = Client(HttpTransport(access_to(cluster_of_carrel.api.kubeconfig, {})))
         try:
-            carrel = Carrel(client)
-            await carrel.mirror.read_once()
+            carrel = ClusterState(client)
+            await carrel.informers.read_once()
             return carrel
         finally:
             await client.aclose()
 
-    ledger = asyncio.run(read()).books.ledger
+    ledger = asyncio.run(read()).cluster_ledger.ledger
 
     ledger.audit()
     assert len(ledger.nodes) == len(EXAMPLES) + len(FOUR) + len(GANG) + len(MIXED)

@@ -64,8 +64,8 @@ async def an_agent(
         write_cards(file, cards)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
-        books, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
-        premises = Premises(SimulatedMachine(file, "n1"), books, memory)
+        cluster_ledger, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
+        premises = Premises(SimulatedMachine(file, "n1"), cluster_ledger, memory)
         agent = Agent(Client(transport or lab.api, fields), given, premises, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:

@@ -12,26 +12,26 @@ from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.kubernetes.reflector import Rhythm
-from carrel.leases.cluster_state import Carrel, House
-from carrel.ledger.filtering import Filtered
+from carrel.kubernetes.reflector import WatchTiming
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.assembly import collector_on, reservations_on
 from carrel.manifests import crds
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
-from carrel.scheduling.gangs import Patience
+from carrel.scheduling.gangs import GangTimeouts
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.eventually import LIMIT_S, eventually
 
 OURS = "carrel"
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
-NO_HURRY = Patience()
-QUICK = Rhythm(backoff=Backoff(first_s=0.001, limit_s=0.01))
+NO_HURRY = GangTimeouts()
+QUICK = WatchTiming(backoff=Backoff(first_s=0.001, limit_s=0.01))
 """Nobody else uses the embedded API: a watch that failed may be tried again at once."""
 
 
@@ -66,14 +66,14 @@ class WriteCounter:
         await self.inner.aclose()
 
 
-class Replica(Carrel):
+class Replica(ClusterState):
     """One process of Carrel: its own caches, its own ledger."""
 
-    def __init__(self, transport: Transport, clock: Clock, patience: Patience, reserve_s: float) -> None:
+    def __init__(self, transport: Transport, clock: Clock, timeouts: GangTimeouts, reserve_s: float) -> None:
         self.transport = WriteCounter(transport)
-        house = House(now=clock, clock=clock.seconds, rhythm=QUICK, reserve_s=reserve_s)
-        super().__init__(Client(self.transport), house)
-        self.scheduler = scheduler_on(self, SchedulerOptions(patience=patience))
+        options = ClusterOptions(now=clock, clock=clock.seconds, watch_timing=QUICK, reserve_s=reserve_s)
+        super().__init__(Client(self.transport), options)
+        self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
         self.collector = collector_on(self)
         self.reservations = reservations_on(self)
 
@@ -90,10 +90,10 @@ class Replica(Carrel):
         assert found is not None
         return found
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered:
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult:
         """A pod that cannot be understood has room nowhere."""
         found = self.scheduler.filter(pod, nodes)
-        return Filtered.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
+        return FilterResult.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
     async def bind(self, pod: Json, node: str) -> Refusal | None:
         return await self.scheduler.bind(await self.sees(pod), node)
@@ -107,13 +107,13 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def replica(
-        self, transport: Transport | None = None, patience: Patience = NO_HURRY, reserve_s: float = LIMIT_S
+        self, transport: Transport | None = None, timeouts: GangTimeouts = NO_HURRY, reserve_s: float = LIMIT_S
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, patience, reserve_s)
-        running = asyncio.ensure_future(replica.mirror.run())
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s)
+        running = asyncio.ensure_future(replica.informers.run())
         try:
-            await replica.mirror.wait_synced()
+            await replica.informers.wait_synced()
             yield replica
         finally:
             running.cancel()
@@ -170,6 +170,6 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIt
         await lab.client.create(CRDS, crd)
     for name in (OURS, "lab"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    mirror = Mirror(lab.client)
-    await Kubelets(lab.client, nodes, mirror.watch(PODS), lab.clock).announce()
+    informers = Informers(lab.client)
+    await Kubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
     yield lab

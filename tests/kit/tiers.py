@@ -11,9 +11,9 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.cluster_state import NAMESPACE_OF
 from carrel.leases.pods import is_waiting
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.expiry import Expiry, Manners
-from carrel.lifecycle.hand_over import Archive, End, HandOvers
-from carrel.lifecycle.revocation import Court, Revoking
+from carrel.lifecycle.expiry import Expiry, ExpiryOptions
+from carrel.lifecycle.hand_over import End, HandOverContext, HandOvers
+from carrel.lifecycle.revocation import RevocationContext, Revoker
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
 
@@ -34,10 +34,12 @@ class Terminator:
         bookings: BookingService | None = None,
     ) -> None:
         self.carrel = carrel
-        now, pods = carrel.house.now, carrel.pods.store
-        archive = Archive(carrel.cluster, "carrel", now, lambda namespace: pods.find(NAMESPACE_OF, namespace))
-        self.hand_overs = HandOvers(archive)
-        court = Court(
+        now, pods = carrel.options.now, carrel.pods.store
+        hand_over_context = HandOverContext(
+            carrel.cluster, "carrel", now, lambda namespace: pods.find(NAMESPACE_OF, namespace)
+        )
+        self.hand_overs = HandOvers(hand_over_context)
+        context = RevocationContext(
             pods=pods.snapshot,
             pod_by_uid=pods.by_uid,
             understand=carrel.understand,
@@ -47,8 +49,8 @@ class Terminator:
             grace=timedelta(seconds=grace_s),
             lot=Random if by_lot else None,
         )
-        self.revoking = Revoking(carrel.cluster, carrel.books, carrel.cards, self.hand_overs, court)
-        self.expiry = Expiry(carrel.cluster, pods.snapshot, self.hand_overs, Manners(now, go_on, bookings))
+        self.revoking = Revoker(carrel.cluster, carrel.cluster_ledger, carrel.lease_writer, self.hand_overs, context)
+        self.expiry = Expiry(carrel.cluster, pods.snapshot, self.hand_overs, ExpiryOptions(now, go_on, bookings))
         self.ends: list[End] = []
 
     async def round(self) -> None:

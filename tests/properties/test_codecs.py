@@ -106,19 +106,19 @@ def test_node_statuses(node: Node, heartbeat: datetime) -> None:
 
 
 @st.composite
-def records(draw: st.DrawFn) -> carrel.CardRecord:
+def records(draw: st.DrawFn) -> carrel.LeaseRecord:
     gpu = f"GPU-{draw(UIDS)}"
     holders = st.builds(Holder, UIDS, st.text(max_size=8))
     states = st.sampled_from([ShareState.ASSUMED, ShareState.ASSIGNED, ShareState.RELEASING])
     shared = st.lists(st.builds(Share, holders, st.just(gpu), MEMORY, states), unique_by=lambda share: share.holder.uid)
     whole = st.builds(Share, holders, st.just(gpu), st.none(), states).map(lambda share: [share])
-    record = carrel.CardRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)))
+    record = carrel.LeaseRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)))
     victims = st.lists(holders, unique_by=lambda holder: holder.uid, max_size=3)
     return record.keeping(draw(holders), draw(victims)) if draw(st.booleans()) else record
 
 
 @given(records(), MOMENTS)
-def test_records_of_cards(record: carrel.CardRecord, now: datetime) -> None:
+def test_records_of_cards(record: carrel.LeaseRecord, now: datetime) -> None:
     written = carrel.write_lease(record, "carrel-system", now)
     # Through JSON and back, as the API server does.
     assert carrel.read_lease(lease(json.loads(json.dumps(written)))) == record

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai_reservation, maia
-from carrel.dialects.registry import Ask, request_of
+from carrel.dialects.registry import PodRequest, request_of
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
@@ -114,8 +114,8 @@ def test_pods_that_ask_for_something(
 ) -> None:
     asking = pod(notes, limits, [init_container("i", init, restart)])
     answer = read_or_malformed(lambda: request_of(asking, lambda namespace, name: None))
-    assert answer is None or isinstance(answer, Ask | Refusal)
-    if isinstance(answer, Ask):
+    assert answer is None or isinstance(answer, PodRequest | Refusal)
+    if isinstance(answer, PodRequest):
         assert 0 < answer.request.cards < 2**63
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.ledger.filtering import Sieve
+from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, Waiting, candidates, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
@@ -36,7 +36,7 @@ def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     rooms = dict(ledger.rooms)
     precedence = Precedence(ledger, lambda: booked)
 
-    found = precedence.narrow(Sieve(ledger).filter(request, NODES), request)
+    found = precedence.narrow(NodeFilter(ledger).filter(request, NODES), request)
 
     assert {*found.fitting, *found.why_not()} == set(NODES)
     taken_away = [name for name, why in found.why_not().items() if why == WAITED_FOR]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carrel.ledger.explanation import why_waiting
-from carrel.ledger.filtering import REMEMBERED, Sieve
+from carrel.ledger.filtering import REMEMBERED, NodeFilter
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import candidates, why_not
@@ -78,7 +78,7 @@ def do(ledger: Ledger, step: tuple[object, ...]) -> None:
 @given(st.lists(steps, max_size=30))
 def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]]) -> None:
     ledger = Ledger([a_node("n1"), a_node("n2", islands="aa", bandwidth_gbps=300)])
-    sieve = Sieve(ledger)
+    sieve = NodeFilter(ledger)
     for step in story:
         if step[0] != "asked":
             do(ledger, step)
@@ -98,7 +98,7 @@ def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]
 
 
 def test_only_so_many_requests_are_remembered() -> None:
-    sieve = Sieve(Ledger([a_node("n1")]))
+    sieve = NodeFilter(Ledger([a_node("n1")]))
     for mib in range(1, 3 * REMEMBERED):
         sieve.filter(memory(mib), ["n1"])
 

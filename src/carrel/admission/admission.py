@@ -34,7 +34,7 @@ from carrel.dialects.gpushare import GPU_MEM
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.maia import Revocable
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.registry import Ask, Dialect, claim_name, dialects_of, model_of, request_of
+from carrel.dialects.registry import PodRequest, Dialect, claim_name, dialects_of, model_of, request_of
 from carrel.dialects.seal import ADMITTED, Seal, place_of
 from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
 from carrel.kubernetes.objects.shapes import Pod
@@ -258,7 +258,7 @@ def _wish_of(pod: Pod) -> _Wish | Refusal | None:
         model = model_of(pod)
         return model if isinstance(model, Refusal) else _Wish(Dialect.GPUCLAIM, model, is_for_whole_cards=False)
     ask = request_of(pod, _no_claim)
-    if not isinstance(ask, Ask):
+    if not isinstance(ask, PodRequest):
         return ask
     return _Wish(ask.dialect, ask.request.model, ask.request.amount == WHOLE, ask.request.containers)
 

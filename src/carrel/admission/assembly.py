@@ -17,7 +17,7 @@ from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Cluster, Selection
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.leases.cluster_state import utc_now
@@ -47,10 +47,10 @@ class Webhook:
 
     def __init__(self, cluster: Cluster, service: BookingService | None, customs: Customs) -> None:
         self._customs = customs
-        self.mirror = Mirror(cluster)
-        self._namespaces = self.mirror.watch(NAMESPACES)
-        self._classes = self.mirror.watch(PRIORITY_CLASSES)
-        self._records = self.mirror.watch(
+        self.informers = Informers(cluster)
+        self._namespaces = self.informers.watch(NAMESPACES)
+        self._classes = self.informers.watch(PRIORITY_CLASSES)
+        self._records = self.informers.watch(
             CONFIG_MAPS,
             Selection(customs.carrel_namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
@@ -81,13 +81,13 @@ class Webhook:
             certificate_expires_at=certificate_expires_at,
         )
         metrics = Metrics(watched)
-        reviews = ReviewDesk(self.admission, metrics, lambda: self.mirror.is_synced)
+        reviews = ReviewDesk(self.admission, metrics, lambda: self.informers.is_synced)
         return webhook_app(reviews, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:
         if self.is_leaving:
             return "leaving"
-        return "" if self.mirror.is_synced else "the cluster is being read"
+        return "" if self.informers.is_synced else "the cluster is being read"
 
     def _owner_of(self, namespace: str) -> str:
         found = self._namespaces.store.get(namespace)

@@ -15,7 +15,7 @@ from carrel.bookings.client.maia_client import MaiaClient, Where
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from carrel.leases.cluster_state import utc_now
 from carrel.settings import serve_door
@@ -45,7 +45,7 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
         keep = show_files(settings, shown) if settings.tls_folder else keep_certificates(client, settings, shown)
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(webhook.mirror.run()), tasks.create_task(keep)]
+                running = [tasks.create_task(webhook.informers.run()), tasks.create_task(keep)]
                 await _serve_until(stop, webhook, shown, settings)
                 for task in running:
                     task.cancel()
@@ -78,15 +78,15 @@ async def keep_certificates(client: Client, settings: WebhookSettings, shown: Sh
     names = Names(settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names())
     lifetimes = Lifetimes(certificate=timedelta(days=settings.certificate_days))
     certificates = Certificates(client, X509Notary(), names, utc_now, lifetimes)
-    changed, mirror = asyncio.Event(), Mirror(client)
-    mirror.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
+    changed, informers = asyncio.Event(), Informers(client)
+    informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()
     )
-    mirror.watch(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={names.configuration}")).on_change(
+    informers.watch(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={names.configuration}")).on_change(
         lambda old, new: changed.set()
     )
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(mirror.run())
+        tasks.create_task(informers.run())
         while True:
             changed.clear()
             wait_s = LOOK_S if await _kept(certificates, shown) else RETRY_S

@@ -30,7 +30,7 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import Carrel, utc_now
+from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled, supported
@@ -79,7 +79,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
             await closing.enter_async_context(supported(client, stop))
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
-        carrel = Carrel(client, settings.house()) if client is not None else None
+        carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
         identity = identity_of(settings, Surroundings(people, http, client, utc_now))
         service = _service(ground, carrel, identity)
@@ -95,7 +95,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
     log.info("left")
 
 
-def _service(ground: _Ground, carrel: Carrel | None, identity: Identity) -> Service:
+def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -> Service:
     settings = ground.settings
     sight = _sight(carrel) if carrel is not None else None
     lab = Lab(
@@ -110,23 +110,23 @@ def _service(ground: _Ground, carrel: Carrel | None, identity: Identity) -> Serv
     return Service(lab, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
 
 
-def _sight(carrel: Carrel) -> ClusterSight:
+def _sight(carrel: ClusterState) -> ClusterSight:
     pods = carrel.pods.store
     return ClusterSight(
-        ledger=carrel.books.ledger,
+        ledger=carrel.ledger,
         pod=pods.by_uid,
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
-        is_synced=lambda: carrel.mirror.is_synced,
+        is_synced=lambda: carrel.informers.is_synced,
     )
 
 
-def _watching(carrel: Carrel | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
+def _watching(carrel: ClusterState | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
     """What goes on where there is a cluster."""
     if carrel is None:
         return ()
     revocations = Revocations(carrel, service.outbox)
-    return (carrel.mirror.run(), _keep_house(carrel, service.sight), revocations.run())
+    return (carrel.informers.run(), _keep_house(carrel, service.sight), revocations.run())
 
 
 @contextlib.asynccontextmanager
@@ -139,10 +139,10 @@ async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _keep_house(carrel: Carrel, sight: ClusterSight | None) -> None:
+async def _keep_house(carrel: ClusterState, sight: ClusterSight | None) -> None:
     while True:
-        now = carrel.house.now()
-        carrel.books.look_for_silent_agents(now)
+        now = carrel.options.now()
+        carrel.cluster_ledger.look_for_silent_agents(now)
         if sight is not None:
             sight.look(now)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -15,7 +15,7 @@ from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import House
+    from carrel.leases.cluster_state import ClusterOptions
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSe
             shares_per_card=self.shares_per_card,
         )
 
-    def house(self) -> "House":
-        from carrel.leases.cluster_state import House
+    def options(self) -> "ClusterOptions":
+        from carrel.leases.cluster_state import ClusterOptions
 
-        return House(self.carrel_namespace, self.terms())
+        return ClusterOptions(self.carrel_namespace, self.dialect_options())
 
     def wrong(self) -> list[str]:
         """Everything that cannot be used, at once."""

@@ -8,12 +8,12 @@ import typer
 import yaml
 
 from carrel.cli.settings import Format
-from carrel.dialects.registry import Terms
+from carrel.dialects.registry import DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.cluster_state import Carrel, House
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.settings import FORBIDDEN, NOT_FOUND, UNAVAILABLE, complain
 
 
@@ -23,10 +23,10 @@ class Question(Protocol):
     @property
     def carrel_namespace(self) -> str: ...
 
-    def terms(self) -> Terms: ...
+    def dialect_options(self) -> DialectOptions: ...
 
 
-def read_cluster(settings: Question, access: Access) -> Carrel:
+def read_cluster(settings: Question, access: Access) -> ClusterState:
     try:
         return asyncio.run(_read(settings, access))
     except Forbidden as error:
@@ -40,12 +40,14 @@ def read_cluster(settings: Question, access: Access) -> Carrel:
         raise complain(f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE) from None
 
 
-async def _read(settings: Question, access: Access) -> Carrel:
+async def _read(settings: Question, access: Access) -> ClusterState:
     client = Client(HttpTransport(access))
     try:
-        carrel = Carrel(client, House(namespace=settings.carrel_namespace, terms=settings.terms()))
-        await carrel.mirror.read_once()
-        carrel.books.look_for_silent_agents(carrel.house.now())
+        carrel = ClusterState(
+            client, ClusterOptions(namespace=settings.carrel_namespace, dialect_options=settings.dialect_options())
+        )
+        await carrel.informers.read_once()
+        carrel.cluster_ledger.look_for_silent_agents(carrel.options.now())
         return carrel
     finally:
         await client.aclose()

@@ -9,13 +9,13 @@ from carrel.cli.cluster_reading import show as show_data
 from carrel.cli.settings import Format, InspectSettings
 from carrel.dialects.gpushare import InspectedCard, InspectedNode, Unit, inspection
 from carrel.dialects.gpushare_inspect import inspected
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.settings import NOT_FOUND, complain, usable_access
 
 
 def show(settings: InspectSettings) -> None:
     carrel = read_cluster(settings, usable_access(settings))
-    ledger = carrel.books.ledger
+    ledger = carrel.ledger
     if settings.node and ledger.node(settings.node) is None:
         why = "No node of that name has reported cards."
         raise complain(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
@@ -67,7 +67,7 @@ def details(nodes: Sequence[InspectedNode], addresses: dict[str, str]) -> Iterab
         yield f"Total :      {_total(node.cards)}"
 
 
-def _addresses(carrel: Carrel) -> dict[str, str]:
+def _addresses(carrel: ClusterState) -> dict[str, str]:
     return {
         node.metadata.name: next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")
         for node in carrel.nodes.store

@@ -8,7 +8,7 @@ from carrel.cli.cluster_reading import read_cluster, show
 from carrel.cli.explain import explain as explained
 from carrel.cli.settings import ExplainSettings, Format, WhySettings
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.hand_over import how_lost
@@ -54,7 +54,7 @@ def say_all(settings: ExplainSettings) -> None:
         headline = ask.reason if ask else _why(carrel, pod)
     else:
         headline = f"{_title(pod)} asks for {ask.request} ({ask.dialect.value})"
-        nodes = explained(carrel.books.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
+        nodes = explained(carrel.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not Format.TABLE:
         show(
             {"pod": _title(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]},
@@ -80,7 +80,7 @@ def _as_data(node: str, answer: Placement | Refusal) -> dict[str, Any]:
     return {"node": node, "fits": True, "gpus": [gpu.index for gpu in answer.gpus]}
 
 
-def _why(carrel: Carrel, pod: Pod) -> str:
+def _why(carrel: ClusterState, pod: Pod) -> str:
     title = _title(pod)
     asks_for_cards = carrel.understand(pod) is not None
     if not asks_for_cards and (how := how_lost(pod)):
@@ -95,13 +95,13 @@ def _why(carrel: Carrel, pod: Pod) -> str:
     )
 
 
-def _cards(carrel: Carrel, pod: Pod) -> str:
-    cards = [carrel.books.ledger.card(uuid) for uuid in carrel.books.ledger.shares_of(pod.metadata.uid)]
+def _cards(carrel: ClusterState, pod: Pod) -> str:
+    cards = [carrel.ledger.card(uuid) for uuid in carrel.ledger.shares_of(pod.metadata.uid)]
     numbers = sorted(card.gpu.index for card in cards if card is not None)
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 
-def _waits(carrel: Carrel, pod: Pod) -> bool:
+def _waits(carrel: ClusterState, pod: Pod) -> bool:
     return not pod.spec.node_name and carrel.understand(pod) is not None
 
 
@@ -118,7 +118,7 @@ def _pod_name(word: str) -> str:
     return name
 
 
-def _pod(carrel: Carrel, namespace: str, name: str) -> Pod:
+def _pod(carrel: ClusterState, namespace: str, name: str) -> Pod:
     pod = carrel.pods.store.get(name, namespace)
     if pod is None:
         elsewhere = sorted(_title(other) for other in carrel.pods.store if other.metadata.name == name)

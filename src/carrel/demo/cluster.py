@@ -21,7 +21,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_state import NAMESPACE, Carrel, utc_now
+from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
 from carrel.leases.pods import SCHEDULED, is_waiting
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
@@ -57,7 +57,7 @@ class Play:
         self.url = url
         self.pages = ""
         """Where the booking service is, once it is open."""
-        self.carrel = Carrel(client)
+        self.carrel = ClusterState(client)
         self._waiting: dict[str, str] = {}
         self._story: deque[str] = deque(maxlen=STORY)
         self._placed = 0
@@ -66,7 +66,7 @@ class Play:
     def view(self) -> View:
         pages = f"book at {self.pages} · " if self.pages else ""
         headline = f"Carrel demo · {self._placed} pods placed · {pages}kubectl --server {self.url} get pods -A"
-        return View(self.carrel.books.ledger, dict(self._waiting), tuple(self._story), headline)
+        return View(self.carrel.ledger, dict(self._waiting), tuple(self._story), headline)
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -136,8 +136,8 @@ class Play:
             self.tell(f"{title} was not bound: {error}")
             return
         self._placed += 1
-        held = self.carrel.books.ledger.shares_of(pod.metadata.uid)
-        cards = [card for card in self.carrel.books.ledger.cards(node) if card.gpu.uuid in held]
+        held = self.carrel.ledger.shares_of(pod.metadata.uid)
+        cards = [card for card in self.carrel.ledger.cards(node) if card.gpu.uuid in held]
         where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
         self.tell(f"{title} placed on {where}")
 
@@ -158,8 +158,8 @@ async def playing(script: Script) -> AsyncIterator[Play]:
         workload = Workload(people, script.manifests, Random(script.seed), play.tell)  # noqa: S311 # a show, no secret
         await kubelets.announce()
         await workload.prepare()
-        running = [tasks.create_task(play.carrel.mirror.run())]
-        await play.carrel.mirror.wait_synced()
+        running = [tasks.create_task(play.carrel.informers.run())]
+        await play.carrel.informers.wait_synced()
         running.append(tasks.create_task(kubelets.run()))
         running.append(tasks.create_task(play.run()))
         opening = tasks.create_task(_open_doors(play, badges, address, script, workload))

@@ -7,7 +7,7 @@ and for people; who holds what is written on the Leases.
 from collections.abc import Mapping
 
 from carrel.dialects import carrel, gpuclaim, gpushare, kai
-from carrel.dialects.registry import Ask, Dialect, Terms
+from carrel.dialects.registry import PodRequest, Dialect, DialectOptions
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import WHOLE
 
@@ -15,10 +15,10 @@ NO_LABELS: Mapping[str, str] = {}
 
 
 def annotations(
-    ask: Ask,
+    ask: PodRequest,
     placement: Placement,
     assumed_at_ns: int,
-    terms: Terms,
+    dialect_options: DialectOptions,
     *,
     config_maps: str = "",
     node_labels: Mapping[str, str] = NO_LABELS,
@@ -31,7 +31,7 @@ def annotations(
         for container, gpus in by_container.items():
             notes |= carrel.write_devices([gpu.uuid for gpu in gpus], container)
     if ask.dialect is Dialect.GPUSHARE:
-        notes |= _gpushare(ask, placement, assumed_at_ns, terms.memory_unit)
+        notes |= _gpushare(ask, placement, assumed_at_ns, dialect_options.memory_unit)
         is_disabled = node_labels.get(gpushare.NO_ISOLATION_LABEL) == "true"
         notes[carrel.CGPU_DISABLE] = "true" if is_disabled else "false"
     elif ask.dialect is Dialect.GPUCLAIM:
@@ -41,7 +41,7 @@ def annotations(
     return notes
 
 
-def _gpushare(ask: Ask, placement: Placement, assumed_at_ns: int, unit: gpushare.Unit) -> dict[str, str]:
+def _gpushare(ask: PodRequest, placement: Placement, assumed_at_ns: int, unit: gpushare.Unit) -> dict[str, str]:
     card = placement.gpus[0]
     pod_units = unit.from_memory(ask.request.amount.on(card.memory))
     assumption = gpushare.Assumption(card.index, unit.from_memory(card.memory), pod_units, False, assumed_at_ns)

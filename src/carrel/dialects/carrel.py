@@ -146,7 +146,7 @@ def write_woken(now: datetime) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CardRecord:
+class LeaseRecord:
     """What the Lease of a card says."""
 
     node: str
@@ -176,7 +176,7 @@ class CardRecord:
         """The pods that hold a share, and the one that the card is kept for."""
         return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
 
-    def without(self, uid: str) -> "CardRecord":
+    def without(self, uid: str) -> "LeaseRecord":
         """The same, less one pod."""
         shares = tuple(share for share in self.shares if share.holder.uid != uid)
         tries = {holder: marks for holder, marks in self.tries.items() if holder != uid}
@@ -184,14 +184,14 @@ class CardRecord:
         left = replace(self, shares=shares, tries=tries, kept_from=victims)
         return left.kept_for_nobody() if self.kept_for and self.kept_for.uid == uid else left
 
-    def taking(self, share: Share, mark: str) -> "CardRecord":
+    def taking(self, share: Share, mark: str) -> "LeaseRecord":
         """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
         uid, others = share.holder.uid, self.without(share.holder.uid)
         marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
         shares, tries = (*others.shares, share), {**others.tries, uid: marks}
         return replace(self, shares=shares, tries=tries)
 
-    def given_back(self, uid: str, mark: str) -> "CardRecord":
+    def given_back(self, uid: str, mark: str) -> "LeaseRecord":
         """The same, after that bind of the pod has failed."""
         marks = tuple(each for each in self.tries.get(uid, ()) if each != mark)
         if marks:
@@ -199,19 +199,19 @@ class CardRecord:
         others = self.without(uid)
         return replace(self, shares=others.shares, tries=others.tries)
 
-    def keeping(self, holder: Holder, victims: Sequence[Holder]) -> "CardRecord":
+    def keeping(self, holder: Holder, victims: Sequence[Holder]) -> "LeaseRecord":
         """The same, kept for that pod; the victims have to give it back."""
         return replace(self, kept_for=holder, kept_from=tuple(victims))
 
-    def kept_for_nobody(self) -> "CardRecord":
+    def kept_for_nobody(self) -> "LeaseRecord":
         return replace(self, kept_for=None, kept_from=())
 
-    def reserved(self) -> "CardRecord":
+    def reserved(self) -> "LeaseRecord":
         """The same, with a reservation."""
         return self if self.reservation is not None else replace(self, reservation=WANTED)
 
 
-def read_lease(lease: Lease) -> CardRecord | None:
+def read_lease(lease: Lease) -> LeaseRecord | None:
     """None if it is not the Lease of a card."""
     place = read_lease_name(lease.metadata.name)
     if place is None:
@@ -228,10 +228,10 @@ def read_lease(lease: Lease) -> CardRecord | None:
     victims = tuple(Holder(uid, name.text()) for uid, name in kept["from"].entries().items())
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
-    return CardRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
+    return LeaseRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
 
 
-def write_lease(record: CardRecord, namespace: str, now: datetime) -> dict[str, Any]:
+def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}

@@ -46,7 +46,7 @@ ANNOTATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DialectOptions:
     """What the cluster's admin decides about the dialects."""
 
     memory_unit: Unit = Unit.MIB
@@ -55,11 +55,11 @@ class Terms:
     """How many shared GpuClaims that name no memory fit on a card."""
 
 
-DEFAULT_TERMS = Terms()
+DEFAULT_DIALECT_OPTIONS = DialectOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PodRequest:
     dialect: Dialect
     request: Request
     claim: str = ""
@@ -71,8 +71,11 @@ def alone(namespace: str, gang: str) -> int:
 
 
 def request_of(
-    pod: Pod, claim_named: ClaimNamed, gang_size: GangSize = alone, terms: Terms = DEFAULT_TERMS
-) -> Ask | Refusal | None:
+    pod: Pod,
+    claim_named: ClaimNamed,
+    gang_size: GangSize = alone,
+    dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+) -> PodRequest | Refusal | None:
     spoken = dialects_of(pod)
     if not spoken:
         return None
@@ -85,7 +88,7 @@ def request_of(
         if claim is None:
             where = f"{subject(pod.metadata)} names the GpuClaim {claim_name(pod)!r}"
             return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
-    request, model = _read(pod, dialect, claim, terms), model_of(pod)
+    request, model = _read(pod, dialect, claim, dialect_options), model_of(pod)
     if request is None or isinstance(request, Refusal):
         return request
     if isinstance(model, Refusal):
@@ -93,7 +96,7 @@ def request_of(
     gang = _gang_of(pod, claim, gang_size)
     if model or gang:
         request = replace(request, model=model, gang=gang)
-    return Ask(dialect, request, claim.metadata.name if claim else "")
+    return PodRequest(dialect, request, claim.metadata.name if claim else "")
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
@@ -104,11 +107,13 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
     return (*by_resource, *by_annotation)
 
 
-def _read(pod: Pod, dialect: Dialect, claim: GpuClaim | None, terms: Terms) -> Request | Refusal | None:
+def _read(
+    pod: Pod, dialect: Dialect, claim: GpuClaim | None, dialect_options: DialectOptions
+) -> Request | Refusal | None:
     if claim is not None:
-        return gpuclaim.request_of(claim, terms.shared_claims_per_card)
+        return gpuclaim.request_of(claim, dialect_options.shared_claims_per_card)
     if dialect is Dialect.GPUSHARE:
-        return gpushare.request_of(pod, terms.memory_unit)
+        return gpushare.request_of(pod, dialect_options.memory_unit)
     if dialect is Dialect.KAI:
         return kai.request_of(pod)
     if dialect is Dialect.CARREL:

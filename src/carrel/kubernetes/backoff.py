@@ -15,7 +15,7 @@ def _seconds_since_boot() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Timing:
     now: Callable[[], float] = _seconds_since_boot
     """Seconds on a clock that never goes back; only differences mean something."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -39,4 +39,4 @@ class Backoff:
         return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, 60))
 
 
-REAL_PACE = Pace()
+REAL_PACE = Timing()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from carrel.kubernetes import responses
-from carrel.kubernetes.backoff import REAL_PACE, Pace
+from carrel.kubernetes.backoff import REAL_PACE, Timing
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.cluster import (
     EVERYTHING,
@@ -73,7 +73,7 @@ class Client:
         transport: Transport,
         fields: FieldValidation = FieldValidation.STRICT,
         warnings: Warnings | None = None,
-        pace: Pace = REAL_PACE,
+        pace: Timing = REAL_PACE,
     ) -> None:
         """Strict, so that tests find every field that is misspelled. Doors are told what to do by their settings."""
         self._transport = transport

@@ -4,20 +4,22 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from carrel.kubernetes.backoff import REAL_PACE, Pace
+from carrel.kubernetes.backoff import REAL_PACE, Timing
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
 from carrel.kubernetes.objects import shapes
 from carrel.kubernetes.objects.resources import Resource
-from carrel.kubernetes.reflector import NORMAL_RHYTHM, Reflector, Rhythm
+from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.store import IndexFunction, Store
 
 V = TypeVar("V", bound=shapes.Object)
 
 
-class Mirror:
-    def __init__(self, cluster: Cluster, rhythm: Rhythm = NORMAL_RHYTHM, pace: Pace = REAL_PACE) -> None:
+class Informers:
+    def __init__(
+        self, cluster: Cluster, watch_timing: WatchTiming = DEFAULT_WATCH_TIMING, pace: Timing = REAL_PACE
+    ) -> None:
         self._cluster = cluster
-        self._rhythm = rhythm
+        self._rhythm = watch_timing
         self._pace = pace
         self._reflectors: list[Reflector[Any]] = []
 
@@ -36,7 +38,7 @@ class Mirror:
             Store(indexes),
             selection,
             if_there=if_there,
-            rhythm=self._rhythm,
+            watch_timing=self._rhythm,
             pace=self._pace,
         )
         self._reflectors.append(reflector)

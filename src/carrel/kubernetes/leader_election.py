@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from carrel.kubernetes.backoff import REAL_PACE, Pace
+from carrel.kubernetes.backoff import REAL_PACE, Timing
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES
 
@@ -148,7 +148,7 @@ class Election:
         cluster: Cluster,
         candidate: Candidate,
         *,
-        pace: Pace = REAL_PACE,
+        pace: Timing = REAL_PACE,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster

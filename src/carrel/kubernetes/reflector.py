@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_PACE, Backoff, Pace
+from carrel.kubernetes.backoff import REAL_PACE, Backoff, Timing
 from carrel.kubernetes.cluster import (
     EVERYTHING,
     Change,
@@ -49,7 +49,7 @@ _REMEMBERED_DELETIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class WatchTiming:
     page: int = 500
     """Objects per list call: what kubectl asks for; bigger pages only cost the server memory."""
     silence_s: float = 180.0
@@ -61,7 +61,7 @@ class Rhythm:
     backoff: Backoff = field(default_factory=Backoff)
 
 
-NORMAL_RHYTHM = Rhythm()
+DEFAULT_WATCH_TIMING = WatchTiming()
 
 
 class _Unusable(Exception):
@@ -77,14 +77,14 @@ class Reflector(Generic[V]):
         selection: Selection = EVERYTHING,
         *,
         if_there: bool = False,
-        rhythm: Rhythm = NORMAL_RHYTHM,
-        pace: Pace = REAL_PACE,
+        watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
+        pace: Timing = REAL_PACE,
     ) -> None:
         self._cluster = cluster
         self._if_there = if_there
         self.resource = resource
         self._selection = selection
-        self._rhythm = rhythm
+        self._rhythm = watch_timing
         self._pace = pace
         self._handlers: list[Handler[V]] = []
         self._synced = asyncio.Event()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_PACE, Backoff, Pace
+from carrel.kubernetes.backoff import REAL_PACE, Backoff, Timing
 from carrel.kubernetes.cluster import ClusterError
 
 K = TypeVar("K", bound=Hashable)
@@ -22,7 +22,7 @@ GENTLE = Backoff(first_s=0.1, limit_s=60.0)
 
 
 class Queue(Generic[K]):
-    def __init__(self, *, backoff: Backoff = GENTLE, pace: Pace = REAL_PACE) -> None:
+    def __init__(self, *, backoff: Backoff = GENTLE, pace: Timing = REAL_PACE) -> None:
         self._backoff = backoff
         self._pace = pace
         self._ready: deque[K] = deque()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, gpuclaim
-from carrel.dialects.carrel import CardRecord
+from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpushare import Unit
 from carrel.kubernetes.objects.shapes import GpuNodeStatus, Lease, NodeObject, Pod
 from carrel.leases.pods import is_going
@@ -38,7 +38,7 @@ class KnownLease:
     name: str
     uid: str
     version: str
-    record: CardRecord
+    record: LeaseRecord
     written_at: str = ""
     """As the Lease says it; who needs the instant reads it."""
 
@@ -49,7 +49,7 @@ class _Promise:
     owner: str
 
 
-class Books:
+class ClusterLedger:
     def __init__(self, pod_by_uid: PodByUid, memory_unit: Unit = Unit.MIB) -> None:
         self.ledger = Ledger()
         self._memory_unit = memory_unit

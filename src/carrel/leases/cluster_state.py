@@ -7,22 +7,22 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.registry import DEFAULT_TERMS, Ask, Terms, request_of
+from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, PodRequest, DialectOptions, request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Selection
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, POD_GROUPS, PODS
 from carrel.kubernetes.objects.shapes import GpuClaim, NodeObject, Pod, PodGroup
-from carrel.kubernetes.reflector import NORMAL_RHYTHM, Reflector, Rhythm
-from carrel.leases.cluster_ledger import Books
-from carrel.leases.eligible_nodes import Destinations
-from carrel.leases.gang_members import Roster
-from carrel.leases.lease_writer import Cabinet, Cards
+from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.eligible_nodes import EligibleNodes
+from carrel.leases.gang_members import GangMemberLookup
+from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pods import holder_of, is_waiting, slot_of
-from carrel.leases.reservation_wait import RESERVE_S, Reserving
+from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting import WaitingContext, WaitingReason
-from carrel.leases.wake import Waker
+from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.placement import Waiting
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
@@ -40,30 +40,30 @@ def utc_now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ClusterOptions:
     """What the cluster's admin has decided, and the clocks."""
 
     namespace: str = NAMESPACE
-    terms: Terms = DEFAULT_TERMS
+    dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     reserve_s: float = RESERVE_S
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
-    rhythm: Rhythm = NORMAL_RHYTHM
+    watch_timing: WatchTiming = DEFAULT_WATCH_TIMING
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
 
 
-HOUSE = House()
+DEFAULT_CLUSTER_OPTIONS = ClusterOptions()
 
 
-class Carrel:
+class ClusterState:
     """The informers have to be run."""
 
-    def __init__(self, cluster: Cluster, house: House = HOUSE) -> None:
+    def __init__(self, cluster: Cluster, options: ClusterOptions = DEFAULT_CLUSTER_OPTIONS) -> None:
         self.cluster = cluster
-        self.house = house
-        self.mirror = Mirror(cluster, house.rhythm)
-        self.pods: Reflector[Pod] = self.mirror.watch(
+        self.options = options
+        self.informers = Informers(cluster, options.watch_timing)
+        self.pods: Reflector[Pod] = self.informers.watch(
             PODS,
             indexes={
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
@@ -71,44 +71,47 @@ class Carrel:
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
             },
         )
-        self.claims: Reflector[GpuClaim] = self.mirror.watch(
+        self.claims: Reflector[GpuClaim] = self.informers.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
         )
-        self.pod_groups: Reflector[PodGroup] = self.mirror.watch(POD_GROUPS, if_there=True)
-        self.nodes: Reflector[NodeObject] = self.mirror.watch(NODES)
-        self.leases = self.mirror.watch(LEASES, Selection(house.namespace))
-        self.books = Books(self.pods.store.by_uid, house.terms.memory_unit)
-        self.mirror.watch(GPU_NODE_STATUSES).on_change(self.books.see_node_status)
-        self.nodes.on_change(self.books.see_node)
-        self.destinations = Destinations(self.nodes.store.snapshot)
+        self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, if_there=True)
+        self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
+        self.leases = self.informers.watch(LEASES, Selection(options.namespace))
+        self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)
+        self.ledger = self.cluster_ledger.ledger
+        self.informers.watch(GPU_NODE_STATUSES).on_change(self.cluster_ledger.see_node_status)
+        self.nodes.on_change(self.cluster_ledger.see_node)
+        self.destinations = EligibleNodes(self.nodes.store.snapshot)
         self.nodes.on_change(self.destinations.see_node)
-        self.leases.on_change(self.books.see_lease)
-        self.pods.on_change(self.books.see_pod)
+        self.leases.on_change(self.cluster_ledger.see_lease)
+        self.pods.on_change(self.cluster_ledger.see_pod)
 
-        cabinet = Cabinet(cluster, house.namespace, house.now, house.clock, lambda: uuid4().hex[:12])
-        reserving = Reserving(self.books, house.reserve_s)
-        self.leases.on_change(reserving.see_lease)
-        self.cards = Cards(self.books, cabinet, reserving)
-        self.wake = Waker(cluster, house.now)
-        self.gang_members = Roster(lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.ask_of)
+        lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: uuid4().hex[:12])
+        reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
+        self.leases.on_change(reservation_waiter.see_lease)
+        self.lease_writer = LeaseWriter(self.cluster_ledger, lease_context, reservation_waiter)
+        self.wake = SchedulerWaker(cluster, options.now)
+        self.gang_members = GangMemberLookup(
+            lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.read_request
+        )
         context = WaitingContext(self.understand, self.gang_members, self.booked_waiting)
-        self._reason = WaitingReason(self.books.ledger, context)
+        self._reason = WaitingReason(self.cluster_ledger.ledger, context)
 
     # --- what a pod asks for -----------------------------------------------------------------------------------------
 
-    def ask_of(self, pod: Pod) -> Ask | Refusal | None:
+    def read_request(self, pod: Pod) -> PodRequest | Refusal | None:
         """None if it asks for no GPU. Raises `Malformed` where it cannot be understood."""
         if is_reservation(pod):
             return None  # its card is for others, who have it on their slot's Lease
-        ask = request_of(pod, self._claim_named, self._gang_size, self.house.terms)
-        if self.house.seal is None or not isinstance(ask, Ask) or pod.spec.node_name:
+        ask = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
+        if self.options.seal is None or not isinstance(ask, PodRequest) or pod.spec.node_name:
             return ask  # who has a card keeps it
-        return self.house.seal.missing_on(pod) or ask
+        return self.options.seal.missing_on(pod) or ask
 
-    def understand(self, pod: Pod) -> Ask | Refusal | None:
+    def understand(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; what cannot be understood is refused."""
         try:
-            return self.ask_of(pod)
+            return self.read_request(pod)
         except Malformed as malformed:
             return Refusal(str(malformed))
 
@@ -130,7 +133,7 @@ class Carrel:
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs; None if it need not."""
         reach = self.destinations.of(pod)
-        has_cards = self.books.ledger.rooms.__contains__
+        has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, reach.nodes, reach.why_not_elsewhere(has_cards))
 
     def booked_waiting(self) -> Sequence[Waiting]:
@@ -143,13 +146,13 @@ class Carrel:
         return [
             Waiting(holder_of(pod), ask.request, self.destinations.of(pod).nodes)
             for pod, ask in asks
-            if isinstance(ask, Ask)
+            if isinstance(ask, PodRequest)
         ]
 
     def gang_runs(self, pod: Pod) -> bool:
         """Whether a member of the pod's gang is bound."""
         ask = self.understand(pod)
-        gang = ask.request.gang if isinstance(ask, Ask) else None
+        gang = ask.request.gang if isinstance(ask, PodRequest) else None
         return gang is not None and self.gang_members(gang).bound > 0
 
 

@@ -15,7 +15,7 @@ REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class Eligibility:
     nodes: tuple[str, ...]
     tainted: Mapping[str, str]
     """Other nodes that the pod names, or does not exclude → the taint that keeps it away."""
@@ -29,16 +29,16 @@ class Reach:
         return f"{len(taints)} {have} a taint that the pod does not tolerate: {', '.join(sorted(set(taints)))}"
 
 
-class Destinations:
+class EligibleNodes:
     def __init__(self, nodes: Callable[[], Iterable[NodeObject]]) -> None:
         self._nodes = nodes
-        self._known: dict[Hashable, Reach] = {}
+        self._known: dict[Hashable, Eligibility] = {}
 
     def see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
             self._known.clear()
 
-    def of(self, pod: Pod) -> Reach:
+    def of(self, pod: Pod) -> Eligibility:
         demands = demands_of(pod)
         if demands not in self._known:
             if len(self._known) >= REMEMBERED:
@@ -46,7 +46,7 @@ class Destinations:
             self._known[demands] = self._look(pod)
         return self._known[demands]
 
-    def _look(self, pod: Pod) -> Reach:
+    def _look(self, pod: Pod) -> Eligibility:
         taints = {node.metadata.name: intolerable(pod, node) for node in self._nodes() if may_run_on(pod, node)}
         nodes = tuple(name for name, taint in taints.items() if not taint)
-        return Reach(nodes, {name: taint for name, taint in taints.items() if taint})
+        return Eligibility(nodes, {name: taint for name, taint in taints.items() if taint})

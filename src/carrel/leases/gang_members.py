@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from carrel.dialects.registry import Ask
+from carrel.dialects.registry import PodRequest
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import holder_of, is_going
@@ -13,13 +13,15 @@ from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
 
 
-class Roster:
+class GangMemberLookup:
     """Calls the roll of a gang from the pods that there are."""
 
-    def __init__(self, pods_of: Callable[[str], Iterable[Pod]], ask_of: Callable[[Pod], Ask | Refusal | None]) -> None:
+    def __init__(
+        self, pods_of: Callable[[str], Iterable[Pod]], read_request: Callable[[Pod], PodRequest | Refusal | None]
+    ) -> None:
         """`pods_of` gives the pods of a namespace."""
         self._pods_of = pods_of
-        self._ask_of = ask_of
+        self._read_request = read_request
 
     def __call__(self, gang: Gang) -> GangMembers:
         waiting: list[tuple[Holder, Request]] = []
@@ -29,10 +31,10 @@ class Roster:
             if is_going(pod):
                 continue
             try:
-                ask = self._ask_of(pod)
+                ask = self._read_request(pod)
             except Malformed:
                 continue  # it is told so when it is its turn
-            if not isinstance(ask, Ask) or ask.request.gang is None or ask.request.gang.name != gang.name:
+            if not isinstance(ask, PodRequest) or ask.request.gang is None or ask.request.gang.name != gang.name:
                 continue
             if pod.spec.node_name:
                 bound += 1

@@ -12,11 +12,11 @@ from datetime import datetime
 from weakref import WeakValueDictionary
 
 from carrel.dialects import carrel, gpuclaim
-from carrel.dialects.carrel import CardRecord
+from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound, Selection, Unknown
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.leases.cluster_ledger import Books, KnownLease
-from carrel.leases.reservation_wait import Reserving
+from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.reservation_wait import ReservationWaiter
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
@@ -28,7 +28,7 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Cabinet:
+class LeaseContext:
     """Where the Leases are kept."""
 
     cluster: Cluster
@@ -46,11 +46,13 @@ class _Bind:
     since: float
 
 
-class Cards:
-    def __init__(self, books: Books, cabinet: Cabinet, reserving: Reserving) -> None:
-        self._books = books
-        self._cabinet = cabinet
-        self._reserving = reserving
+class LeaseWriter:
+    def __init__(
+        self, cluster_ledger: ClusterLedger, context: LeaseContext, reservation_waiter: ReservationWaiter
+    ) -> None:
+        self._cluster_ledger = cluster_ledger
+        self._context = context
+        self._reservation_waiter = reservation_waiter
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
@@ -60,9 +62,9 @@ class Cards:
         Where the kubelet chooses, they are slots: it is known of each which card it is when this returns.
         Whoever has promised the cards before withdraws the promise too, when it has served its purpose.
         """
-        bind = _Bind(self._cabinet.new_mark(), self._cabinet.clock())
+        bind = _Bind(self._context.new_mark(), self._context.clock())
         if not is_promised:
-            self._books.promise(placement, holder, bind.mark)
+            self._cluster_ledger.promise(placement, holder, bind.mark)
         self._binds[holder.uid] = bind
         try:
             refusal = await self._take_all(placement, holder)
@@ -74,20 +76,20 @@ class Cards:
             await asyncio.shield(self.give_back(holder.uid))
             raise
         finally:
-            self._books.withdraw(holder.uid, bind.mark)
+            self._cluster_ledger.withdraw(holder.uid, bind.mark)
         return None
 
     async def _take_all(self, placement: Placement, holder: Holder) -> Refusal | None:
-        there = self._books.ledger.node(placement.node)
+        there = self._cluster_ledger.ledger.node(placement.node)
         if there is not None and there.kubelet_chooses and there.unusable:
             # A card has lost its reservation pod since the plan was made: the kubelet might give it to this one.
             return Refusal(f"{placement.node} takes no new GPU pods: {there.unusable}")
-        is_reserved = self._reserving.needs_reservation(placement)
+        is_reserved = self._reservation_waiter.needs_reservation(placement)
         for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
             refusal = await self._take_one(gpu, share, is_reserved)
             if refusal is not None:
                 return refusal
-        return await self._reserving.wait_reserved(placement) if is_reserved else None
+        return await self._reservation_waiter.wait_reserved(placement) if is_reserved else None
 
     async def give_back(self, uid: str) -> None:
         """Takes our last bind of the pod off its Leases, and the pod too where no other bind relies on it.
@@ -95,7 +97,7 @@ class Cards:
         Another replica may be binding the same pod at this moment, and would be robbed of its card.
         """
         bind = self._binds.pop(uid, None)
-        for lease in self._books.leases() if bind else ():
+        for lease in self._cluster_ledger.leases() if bind else ():
             if bind and bind.mark in lease.record.tries.get(uid, ()):
                 await self._change(lease.name, lambda record, mark=bind.mark: record.given_back(uid, mark))  # type: ignore[misc] # bound now
 
@@ -105,7 +107,7 @@ class Cards:
 
     def held_for(self, uid: str) -> float:
         """How many seconds ago the bind that is under way began to take the pod's cards."""
-        return self._cabinet.clock() - self._binds[uid].since
+        return self._context.clock() - self._binds[uid].since
 
     async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
         """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
@@ -121,8 +123,8 @@ class Cards:
         """
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         async with self._lock(name):
-            lease = self._books.lease(name)
-            record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
+            lease = self._cluster_ledger.lease(name)
+            record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
             kept = record.keeping(holder, victims)
             if record.kept_for not in (None, holder):
                 return False
@@ -132,7 +134,7 @@ class Cards:
                 return True
             except (Conflict, AlreadyExists, NotFound, Unknown):
                 await self._look_again(name, lease)
-            left = self._books.lease(name)
+            left = self._cluster_ledger.lease(name)
             return left is not None and left.record == kept
 
     async def keep_no_more(self, name: str, uid: str) -> None:
@@ -150,21 +152,21 @@ class Cards:
 
     async def read_anew(self) -> None:
         """What all Leases say now, straight from the API server."""
-        cluster, namespace = self._cabinet.cluster, self._cabinet.namespace
-        before = tuple(self._books.leases())
+        cluster, namespace = self._context.cluster, self._context.namespace
+        before = tuple(self._cluster_ledger.leases())
         found = (await cluster.list(LEASES, Selection(namespace))).items
         for lease in found:
-            self._books.see_lease(None, lease)
+            self._cluster_ledger.see_lease(None, lease)
         there = {lease.metadata.name for lease in found}
         for known in before:
             if known.name not in there:
                 await self._look_again(known.name, known)
 
-    async def _change(self, name: str, change: Callable[[CardRecord], CardRecord], only_version: str = "") -> bool:
+    async def _change(self, name: str, change: Callable[[LeaseRecord], LeaseRecord], only_version: str = "") -> bool:
         """Whether the Lease is now as the change would have it."""
         async with self._lock(name):
             for _ in range(ATTEMPTS):
-                lease = self._books.lease(name)
+                lease = self._cluster_ledger.lease(name)
                 after = change(lease.record) if lease else None
                 if lease is None or after is None or after == lease.record:
                     return True
@@ -180,21 +182,21 @@ class Cards:
     async def discard(self, name: str) -> bool:
         """Deletes a Lease that names nobody. Whether it is gone: it stays if it names somebody by now."""
         async with self._lock(name):
-            lease = self._books.lease(name)
+            lease = self._cluster_ledger.lease(name)
             if lease is not None and lease.record.is_empty:
                 try:
                     await self._write(lease.record, lease)
                 except (Conflict, NotFound, Unknown):
                     await self._look_again(name, lease)
-            return self._books.lease(name) is None
+            return self._cluster_ledger.lease(name) is None
 
     async def _take_one(self, gpu: Gpu, share: Share, is_reserved: bool) -> Refusal | None:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         mark = self._binds[share.holder.uid].mark
         async with self._lock(name):
             for _ in range(ATTEMPTS):
-                lease = self._books.lease(name)
-                record = lease.record if lease else CardRecord(gpu.node, gpu.index, gpu.uuid)
+                lease = self._cluster_ledger.lease(name)
+                record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
                 if mark in record.tries.get(share.holder.uid, ()):
                     return None  # written, though the answer was lost
                 refusal = self._no_longer(gpu, share) or _still_reserved(gpu, record.reservation, is_reserved)
@@ -212,7 +214,7 @@ class Cards:
 
     def _no_longer(self, gpu: Gpu, share: Share) -> Refusal | None:
         """Whether the card, which had room when it was chosen, has it still."""
-        card = self._books.ledger.card(gpu.uuid)
+        card = self._cluster_ledger.ledger.card(gpu.uuid)
         if card is None or card.gpu.unusable:
             return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
         if card.kept_for is not None and card.kept_for.uid != share.holder.uid:
@@ -229,35 +231,35 @@ class Cards:
         """One write of a Lease at a time: within this process there is no need to lose a race."""
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _write(self, record: CardRecord, before: KnownLease | None) -> None:
+    async def _write(self, record: LeaseRecord, before: KnownLease | None) -> None:
         """Creates, updates or, if nothing is left to say, deletes the Lease; only if it is as it was before."""
-        cluster, namespace = self._cabinet.cluster, self._cabinet.namespace
+        cluster, namespace = self._context.cluster, self._context.namespace
         name = gpuclaim.lease_name(record.node, record.index)
         if before is not None and record.is_empty:
             how = Deletion(uid=before.uid, resource_version=before.version)
             await cluster.delete(LEASES, name, namespace, how=how)
-            self._books.erased(name, before.uid)
+            self._cluster_ledger.erased(name, before.uid)
             return
-        body = carrel.write_lease(record, namespace, self._cabinet.now())
+        body = carrel.write_lease(record, namespace, self._context.now())
         if before is None:
             answer = await cluster.create(LEASES, body, namespace)
         else:
             body["metadata"] |= {"resourceVersion": before.version, "uid": before.uid}
             answer = await cluster.update(LEASES, body)
-        self._books.wrote(_known(answer, record))
+        self._cluster_ledger.wrote(_known(answer, record))
 
     async def _look_again(self, name: str, before: KnownLease | None) -> None:
         """What the Lease says now, straight from the API server."""
-        only_it = Selection(self._cabinet.namespace, fields=f"metadata.name={name}")
-        found = (await self._cabinet.cluster.list(LEASES, only_it)).items
+        only_it = Selection(self._context.namespace, fields=f"metadata.name={name}")
+        found = (await self._context.cluster.list(LEASES, only_it)).items
         if found:
-            self._books.see_lease(None, found[0])
+            self._cluster_ledger.see_lease(None, found[0])
         elif before is not None:
             # A list may be behind. To forget a Lease that is there would be to lose a pod's card for good: ask for it.
             try:
-                await self._cabinet.cluster.get(LEASES, name, self._cabinet.namespace)
+                await self._context.cluster.get(LEASES, name, self._context.namespace)
             except NotFound:
-                self._books.erased(name, before.uid)
+                self._cluster_ledger.erased(name, before.uid)
 
 
 def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: bool) -> Refusal | None:
@@ -267,7 +269,7 @@ def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: boo
     return Refusal(f"{slot} still has the reservation pod of others who left; it is going")
 
 
-def _known(answer: Json, record: CardRecord) -> KnownLease:
+def _known(answer: Json, record: LeaseRecord) -> KnownLease:
     metadata = answer["metadata"]
     written_at = answer["spec"].get("renewTime", "")
     return KnownLease(metadata["name"], metadata["uid"], metadata["resourceVersion"], record, written_at)

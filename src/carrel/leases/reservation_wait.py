@@ -9,7 +9,7 @@ import asyncio
 
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.objects.shapes import Lease
-from carrel.leases.cluster_ledger import Books
+from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 
@@ -17,21 +17,21 @@ RESERVE_S = 15.0
 """How long a bind waits. Together with the Binding well below the collector's patience."""
 
 
-class Reserving:
-    def __init__(self, books: Books, patience_s: float = RESERVE_S) -> None:
-        self._books = books
+class ReservationWaiter:
+    def __init__(self, cluster_ledger: ClusterLedger, patience_s: float = RESERVE_S) -> None:
+        self._cluster_ledger = cluster_ledger
         self._patience_s = patience_s
         self._waiting: dict[str, set[asyncio.Event]] = {}  # node → who waits there
 
     def needs_reservation(self, placement: Placement) -> bool:
-        return self._books.kubelet_chooses(placement.node) and not placement.request.by_kubelet
+        return self._cluster_ledger.kubelet_chooses(placement.node) and not placement.request.by_kubelet
 
     async def wait_reserved(self, placement: Placement) -> Refusal | None:
         heard = asyncio.Event()
         self._waiting.setdefault(placement.node, set()).add(heard)
         try:
             async with asyncio.timeout(self._patience_s):
-                while self._books.cards_behind(placement) is None:
+                while self._cluster_ledger.cards_behind(placement) is None:
                     heard.clear()
                     await heard.wait()
         except TimeoutError:

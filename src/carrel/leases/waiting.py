@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from carrel.dialects.registry import Ask
+from carrel.dialects.registry import PodRequest
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import holder_of
-from carrel.ledger.filtering import Sieve
+from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Waiting, left_by_another_bind
@@ -22,7 +22,7 @@ from carrel.ledger.requests import Gang
 class WaitingContext:
     """What is known of the pods."""
 
-    understand: Callable[[Pod], Ask | Refusal | None]
+    understand: Callable[[Pod], PodRequest | Refusal | None]
     members_of: Callable[[Gang], GangMembers]
     booked: Callable[[], Sequence[Waiting]]
     """The booked pods that wait, the oldest first."""
@@ -34,7 +34,7 @@ class WaitingReason:
     def __init__(self, ledger: Ledger, context: WaitingContext) -> None:
         self._ledger = ledger
         self._context = context
-        self._sieve = Sieve(ledger)
+        self._node_filter = NodeFilter(ledger)
         self._precedence = Precedence(ledger, context.booked)
         self._planner = GangPlanner(ledger)
 
@@ -55,9 +55,9 @@ class WaitingReason:
             together = self._why_gang_waits(ask.request.gang, pod, nodes)
             if together is not None:
                 return together
-        refusal = self._sieve.why(ask.request, nodes, pod.metadata.uid)
+        refusal = self._node_filter.why(ask.request, nodes, pod.metadata.uid)
         if refusal is None and is_opportunistic(pod):
-            left_over = self._precedence.narrow(self._sieve.filter(ask.request, nodes), ask.request)
+            left_over = self._precedence.narrow(self._node_filter.filter(ask.request, nodes), ask.request)
             refusal = None if left_over.fitting else Refusal(f"{ask.request}: there is {WAITED_FOR}")
         return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 SOON_S, RARELY_S = 15.0, 240.0
 
 
-class Knocks:
+class WakeLimiter:
     """How often a pod is woken that has room and is not placed: the scheduler may have missed that, or may have reasons
     that Carrel does not know. So at once, then ever more rarely; what the waking itself changes wakes nobody again."""
 
@@ -42,7 +42,7 @@ class Knocks:
         self._next.pop(uid, None)
 
 
-class Waker:
+class SchedulerWaker:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._now = now

@@ -20,12 +20,12 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
         if isinstance(answer, Placement):
             return None
         refusals[name] = answer
-    best_first = sorted(refusals, key=lambda name: despair(ledger, request, name, pod))
+    best_first = sorted(refusals, key=lambda name: closeness(ledger, request, name, pod))
     closest = refusals[best_first[0]] if refusals else None
     return waiting_for(request, len(nodes), closest, tuple(refusals[name].reason for name in best_first))
 
 
-def despair(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
+def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
     """Orders nodes that have no room: where the most cards would do comes first."""
     room = ledger.rooms.get(node, NO_ROOM)
     # A summary leaves out what is kept, for whomever.

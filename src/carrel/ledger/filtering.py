@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
-from carrel.ledger.explanation import despair, waiting_for, why_waiting
+from carrel.ledger.explanation import closeness, waiting_for, why_waiting
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import STRANGER, Placement, place, selected, why_not
 from carrel.ledger.refusals import Refusal
@@ -28,7 +28,7 @@ REMEMBERED = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filtered:
+class FilterResult:
     """Every node that was asked about, once. Two answers are the same only if they are the same object."""
 
     fitting: Collection[str]
@@ -36,7 +36,7 @@ class Filtered:
     """Why they will not do → those nodes."""
 
     @classmethod
-    def by_reason(cls, nodes: Collection[str], why: str) -> "Filtered":
+    def by_reason(cls, nodes: Collection[str], why: str) -> "FilterResult":
         """All for the same reason; if it is empty, all will do."""
         return cls((), {why: nodes} if nodes else {}) if why else cls(nodes, {})
 
@@ -44,7 +44,7 @@ class Filtered:
         """Why each of the other nodes will not do."""
         return {name: why for why, names in self.refused.items() for name in names}
 
-    def after(self, moves: Iterable[tuple[str, str, str]]) -> "Filtered":
+    def after(self, moves: Iterable[tuple[str, str, str]]) -> "FilterResult":
         """The same after some nodes (name, reason before, reason now) have moved; only their groups are new."""
         left, joined = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
         for name, before, now in moves:
@@ -54,10 +54,10 @@ class Filtered:
         for why in sorted(left.keys() | joined.keys()):
             groups[why] = (*filterfalse(left[why].__contains__, groups.get(why, ())), *sorted(joined[why]))
         fitting = groups.pop("")
-        return Filtered(fitting, {why: names for why, names in groups.items() if names})
+        return FilterResult(fitting, {why: names for why, names in groups.items() if names})
 
 
-class _Despair(dict[str, tuple[int, int, str]]):
+class _Refused(dict[str, tuple[int, int, str]]):
     """How far each node is from having room, found out when it is asked for."""
 
     def __init__(self, ledger: Ledger, request: Request) -> None:
@@ -65,13 +65,13 @@ class _Despair(dict[str, tuple[int, int, str]]):
         self._request = request
 
     def __missing__(self, node: str) -> tuple[int, int, str]:
-        self[node] = found = despair(self._ledger, self._request, node)
+        self[node] = found = closeness(self._ledger, self._request, node)
         return found
 
 
 @dataclass(slots=True)
 class _Table:
-    despair: _Despair
+    closeness: _Refused
     moment: int = -1
     """Of the ledger, when the table was last true."""
     verdicts: dict[str, str] = field(default_factory=dict)
@@ -79,27 +79,27 @@ class _Table:
     asked: tuple[str, ...] | None = None
     crowd: frozenset[str] = frozenset()
     """The nodes that were asked about last, in their order and without."""
-    answer: Filtered = Filtered((), {})
+    answer: FilterResult = FilterResult((), {})
     """About these."""
     explained: tuple[int, tuple[str, ...], Refusal | None] | None = None
     """At which moment, of which nodes, and why all of them are not enough."""
 
-    def about(self, nodes: Collection[str], own: Mapping[str, str]) -> Filtered:
+    def about(self, nodes: Collection[str], own: Mapping[str, str]) -> FilterResult:
         """`own` goes before what everybody is told."""
         groups = defaultdict[str, list[str]](list)
         verdicts = {**self.verdicts, **own} if own else self.verdicts
         for name in nodes:
             groups[verdicts.get(name, STRANGER)].append(name)
         fitting = groups.pop("", ())
-        return Filtered(fitting, groups)
+        return FilterResult(fitting, groups)
 
 
-class Sieve:
+class NodeFilter:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._tables: OrderedDict[Request, _Table] = OrderedDict()
 
-    def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> Filtered:
+    def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> FilterResult:
         """`pod` is the uid of who asks: cards may be kept for it."""
         table = self._table(request)
         if own := self._where_cards_are_kept(request, pod):
@@ -125,20 +125,20 @@ class Sieve:
         return refusal
 
     def _explain(self, table: _Table, request: Request, nodes: Sequence[str]) -> Refusal:
-        closest = min(nodes, key=table.despair.__getitem__, default=None)
+        closest = min(nodes, key=table.closeness.__getitem__, default=None)
         answer = None if closest is None else place(self._ledger, request, closest)
         assert not isinstance(answer, Placement), "none of the nodes has room"
         return Refusal(waiting_for(request, len(nodes), answer).reason)
 
     def _table(self, request: Request) -> _Table:
         alike = request if request.gang is None else replace(request, gang=None)
-        table = self._tables.setdefault(alike, _Table(_Despair(self._ledger, alike)))
+        table = self._tables.setdefault(alike, _Table(_Refused(self._ledger, alike)))
         self._tables.move_to_end(alike)
         if len(self._tables) > REMEMBERED:
             self._tables.popitem(last=False)
         changed = self._ledger.changed_since(table.moment)
         if changed is None:
-            table = self._tables[alike] = _Table(_Despair(self._ledger, alike))
+            table = self._tables[alike] = _Table(_Refused(self._ledger, alike))
             changed = self._ledger.nodes
         if changed:
             self._judge(table, alike, changed)
@@ -152,7 +152,7 @@ class Sieve:
             has_room = fits(ledger.rooms[name]) and selected(ledger.node(name), request)
             # Many nodes are refused in the same words: they share them.
             now = "" if has_room else sys.intern(why_not(ledger, request, name))
-            table.despair.pop(name, None)
+            table.closeness.pop(name, None)
             before = table.verdicts.get(name, STRANGER)
             table.verdicts[name] = now
             if now != before and name in table.crowd:

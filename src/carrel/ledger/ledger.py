@@ -134,7 +134,7 @@ class Ledger:
 
     def set_node(self, node: Node) -> None:
         """Records what a node reports: new, changed, renumbered or lost cards. Shares follow the card's UUID."""
-        self._only_in_earnest()
+        self._refuse_in_what_if()
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
             raise LedgerError(f"node {node.name} reports a card more than once")
         self._detach(node.name)
@@ -152,7 +152,7 @@ class Ledger:
 
     def remove_node(self, name: str) -> None:
         """The node is gone. What is held there stays in the book until the pods are gone too."""
-        self._only_in_earnest()
+        self._refuse_in_what_if()
         self._detach(name)
         if self._changed.pop(name, None):
             self._moment += 1
@@ -176,7 +176,7 @@ class Ledger:
         if card.shares:
             self._homeless[card.gpu.uuid] = card.shares
 
-    def _only_in_earnest(self) -> None:
+    def _refuse_in_what_if(self) -> None:
         if self._undo is not None:
             raise LedgerError("the inventory cannot change inside a what-if")
 

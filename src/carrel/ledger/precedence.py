@@ -9,7 +9,7 @@ get these very cards. What counts is that something is left for it.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from carrel.ledger.filtering import Filtered, Sieve
+from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, Waiting, place
 from carrel.ledger.refusals import Refusal
@@ -24,10 +24,10 @@ class Precedence:
         """`waiting` are the booked pods that want cards and are not bound, the oldest first."""
         self._ledger = ledger
         self._waiting = waiting
-        self._sieve = Sieve(ledger)
+        self._node_filter = NodeFilter(ledger)
         self._known: tuple[int, Sequence[Waiting], Sequence[Share]] = (-1, (), ())
 
-    def narrow(self, found: Filtered, request: Request) -> Filtered:
+    def narrow(self, found: FilterResult, request: Request) -> FilterResult:
         """Of the nodes that would do, only those that will do also when the booked pods have theirs."""
         nodes = {card.gpu.node for share in self._spoken_for() if (card := self._ledger.card(share.gpu)) is not None}
         touched = nodes.intersection(found.fitting) if nodes else ()
@@ -75,6 +75,6 @@ class Precedence:
     def _place(self, booked: Waiting) -> Placement | Refusal:
         uid, cards = booked.holder.uid, map(self._ledger.card, self._ledger.kept_for(booked.holder.uid))
         kept = {card.gpu.node for card in cards if card is not None}
-        fitting = self._sieve.filter(booked.request, booked.nodes, uid).fitting
+        fitting = self._node_filter.filter(booked.request, booked.nodes, uid).fitting
         node = min(fitting, key=lambda name: (name not in kept, name), default="")
         return place(self._ledger, booked.request, node, uid)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import Phase
-from carrel.dialects.registry import Terms
+from carrel.dialects.registry import DialectOptions
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import GPU_CLAIMS
 from carrel.kubernetes.objects.shapes import GpuClaim, Pod
-from carrel.leases.cluster_ledger import Books
+from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.pods import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
@@ -47,18 +47,18 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class ClaimContext:
     """What is known about the pods of claims."""
 
-    books: Books
+    cluster_ledger: ClusterLedger
     pods_of: Callable[[GpuClaim], Sequence[Pod]]
     """The pods that name a claim."""
     why: Callable[[Pod], Refusal | None]
-    terms: Terms
+    dialect_options: DialectOptions
 
 
 class Claims:
-    def __init__(self, cluster: Cluster, known: Knowledge) -> None:
+    def __init__(self, cluster: Cluster, known: ClaimContext) -> None:
         self._cluster = cluster
         self._known = known
 
@@ -79,8 +79,8 @@ class Claims:
         return standing
 
 
-def standing_of(claim: GpuClaim, known: Knowledge) -> Standing:
-    wrong = _what_is_wrong(claim, known.terms)
+def standing_of(claim: GpuClaim, known: ClaimContext) -> Standing:
+    wrong = _what_is_wrong(claim, known.dialect_options)
     if wrong:
         return Standing(Phase.FAILED, wrong)
     pods = sorted(known.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
@@ -97,26 +97,28 @@ def standing_of(claim: GpuClaim, known: Knowledge) -> Standing:
     return Standing(standing.phase, message, standing.node, standing.ids)
 
 
-def _of_pod(pod: Pod, known: Knowledge) -> Standing:
-    name, node, leases = pod.metadata.name, pod.spec.node_name, known.books.leases_of(pod.metadata.uid)
+def _of_pod(pod: Pod, known: ClaimContext) -> Standing:
+    name, node, leases = pod.metadata.name, pod.spec.node_name, known.cluster_ledger.leases_of(pod.metadata.uid)
     here = [lease for lease in leases if lease.record.node == node]
     if here:
         going = f"pod {name} is going; its cards are free when it is gone" if pod.metadata.deletion_timestamp else ""
-        return Standing(Phase.BOUND, going, node, known.books.indices_of(here))
+        return Standing(Phase.BOUND, going, node, known.cluster_ledger.indices_of(here))
     if node:
         return Standing(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a card", node)
     if leases:
         first = leases[0].record.node
         on_one = [lease for lease in leases if lease.record.node == first]
-        return Standing(Phase.RESERVED, f"pod {name} is being bound to {first}", first, known.books.indices_of(on_one))
+        return Standing(
+            Phase.RESERVED, f"pod {name} is being bound to {first}", first, known.cluster_ledger.indices_of(on_one)
+        )
     refusal = known.why(pod)
     return Standing(Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; it has room")
 
 
-def _what_is_wrong(claim: GpuClaim, terms: Terms) -> str:
+def _what_is_wrong(claim: GpuClaim, dialect_options: DialectOptions) -> str:
     """With the claim as it is written; empty if it can be met some day."""
     try:
-        request = gpuclaim.request_of(claim, terms.shared_claims_per_card)
+        request = gpuclaim.request_of(claim, dialect_options.shared_claims_per_card)
     except Malformed as malformed:
         return str(malformed)
     return request.reason if isinstance(request, Refusal) else ""

@@ -17,8 +17,8 @@ from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, KnownLease, PodByUid
-from carrel.leases.lease_writer import Cards
+from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
+from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED
 from carrel.ledger.shares import Holder
 
@@ -45,7 +45,7 @@ class _Unbound:
 
 
 @dataclass(frozen=True, slots=True)
-class Witnesses:
+class CollectionContext:
     """Who is asked about a pod."""
 
     cluster: Cluster
@@ -57,13 +57,13 @@ class Witnesses:
 
 
 class Collector:
-    def __init__(self, books: Books, cards: Cards, witnesses: Witnesses) -> None:
-        self._books = books
-        self._cards = cards
-        self._cluster = witnesses.cluster
-        self._pod_by_uid = witnesses.pod_by_uid
-        self._gang_runs = witnesses.gang_runs
-        self._clock = witnesses.clock
+    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: CollectionContext) -> None:
+        self._cluster_ledger = cluster_ledger
+        self._lease_writer = lease_writer
+        self._cluster = context.cluster
+        self._pod_by_uid = context.pod_by_uid
+        self._gang_runs = context.gang_runs
+        self._clock = context.clock
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[Freed]:
@@ -78,7 +78,7 @@ class Collector:
 
     def due(self) -> Sequence[str]:
         """The Leases that there is a reason to look at, by what we have seen, without asking anybody."""
-        leases = {lease.name: lease for lease in self._books.leases()}
+        leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()
@@ -93,19 +93,19 @@ class Collector:
     async def look_at(self, name: str) -> Sequence[Freed]:
         """Takes off one Lease whoever the API server says cannot be using the card."""
         freed = []
-        lease = self._books.lease(name)
+        lease = self._cluster_ledger.lease(name)
         for holder in self._suspects(lease) if lease else ():
             # Each strike changes the Lease: the next one is about what it says then.
-            lease = self._books.lease(name)
+            lease = self._cluster_ledger.lease(name)
             why = await self._free(lease, holder) if lease else ""
             if lease and why:
                 freed.append(Freed(holder, lease.record.node, lease.record.index, why))
-        left = self._books.lease(name)
+        left = self._cluster_ledger.lease(name)
         if left and left.record.kept_for and self._is_served(left.record.kept_for):
-            await self._cards.keep_no_more(name, left.record.kept_for.uid)
-        left = self._books.lease(name)
+            await self._lease_writer.keep_no_more(name, left.record.kept_for.uid)
+        left = self._cluster_ledger.lease(name)
         if left and left.record.is_empty:
-            await self._cards.discard(name)
+            await self._lease_writer.discard(name)
         return freed
 
     def _suspects(self, lease: KnownLease) -> Sequence[Holder]:
@@ -137,7 +137,7 @@ class Collector:
         """
         pod, uid, record = self._pod_by_uid(holder.uid), holder.uid, lease.record
         told = carrel.told_cards(pod.metadata.annotations) if pod else frozenset()
-        others = [each.record for each in self._books.leases_of(uid) if each.record.gpu in told]
+        others = [each.record for each in self._cluster_ledger.leases_of(uid) if each.record.gpu in told]
         if not told or record.gpu in told or {each.gpu for each in others} != told:
             return False
         return not any(set(each.tries.get(uid, ())) & set(record.tries.get(uid, ())) for each in others)
@@ -153,7 +153,7 @@ class Collector:
         if is_elsewhere and not spared and self._had_time(lease, holder):
             # It may be bound at this very moment. Whoever binds it writes the Lease first: then ours is too late.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
-        if why and await self._cards.strike(record.node, record.index, holder.uid, only_version=only_version):
+        if why and await self._lease_writer.strike(record.node, record.index, holder.uid, only_version=only_version):
             return why
         return ""
 

@@ -43,7 +43,7 @@ LEAD_TIMES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": tim
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class ExpiryOptions:
     now: Callable[[], datetime]
     go_on_without_gpu: bool = True
     """Whether the work of a pod whose booking is over goes on without a GPU, or ends."""
@@ -61,14 +61,14 @@ class Warn:
 
 class Expiry:
     def __init__(
-        self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], hand_overs: HandOvers, manners: Manners
+        self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], hand_overs: HandOvers, options: ExpiryOptions
     ) -> None:
         self._cluster = cluster
         self._pods = pods
         self._hand_overs = hand_overs
-        self._now = manners.now
-        self._go_on = manners.go_on_without_gpu
-        self._bookings = manners.bookings
+        self._now = options.now
+        self._go_on = options.go_on_without_gpu
+        self._bookings = options.bookings
 
     def over(self) -> list[Pod]:
         """The pods whose time is over, who was to go first first."""

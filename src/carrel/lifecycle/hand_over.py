@@ -81,7 +81,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class HandOverContext:
     """Where the records are, and what else is known."""
 
     cluster: Cluster
@@ -92,10 +92,10 @@ class Archive:
 
 
 class HandOvers:
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        self._cluster = archive.cluster
-        self._now = archive.now
+    def __init__(self, context: HandOverContext) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._now = context.now
         self._told: set[str] = set()  # the records of which the pods know
 
     async def intend(self, pod: Pod, order: Order) -> str:
@@ -117,15 +117,15 @@ class HandOvers:
             successor=None if owner else hand_over_record.successor_of(found, order.why, now),
             user=metadata.annotations.get(USER, ""),
         )
-        body = hand_over_record.write_record(record, self._archive.namespace)
+        body = hand_over_record.write_record(record, self._context.namespace)
         # Where there is one, somebody was quicker, or our own answer was lost: what is written there counts.
         with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(CONFIG_MAPS, body, self._archive.namespace)
+            await self._cluster.create(CONFIG_MAPS, body, self._context.namespace)
         return record.name
 
     async def under_way(self) -> Iterable[str]:
         """The names of all records."""
-        ours = Selection(self._archive.namespace, labels=hand_over_record.LABEL)
+        ours = Selection(self._context.namespace, labels=hand_over_record.LABEL)
         return [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
 
     async def advance(self, name: str) -> timedelta | End:
@@ -134,7 +134,7 @@ class HandOvers:
         Raises `ClusterError` if the API server does not do as asked: then the same step is due again.
         """
         try:
-            written = await self._cluster.get(CONFIG_MAPS, name, self._archive.namespace)
+            written = await self._cluster.get(CONFIG_MAPS, name, self._context.namespace)
         except NotFound:
             return End.HANDED_OVER
         record = hand_over_record.record_of(name, written.get("data", {}))
@@ -232,7 +232,7 @@ class HandOvers:
         It does not know the pods. Where several of one controller lose their cards at once, it may name the same one on
         all that come instead: who is named twice gives one of them to this record.
         """
-        pods = self._archive.pods_of(record.place[0])
+        pods = self._context.pods_of(record.place[0])
         by_age = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         named: set[str] = set()
         spare: list[Pod] = []
@@ -280,7 +280,7 @@ class HandOvers:
 
     async def _rewrite(self, written: Json, record: HandOver) -> None:
         """Raises `Conflict` if somebody else has written it meanwhile: then it is looked at anew."""
-        body = hand_over_record.write_record(record, self._archive.namespace)
+        body = hand_over_record.write_record(record, self._context.namespace)
         body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
         await self._cluster.update(CONFIG_MAPS, body)
 
@@ -288,7 +288,7 @@ class HandOvers:
         metadata = written["metadata"]
         try:
             only_it = Deletion(uid=metadata["uid"])
-            await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._archive.namespace, how=only_it)
+            await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another has closed it
         self._told.discard(metadata["name"])

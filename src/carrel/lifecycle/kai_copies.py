@@ -10,22 +10,27 @@ from fractions import Fraction
 
 from carrel.dialects import carrel, kai
 from carrel.dialects.kai_reservation import group_of
-from carrel.dialects.registry import Ask, Dialect
+from carrel.dialects.registry import PodRequest, Dialect
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.pods import is_going
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion
 from carrel.ledger.slots import ReservationState
 
 
-class Copies:
-    def __init__(self, cluster: Cluster, books: Books, ask_of: Callable[[Pod], Ask | Refusal | None]) -> None:
+class KaiCopies:
+    def __init__(
+        self,
+        cluster: Cluster,
+        cluster_ledger: ClusterLedger,
+        read_request: Callable[[Pod], PodRequest | Refusal | None],
+    ) -> None:
         self._cluster = cluster
-        self._books = books
-        self._ask_of = ask_of
+        self._cluster_ledger = cluster_ledger
+        self._read_request = read_request
 
     def may_be_due(self, pod: Pod) -> bool:
         """Bound to slots, asked for in KAI's words, and not labelled yet: the label is written last."""
@@ -35,9 +40,11 @@ class Copies:
 
     async def write(self, pod: Pod) -> bool:
         """Whether it was written: the Leases must confirm what the pod was told."""
-        ask = self._ask_of(pod) if self.may_be_due(pod) else None
-        leases = [each for each in self._books.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name]
-        if not isinstance(ask, Ask) or ask.dialect is not Dialect.KAI or not all(map(_card, leases)):
+        ask = self._read_request(pod) if self.may_be_due(pod) else None
+        leases = [
+            each for each in self._cluster_ledger.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name
+        ]
+        if not isinstance(ask, PodRequest) or ask.dialect is not Dialect.KAI or not all(map(_card, leases)):
             return False
         if len(leases) != ask.request.cards:
             return False
@@ -54,7 +61,7 @@ class Copies:
     async def _write_maps(self, pod: Pod, need: ContainerNeed, leases: Sequence[KnownLease]) -> None:
         containers = pod.spec.init_containers if need.init else pod.spec.containers
         place = [container.name for container in containers].index(need.container)
-        slot = self._books.ledger.card(leases[0].record.gpu)
+        slot = self._cluster_ledger.ledger.card(leases[0].record.gpu)
         amount = need.amount
         part = (
             amount.part

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from carrel.dialects.carrel import CardRecord
+from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.kubernetes.objects import events
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
@@ -37,14 +37,14 @@ RECENT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class EventRate:
     """How fast Events may be written, all pods together."""
 
     per_s: float = 5.0
     burst: int = 50
 
 
-NORMAL_ALLOWANCE = Allowance()
+DEFAULT_EVENT_RATE = EventRate()
 
 
 # --- what there is to tell -------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     return Note(ASSIGNED, f"{pod.spec.node_name}: {cards}", NORMAL)
 
 
-def _card(record: CardRecord) -> str:
+def _card(record: LeaseRecord) -> str:
     """By its index; where that is only the number of a slot, by its UUID, once it is known."""
     return (record.reservation.card if record.reservation else "") or f"GPU {record.index}"
 
@@ -101,8 +101,10 @@ class _Told:
 _NOTHING = _Told("", "", datetime.min.replace(tzinfo=UTC))
 
 
-class Telling:
-    def __init__(self, cluster: Cluster, now: Callable[[], datetime], allowance: Allowance = NORMAL_ALLOWANCE) -> None:
+class PodEventWriter:
+    def __init__(
+        self, cluster: Cluster, now: Callable[[], datetime], allowance: EventRate = DEFAULT_EVENT_RATE
+    ) -> None:
         self._cluster = cluster
         self._now = now
         self._allowance = allowance

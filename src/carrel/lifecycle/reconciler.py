@@ -12,20 +12,20 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
-from carrel.dialects.registry import Ask
+from carrel.dialects.registry import PodRequest
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.shapes import GpuClaim, Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.cluster_state import NAMESPACE_OF, Carrel
+from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.pods import FINISHED, holder_of, is_waiting, was_put_aside
-from carrel.leases.wake import Knocks
+from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.assembly import collector_on
-from carrel.lifecycle.claim_status import Claims, Knowledge
+from carrel.lifecycle.claim_status import ClaimContext, Claims
 from carrel.lifecycle.metrics import Metrics
-from carrel.lifecycle.pod_events import Telling, assigned_note, waiting_note
+from carrel.lifecycle.pod_events import PodEventWriter, assigned_note, waiting_note
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +46,16 @@ class ClaimKey(NamedTuple):
     name: str
 
 
-class Duties:
-    def __init__(self, carrel: Carrel, schedulers: frozenset[str], metrics: Metrics) -> None:
+class Reconciler:
+    def __init__(self, carrel: ClusterState, schedulers: frozenset[str], metrics: Metrics) -> None:
         self._carrel = carrel
         self._schedulers = schedulers
         self._metrics = metrics
         self._collector = collector_on(carrel)
-        known = Knowledge(carrel.books, self._pods_of, carrel.why, carrel.house.terms)
+        known = ClaimContext(carrel.cluster_ledger, self._pods_of, carrel.why, carrel.options.dialect_options)
         self._claims = Claims(carrel.cluster, known)
-        self._telling = Telling(carrel.cluster, carrel.house.now)
-        self._knocks = Knocks(carrel.house.clock)
+        self._telling = PodEventWriter(carrel.cluster, carrel.options.now)
+        self._knocks = WakeLimiter(carrel.options.clock)
         self._waiting: set[str] = set()
         self._open_queues()
         self._close_queues()
@@ -65,8 +65,8 @@ class Duties:
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        self._telling = Telling(self._carrel.cluster, self._carrel.house.now)
-        self._knocks = Knocks(self._carrel.house.clock)
+        self._telling = PodEventWriter(self._carrel.cluster, self._carrel.options.now)
+        self._knocks = WakeLimiter(self._carrel.options.clock)
         self._waiting.clear()
         self._open_queues()
         try:
@@ -103,7 +103,7 @@ class Duties:
         pod = new or old
         assert pod is not None, "a change is about something"
         if new is None or new.status.phase in FINISHED:
-            for lease in self._carrel.books.leases_of(pod.metadata.uid):
+            for lease in self._carrel.cluster_ledger.leases_of(pod.metadata.uid):
                 self._leases_due.add(lease.name)
         if new is None or new.spec.node_name:
             self._look_after_kept(pod.metadata.uid)
@@ -111,7 +111,7 @@ class Duties:
 
     def _look_after_kept(self, uid: str) -> None:
         """The pod is bound, or gone: what is kept for it is free for others."""
-        ledger = self._carrel.books.ledger
+        ledger = self._carrel.ledger
         for card in filter(None, map(ledger.card, ledger.kept_for(uid))):
             self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
@@ -120,7 +120,7 @@ class Duties:
             self._claims_due.add_after(ClaimKey(new.metadata.namespace, new.metadata.name), SETTLE_S)
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
-        known = self._carrel.books.lease(new.metadata.name) if new else None
+        known = self._carrel.cluster_ledger.lease(new.metadata.name) if new else None
         for holder in known.record.holders() if known else ():
             pod = self._carrel.pods.store.by_uid(holder.uid)
             if pod is not None:
@@ -163,9 +163,9 @@ class Duties:
     def _fits(self, pod: Pod, nodes: set[str]) -> bool:
         """By itself; whether the rest of its gang fits too, the extender finds out."""
         ask = self._carrel.understand(pod)
-        if not isinstance(ask, Ask):
+        if not isinstance(ask, PodRequest):
             return False
-        return bool(candidates(self._carrel.books.ledger, ask.request, tuple(nodes), pod.metadata.uid).fitting)
+        return bool(candidates(self._carrel.ledger, ask.request, tuple(nodes), pod.metadata.uid).fitting)
 
     def _is_ours(self, pod: Pod) -> bool:
         return pod.spec.scheduler_name in self._schedulers and self._carrel.understand(pod) is not None
@@ -216,8 +216,8 @@ class Duties:
     async def _look_after_placed(self, pod: Pod) -> None:
         self._waiting.discard(pod.metadata.uid)
         self._knocks.forget(pod.metadata.uid)
-        leases = self._carrel.books.leases_of(pod.metadata.uid)
-        note = assigned_note(pod, leases, self._carrel.house.now())
+        leases = self._carrel.cluster_ledger.leases_of(pod.metadata.uid)
+        note = assigned_note(pod, leases, self._carrel.options.now())
         if note is not None and await self._telling.tell(pod, note):
             self._metrics.told.labels(note.reason).inc()
 

@@ -23,8 +23,8 @@ from carrel.dialects.kai_reservation import KAI_0_17, ReservationSpelling
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, KnownLease
-from carrel.leases.lease_writer import Cards
+from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED, is_going, slot_of
 from carrel.ledger.slots import Act, PodSeen, Reservation, ReservationState, Sight, next_step
 from carrel.parsing import Malformed
@@ -40,18 +40,18 @@ LATER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationTerms:
+class ReservationOptions:
     """What the cluster's admin decides about reservation pods."""
 
     image: str = "carrel"
     spelling: ReservationSpelling = KAI_0_17
 
 
-DEFAULT_RESERVATIONS = ReservationTerms()
+DEFAULT_RESERVATION_OPTIONS = ReservationOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ReservationContext:
     """What reservations need of the world."""
 
     cluster: Cluster
@@ -64,11 +64,11 @@ class Scene:
     pod_by_uid: Callable[[str], Pod | None]
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
-    terms: ReservationTerms = DEFAULT_RESERVATIONS
+    terms: ReservationOptions = DEFAULT_RESERVATION_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ReservationStep:
     """What came of looking at a slot."""
 
     again_s: float | None
@@ -80,26 +80,26 @@ class Looked:
 
 
 class Reservations:
-    def __init__(self, books: Books, cards: Cards, scene: Scene) -> None:
-        self._books = books
-        self._cards = cards
-        self._scene = scene
+    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: ReservationContext) -> None:
+        self._cluster_ledger = cluster_ledger
+        self._lease_writer = lease_writer
+        self._context = context
         self._first_seen: dict[str, float] = {}  # uid of a reservation pod → when
         self._found_at: dict[str, float] = {}  # Lease → when its card was found
         self._failures: dict[str, int] = {}  # Lease → pods that were deleted in a row
 
     def due(self) -> Sequence[str]:
         """The slots that there is a reason to look at, by the names of their Leases."""
-        pods = {pod.metadata.uid: pod for pod in self._scene.reservation_pods()}
+        pods = {pod.metadata.uid: pod for pod in self._context.reservation_pods()}
         self._first_seen = {uid: since for uid, since in self._first_seen.items() if uid in pods}
         made = Counter(filter(None, map(slot_of, pods.values())))
-        leases = [lease for lease in self._books.leases() if lease.record.reservation is not None]
+        leases = [lease for lease in self._cluster_ledger.leases() if lease.record.reservation is not None]
         well = {lease.name for lease in leases if made[lease.name] == 1 and _is_well(lease, pods)}
         return [name for name in dict.fromkeys([*(lease.name for lease in leases), *made]) if name not in well]
 
-    async def look_at(self, name: str) -> Looked:
+    async def look_at(self, name: str) -> ReservationStep:
         """One step for one slot."""
-        lease = self._books.lease(name)
+        lease = self._cluster_ledger.lease(name)
         if lease is None or lease.record.reservation is None:
             return await self._remove_unwanted(name)
         pod = await self._pod(lease, lease.record.reservation)
@@ -113,19 +113,19 @@ class Reservations:
             self._failures[name] = self._failures.get(name, 0) + 1
             await self._delete(pod)
         elif step is Act.DROP:
-            is_gone = await self._cards.set_reservation(lease, None)
+            is_gone = await self._lease_writer.set_reservation(lease, None)
             self._found_at.pop(name, None)
             self._failures.pop(name, None)
-            return Looked(None if is_gone else SOON_S, has_room=is_gone, is_news=is_gone)
-        return Looked(self._pause(name, lease.record.reservation))
+            return ReservationStep(None if is_gone else SOON_S, has_room=is_gone, is_news=is_gone)
+        return ReservationStep(self._pause(name, lease.record.reservation))
 
     # --- what there is -----------------------------------------------------------------------------------------------
 
     def _sight(self, lease: KnownLease, reservation: Reservation, pod: Json) -> Sight:
         seen, record = self._seen(pod), lease.record
-        node = self._books.reported(record.node)
+        node = self._cluster_ledger.reported(record.node)
         indices = [gpu.index for gpu in node.gpus if gpu.index != record.index] if node else []
-        others = filter(None, (self._books.lease(lease_name(record.node, index)) for index in indices))
+        others = filter(None, (self._cluster_ledger.lease(lease_name(record.node, index)) for index in indices))
         neighbours = [each.record.reservation for each in others if each.record.reservation is not None]
         in_use = [each for each in neighbours if each.state is not ReservationState.CLOSING]
         return Sight(
@@ -147,25 +147,25 @@ class Reservations:
                 found = await self._get(pod.metadata.namespace, pod.metadata.name)
                 if found:
                     return found
-        spelling = self._scene.terms.spelling
+        spelling = self._context.terms.spelling
         return await self._get(spelling.namespace, self._own_name(lease))
 
     async def _get(self, namespace: str, name: str) -> Json:
         try:
-            return await self._scene.cluster.get(PODS, name, namespace)
+            return await self._context.cluster.get(PODS, name, namespace)
         except NotFound:
             return {}
 
     def _own_name(self, lease: KnownLease) -> str:
-        return self._scene.terms.spelling.pod_name(lease.record.node, kai_reservation.group_of(lease.name))
+        return self._context.terms.spelling.pod_name(lease.record.node, kai_reservation.group_of(lease.name))
 
     def _known_pods(self, name: str) -> list[Pod]:
-        return list(self._scene.pods_for(name))
+        return list(self._context.pods_for(name))
 
     def _seen(self, pod: Json) -> PodSeen | None:
         if not pod:
             return None
-        metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._scene.clock()
+        metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._context.clock()
         try:
             card = kai_reservation.reserved_in(metadata.get("annotations", {}), f"pod {metadata['name']}")
         except Malformed as malformed:
@@ -179,40 +179,40 @@ class Reservations:
         """Nobody holds a part of the slot; but a bind may have given up only because this took so long."""
         if reservation.state is ReservationState.WANTED:
             return pod is not None and not (pod.is_going or pod.is_finished or pod.is_stuck)
-        is_new = self._scene.clock() - self._found_at.get(name, float("-inf")) < LINGER_S
+        is_new = self._context.clock() - self._found_at.get(name, float("-inf")) < LINGER_S
         return reservation.state is ReservationState.HELD and is_new
 
     def _has_other_user(self, node: str, reservation: Reservation, ours: PodSeen | None) -> bool:
         """Whether the kubelet shows the slot's card with another pod, which is still there."""
-        reported = self._books.reported(node)
+        reported = self._cluster_ledger.reported(node)
         card = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.card), None) if reported else None
-        users = (self._scene.pod_by_uid(uid) for uid in (self._books.users_of(card) if card else ()))
+        users = (self._context.pod_by_uid(uid) for uid in (self._cluster_ledger.users_of(card) if card else ()))
         mine = {reservation.pod, ours.uid if ours else ""}
         return any(user is not None and not is_going(user) and user.metadata.uid not in mine for user in users)
 
     # --- what is done ------------------------------------------------------------------------------------------------
 
-    async def _record(self, lease: KnownLease, reservation: Reservation) -> Looked:
-        if not await self._cards.set_reservation(lease, reservation):
-            return Looked(SOON_S)  # somebody changed the Lease: look again at what it says now
+    async def _record(self, lease: KnownLease, reservation: Reservation) -> ReservationStep:
+        if not await self._lease_writer.set_reservation(lease, reservation):
+            return ReservationStep(SOON_S)  # somebody changed the Lease: look again at what it says now
         is_trouble = reservation.state in (ReservationState.LOST, ReservationState.DOUBLED)
         words = "reservation_%s lease=%s gpu=%s", reservation.state.value, lease.name, reservation.card or "unknown"
         log.log(logging.WARNING if is_trouble else logging.INFO, *words)
         is_found = reservation.state is ReservationState.HELD
         if is_found:
-            self._found_at[lease.name] = self._scene.clock()
+            self._found_at[lease.name] = self._context.clock()
             self._failures.pop(lease.name, None)
-        return Looked(LINGER_S if is_found else 0.0, has_room=is_found, is_news=True)
+        return ReservationStep(LINGER_S if is_found else 0.0, has_room=is_found, is_news=True)
 
     async def _create(self, lease: KnownLease) -> None:
         """Only if the Lease is as we know it: a pod too many takes a card from somebody else."""
         if (await self._lease_now(lease.name)).get("metadata", {}).get("resourceVersion") != lease.version:
             return
-        record, terms = lease.record, self._scene.terms
+        record, terms = lease.record, self._context.terms
         notes = {carrel.RESERVED_LEASE: lease.name}
         wanted = kai_reservation.Reservation(record.node, kai_reservation.group_of(lease.name), terms.image, notes)
         try:
-            await self._scene.cluster.create(
+            await self._context.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, terms.spelling), terms.spelling.namespace
             )
         except AlreadyExists:
@@ -227,19 +227,19 @@ class Reservations:
         metadata = pod["metadata"]
         try:
             how = Deletion(uid=metadata["uid"])
-            await self._scene.cluster.delete(PODS, metadata["name"], metadata["namespace"], how=how)
+            await self._context.cluster.delete(PODS, metadata["name"], metadata["namespace"], how=how)
         except (NotFound, Conflict):
             return
         log.info("reservation_deleted pod=%s/%s", metadata["namespace"], metadata["name"])
 
-    async def _remove_unwanted(self, name: str) -> Looked:
+    async def _remove_unwanted(self, name: str) -> ReservationStep:
         """Reservation pods of a slot that has no reservation; by the API server's word, not by our cache's."""
         pods = self._known_pods(name)
         notes = (await self._lease_now(name)).get("metadata", {}).get("annotations", {}) if pods else {}
         if carrel.LEASE_RESERVATION not in notes:
             for pod in pods:
                 await self._delete(await self._get(pod.metadata.namespace, pod.metadata.name))
-        return Looked(SOON_S if pods else None)
+        return ReservationStep(SOON_S if pods else None)
 
     async def _remove_doubles(self, lease: KnownLease, believed: Json) -> None:
         """Pods for the slot besides the one that is believed: somebody made them, or the spelling was changed."""
@@ -250,7 +250,7 @@ class Reservations:
 
     async def _lease_now(self, name: str) -> Json:
         try:
-            return await self._scene.cluster.get(LEASES, name, self._scene.namespace)
+            return await self._context.cluster.get(LEASES, name, self._context.namespace)
         except NotFound:
             return {}
 

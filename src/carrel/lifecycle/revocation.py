@@ -20,13 +20,13 @@ from random import Random
 
 from carrel.dialects.carrel import BOOKED, TIER
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.registry import Ask
+from carrel.dialects.registry import PodRequest
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books, PodByUid
-from carrel.leases.lease_writer import Cards
+from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
+from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import SCHEDULED, holder_of, is_going, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
@@ -36,7 +36,7 @@ from carrel.ledger.shares import Holder, ShareState
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import end_of
 from carrel.lifecycle.hand_over import HandOvers, Order
-from carrel.lifecycle.victims import Opportunist, revoke
+from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -59,12 +59,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Court:
+class RevocationContext:
     """What is known of the pods, and the house rules of revocation."""
 
     pods: Callable[[], Iterable[Pod]]
     pod_by_uid: PodByUid
-    understand: Callable[[Pod], Ask | Refusal | None]
+    understand: Callable[[Pod], PodRequest | Refusal | None]
     nodes_for: Callable[[Pod], Sequence[str]]
     now: Callable[[], datetime]
     schedulers: frozenset[str]
@@ -75,13 +75,20 @@ class Court:
     """Draws victims by lot among the fewest, for the booked pod of that uid; always alike for the same pod."""
 
 
-class Revoking:
-    def __init__(self, cluster: Cluster, books: Books, cards: Cards, hand_overs: HandOvers, court: Court) -> None:
+class Revoker:
+    def __init__(
+        self,
+        cluster: Cluster,
+        cluster_ledger: ClusterLedger,
+        lease_writer: LeaseWriter,
+        hand_overs: HandOvers,
+        context: RevocationContext,
+    ) -> None:
         self._cluster = cluster
-        self._books = books
-        self._cards = cards
+        self._cluster_ledger = cluster_ledger
+        self._lease_writer = lease_writer
         self._hand_overs = hand_overs
-        self._court = court
+        self._context = context
         self._told: set[str] = set()  # victims whose hand-over we have begun
         self._hopes: dict[str, datetime] = {}  # booked uid → since when it would fit, were it not for an earlier one
 
@@ -92,14 +99,14 @@ class Revoking:
         """
         if self._first_step() is None:
             return []
-        await self._cards.read_anew()
+        await self._lease_writer.read_anew()
         step = self._first_step()
         if step is None or not await self._still_waits(step.booked) or not await self._keep(step):
             return []
-        due = self._court.now() + self._court.grace
+        due = self._context.now() + self._context.grace
         begun = []
         for victim in step.victims:
-            pod = self._court.pod_by_uid(victim.uid)
+            pod = self._context.pod_by_uid(victim.uid)
             order = Order(Why.REVOKED, due, step.booked.name)
             if pod is not None and (name := await self._hand_overs.intend(pod, order)):
                 log.info("card_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
@@ -110,27 +117,29 @@ class Revoking:
     async def _keep(self, step: Step) -> bool:
         """False: somebody else wrote on a Lease, and it has to be decided anew."""
         for gpu in step.gpus:
-            if not await self._cards.keep(gpu, step.booked, self._on(gpu, step.victims)):
+            if not await self._lease_writer.keep(gpu, step.booked, self._on(gpu, step.victims)):
                 return False
         uuids = {gpu.uuid for gpu in step.gpus}
-        for lease in self._books.leases() if uuids else ():
+        for lease in self._cluster_ledger.leases() if uuids else ():
             if lease.record.kept_for == step.booked and lease.record.gpu not in uuids:
-                await self._cards.keep_no_more(lease.name, step.booked.uid)  # an earlier decision, which will not do
+                await self._lease_writer.keep_no_more(
+                    lease.name, step.booked.uid
+                )  # an earlier decision, which will not do
         return True
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
     def _first_step(self) -> Step | None:
-        ledger = self._books.ledger
+        ledger = self._cluster_ledger.ledger
         waiting = list(self._booked_and_waiting())
         if not waiting:
             return None
         would_fit = {each.holder.uid for each in waiting if self._fits(each)}
         self._hopes = {uid: since for uid, since in self._hopes.items() if uid in would_fit}
-        self._told = {uid for uid in self._told if self._court.pod_by_uid(uid)}
+        self._told = {uid for uid in self._told if self._context.pod_by_uid(uid)}
         opportunists = list(self._opportunists(ledger))
         with ledger.what_if():
-            for lease in self._books.leases():
+            for lease in self._cluster_ledger.leases():
                 for victim in lease.record.kept_from:
                     if self._is_going(victim) or self._may_lose(victim):
                         ledger.release(victim.uid)
@@ -142,21 +151,21 @@ class Revoking:
 
     def _booked_and_waiting(self) -> Iterable[Waiting]:
         """In the order in which they are served."""
-        now = self._court.now()
-        pods = [pod for pod in self._court.pods() if _is_booked_in_vain(pod, self._court.schedulers)]
+        now = self._context.now()
+        pods = [pod for pod in self._context.pods() if _is_booked_in_vain(pod, self._context.schedulers)]
         pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to go itself
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).name)):
-            ask = self._court.understand(pod)
-            if isinstance(ask, Ask) and not self._books.ledger.shares_of(pod.metadata.uid):
-                yield Waiting(holder_of(pod), ask.request, tuple(self._court.nodes_for(pod)))
+            ask = self._context.understand(pod)
+            if isinstance(ask, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
+                yield Waiting(holder_of(pod), ask.request, tuple(self._context.nodes_for(pod)))
 
-    def _step_for(self, waiting: Waiting, ledger: Ledger, opportunists: Sequence[Opportunist]) -> Step | None:
+    def _step_for(self, waiting: Waiting, ledger: Ledger, opportunists: Sequence[OpportunisticPod]) -> Step | None:
         """What is to be done for the pod now. If nothing is, it takes what it may count on, for this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.holder)
         staying = tuple(victim for victim in named if not self._is_going(victim) and victim.uid not in self._told)
         if self._is_begun(waiting, ledger):
             return Step(booked, staying) if staying else None
-        lot = self._court.lot(booked.uid) if self._court.lot else None
+        lot = self._context.lot(booked.uid) if self._context.lot else None
         answer = revoke(ledger, waiting, opportunists, lot)
         if isinstance(answer, Refusal):
             return None
@@ -181,36 +190,36 @@ class Revoking:
             return any(isinstance(place(ledger, waiting.request, node, uid), Placement) for node in nodes)
 
     def _fits(self, waiting: Waiting) -> bool:
-        return bool(candidates(self._books.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
+        return bool(candidates(self._cluster_ledger.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
 
     def _hoped_enough(self, uid: str) -> bool:
         """A pod that would fit by itself may be placed before the earlier one that counts on the same card."""
-        now = self._court.now()
+        now = self._context.now()
         return now - self._hopes.setdefault(uid, now) >= SHARED_HOPE
 
     # --- who has to go -----------------------------------------------------------------------------------------------
 
-    def _opportunists(self, ledger: Ledger) -> Iterable[Opportunist]:
-        now = self._court.now()
+    def _opportunists(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
+        now = self._context.now()
         for uid in ledger.holders():
-            pod = self._court.pod_by_uid(uid)
+            pod = self._context.pod_by_uid(uid)
             if pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC and not is_going(pod):
-                yield Opportunist(holder_of(pod), _work(pod, now))
+                yield OpportunisticPod(holder_of(pod), _work(pod, now))
 
     def _named_for(self, booked: Holder) -> list[Holder]:
-        records = [lease.record for lease in self._books.leases() if lease.record.kept_for == booked]
+        records = [lease.record for lease in self._cluster_ledger.leases() if lease.record.kept_for == booked]
         return list(dict.fromkeys(victim for record in records for victim in record.kept_from))
 
     def _may_lose(self, victim: Holder) -> bool:
-        pod = self._court.pod_by_uid(victim.uid)
+        pod = self._context.pod_by_uid(victim.uid)
         return pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC
 
     def _is_going(self, victim: Holder) -> bool:
-        pod = self._court.pod_by_uid(victim.uid)
+        pod = self._context.pod_by_uid(victim.uid)
         return pod is None or is_going(pod)
 
     def _on(self, gpu: Gpu, victims: Sequence[Holder]) -> list[Holder]:
-        return [victim for victim in victims if gpu.uuid in self._books.ledger.shares_of(victim.uid)]
+        return [victim for victim in victims if gpu.uuid in self._cluster_ledger.ledger.shares_of(victim.uid)]
 
     async def _still_waits(self, booked: Holder) -> bool:
         """By what the API server says now."""

@@ -12,15 +12,15 @@ from carrel.bookings.client.maia_client import MaiaClient, Where
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.assembly import reservations_on
 from carrel.lifecycle.metrics import Metrics, health_app
-from carrel.lifecycle.reconciler import Duties
+from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.settings import ControllerSettings
-from carrel.lifecycle.slot_reconciler import SlotDuties
+from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
-from carrel.lifecycle.tier_reconciler import TierDuties, terminator
+from carrel.lifecycle.tier_reconciler import TierReconciler, terminator
 from carrel.settings import serve_door
 
 log = logging.getLogger(__name__)
@@ -51,16 +51,16 @@ def run(settings: ControllerSettings) -> None:
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     office = Office()
-    carrel = Carrel(client.fenced(office.require), settings.house())
+    carrel = ClusterState(client.fenced(office.require), settings.options())
     metrics = Metrics(office.is_held)
-    duties = Duties(carrel, settings.scheduler_names(), metrics)
+    duties = Reconciler(carrel, settings.scheduler_names(), metrics)
     desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
-    tiers = TierDuties(carrel, settings.rules(), metrics, desk)
+    tiers = TierReconciler(carrel, settings.rules(), metrics, desk)
     reservations = reservations_on(carrel, settings.reservations())
-    slots = SlotDuties(carrel, reservations, lambda node: duties.tell_of_room({node}), metrics)
+    slots = SlotReconciler(carrel, reservations, lambda node: duties.tell_of_room({node}), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
-    app = health_app(metrics, lambda: carrel.mirror.is_synced)
+    app = health_app(metrics, lambda: carrel.informers.is_synced)
     async with (
         serving(app, Address(settings.bind_address, settings.port)) as url,
         _serving_maia(terminator(carrel, client), settings),
@@ -68,7 +68,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_look_for_silent_agents(carrel))]
+            watching = [tasks.create_task(carrel.informers.run()), tasks.create_task(_look_for_silent_agents(carrel))]
             leading = tasks.create_task(_lead(election, office, carrel, [duties, tiers, slots]))
             await stop.wait()
             # First the leadership, so that another can take over while we tidy up.
@@ -93,11 +93,14 @@ async def _serving_maia(maia: Terminator, settings: ControllerSettings) -> Async
 
 
 async def _lead(
-    election: Election, office: Office, carrel: Carrel, duties: Sequence[Duties | TierDuties | SlotDuties]
+    election: Election,
+    office: Office,
+    carrel: ClusterState,
+    duties: Sequence[Reconciler | TierReconciler | SlotReconciler],
 ) -> None:
     """Again and again, whenever this process is elected."""
-    await carrel.mirror.wait_synced()
-    log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))
+    await carrel.informers.wait_synced()
+    log.info("ready nodes=%d leases=%d", len(carrel.ledger.nodes), len(carrel.leases.store))
     while True:
         try:
             async with election.leading() as leadership:
@@ -111,7 +114,7 @@ async def _lead(
             office.leadership = None
 
 
-async def _look_for_silent_agents(carrel: Carrel) -> None:
+async def _look_for_silent_agents(carrel: ClusterState) -> None:
     while True:
-        carrel.books.look_for_silent_agents(carrel.house.now())
+        carrel.cluster_ledger.look_for_silent_agents(carrel.options.now())
         await asyncio.sleep(LOOK_S)

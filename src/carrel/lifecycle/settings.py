@@ -12,8 +12,8 @@ from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.settings import DeskSettings, DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import House
-    from carrel.lifecycle.reservation_pods import ReservationTerms
+    from carrel.leases.cluster_state import ClusterOptions
+    from carrel.lifecycle.reservation_pods import ReservationOptions
     from carrel.lifecycle.tier_reconciler import Rules
 
 
@@ -103,12 +103,12 @@ class ControllerSettings(DeskSettings, DialectSettings, SealSettings, ServingSet
     ] = ReservationWords.KAI
     """Tools that look for reservation pods know them by KAI's names, or by those that it had before version 0.17."""
 
-    def reservations(self) -> "ReservationTerms":
+    def reservations(self) -> "ReservationOptions":
         from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
-        from carrel.lifecycle.reservation_pods import ReservationTerms
+        from carrel.lifecycle.reservation_pods import ReservationOptions
 
         is_old = self.reservation_spelling is ReservationWords.OLD_KAI
-        return ReservationTerms(self.reservation_image, BEFORE_KAI_0_17 if is_old else KAI_0_17)
+        return ReservationOptions(self.reservation_image, BEFORE_KAI_0_17 if is_old else KAI_0_17)
 
     def listens_for_maia(self) -> bool:
         return self.terminator_for_all or bool(self.terminator_token)
@@ -126,7 +126,7 @@ class ControllerSettings(DeskSettings, DialectSettings, SealSettings, ServingSet
     def scheduler_names(self) -> frozenset[str]:
         return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())
 
-    def house(self) -> "House":
-        from carrel.leases.cluster_state import House
+    def options(self) -> "ClusterOptions":
+        from carrel.leases.cluster_state import ClusterOptions
 
-        return House(self.carrel_namespace, self.terms(), seal=self.seal())
+        return ClusterOptions(self.carrel_namespace, self.dialect_options(), seal=self.seal())

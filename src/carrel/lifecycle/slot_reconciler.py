@@ -12,9 +12,9 @@ from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pods import slot_of
-from carrel.lifecycle.kai_copies import Copies
+from carrel.lifecycle.kai_copies import KaiCopies
 from carrel.lifecycle.metrics import Metrics
 from carrel.lifecycle.reservation_pods import Reservations
 
@@ -27,16 +27,16 @@ WORKERS = 4
 """Slots of different nodes need not wait for each other."""
 
 
-class SlotDuties:
+class SlotReconciler:
     def __init__(
-        self, carrel: Carrel, reservations: Reservations, has_room: Callable[[str], None], metrics: Metrics
+        self, carrel: ClusterState, reservations: Reservations, has_room: Callable[[str], None], metrics: Metrics
     ) -> None:
         """`has_room` is told a node on which there is room that was not there before."""
         self._carrel = carrel
         self._reservations = reservations
         self._has_room = has_room
         self._metrics = metrics
-        self._copies = Copies(carrel.cluster, carrel.books, carrel.ask_of)
+        self._copies = KaiCopies(carrel.cluster, carrel.cluster_ledger, carrel.read_request)
         self._open_queues()
         self._close_queues()  # until this process leads
         carrel.leases.on_change(self._see_lease)
@@ -72,7 +72,7 @@ class SlotDuties:
             await asyncio.sleep(SWEEP_S)
 
     def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
-        known = self._carrel.books.lease(new.metadata.name) if new else None
+        known = self._carrel.cluster_ledger.lease(new.metadata.name) if new else None
         if known is not None and known.record.reservation is not None:
             self._due.add(known.name)
 
@@ -88,7 +88,7 @@ class SlotDuties:
             await self._copies.write(pod)
 
     def _count(self) -> None:
-        reservations = (lease.record.reservation for lease in self._carrel.books.leases())
+        reservations = (lease.record.reservation for lease in self._carrel.cluster_ledger.leases())
         self._metrics.see_reservations(each.state for each in reservations if each is not None)
 
     async def _look_after(self, name: str) -> None:

@@ -21,7 +21,7 @@ from carrel.lifecycle.hand_over import HandOvers, Order
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class TerminatorContext:
     """Which pods there are."""
 
     pods: Callable[[], Iterable[Pod]]
@@ -34,31 +34,31 @@ class Register:
 
 
 class Terminator:
-    def __init__(self, expiry: Expiry, hand_overs: HandOvers, register: Register) -> None:
+    def __init__(self, expiry: Expiry, hand_overs: HandOvers, context: TerminatorContext) -> None:
         self._expiry = expiry
         self._hand_overs = hand_overs
-        self._register = register
+        self._context = context
 
     def ended_at_will(self) -> list[Pod]:
         """Whose booking is over, and who has a card without a booking."""
         over = {pod.metadata.uid: pod for pod in self._expiry.over()}
-        low = [pod for pod in self._register.pods() if tier_of(pod) is Tier.OPPORTUNISTIC and not is_going(pod)]
-        return [*over.values(), *(pod for pod in low if self._register.has_cards(pod.metadata.uid))]
+        low = [pod for pod in self._context.pods() if tier_of(pod) is Tier.OPPORTUNISTIC and not is_going(pod)]
+        return [*over.values(), *(pod for pod in low if self._context.has_cards(pod.metadata.uid))]
 
     async def end_any(self) -> Pod | None:
         """One of them by lot, which frees a card. None: there is nobody who could be ended."""
         asked = set(await self._hand_overs.under_way())
         able = [pod for pod in self.ended_at_will() if record_name(pod.metadata.uid) not in asked]
-        able = [pod for pod in able if self._register.has_cards(pod.metadata.uid)]
+        able = [pod for pod in able if self._context.has_cards(pod.metadata.uid)]
         while able:
-            pod = able.pop(self._register.chance.randrange(len(able)))
+            pod = able.pop(self._context.chance.randrange(len(able)))
             if await self._end(pod):
                 return pod
         return None
 
     async def end(self, which: PodToEnd) -> Pod | Refusal:
         title = f"{which.namespace}/{which.name}"
-        pod = self._register.pod_named(which.name, which.namespace)
+        pod = self._context.pod_named(which.name, which.namespace)
         if pod is None:
             return Refusal(f"there is no pod {title}")
         if pod.metadata.uid not in {each.metadata.uid for each in self.ended_at_will()}:
@@ -67,4 +67,4 @@ class Terminator:
 
     async def _end(self, pod: Pod) -> bool:
         why = Why.REVOKED if tier_of(pod) is Tier.OPPORTUNISTIC else Why.EXPIRED
-        return bool(await self._hand_overs.intend(pod, Order(why, self._register.now())))
+        return bool(await self._hand_overs.intend(pod, Order(why, self._context.now())))

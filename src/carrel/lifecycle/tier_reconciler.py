@@ -18,13 +18,13 @@ from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.cluster_state import NAMESPACE_OF, Carrel
+from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.expiry import Expiry, Manners
-from carrel.lifecycle.hand_over import Archive, End, HandOvers
+from carrel.lifecycle.expiry import Expiry, ExpiryOptions
+from carrel.lifecycle.hand_over import End, HandOverContext, HandOvers
 from carrel.lifecycle.metrics import Metrics
-from carrel.lifecycle.revocation import Court, Revoking
-from carrel.lifecycle.terminator import Register, Terminator
+from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.terminator import Terminator, TerminatorContext
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +49,14 @@ class Rules:
     go_on_without_gpu: bool = True
 
 
-class TierDuties:
-    def __init__(self, carrel: Carrel, rules: Rules, metrics: Metrics, bookings: BookingService | None) -> None:
+class TierReconciler:
+    def __init__(self, carrel: ClusterState, rules: Rules, metrics: Metrics, bookings: BookingService | None) -> None:
         self._metrics = metrics
-        now, pods = carrel.house.now, carrel.pods.store
+        now, pods = carrel.options.now, carrel.pods.store
         self._hand_overs = _hand_overs(carrel, carrel.cluster)
-        manners = Manners(now, rules.go_on_without_gpu, bookings)
+        manners = ExpiryOptions(now, rules.go_on_without_gpu, bookings)
         self._expiry = Expiry(carrel.cluster, pods.snapshot, self._hand_overs, manners)
-        court = Court(
+        context = RevocationContext(
             pods=pods.snapshot,
             pod_by_uid=pods.by_uid,
             understand=carrel.understand,
@@ -66,7 +66,7 @@ class TierDuties:
             grace=rules.grace,
             lot=Random if rules.by_lot else None,
         )
-        self._revoking = Revoking(carrel.cluster, carrel.books, carrel.cards, self._hand_overs, court)
+        self._revoking = Revoker(carrel.cluster, carrel.cluster_ledger, carrel.lease_writer, self._hand_overs, context)
         self._settle_s = SETTLE_S
         self._due: Queue[str] = Queue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -139,25 +139,27 @@ class TierDuties:
                 self._due.add(name)
 
 
-def terminator(carrel: Carrel, cluster: Cluster) -> Terminator:
+def terminator(carrel: ClusterState, cluster: Cluster) -> Terminator:
     """Any replica may be asked: what it is asked for it writes with this access, and the leader carries it out."""
     hand_overs, pods = _hand_overs(carrel, cluster), carrel.pods.store
-    register = Register(
+    context = TerminatorContext(
         pods=pods.snapshot,
         pod_named=pods.get,
-        has_cards=lambda uid: bool(carrel.books.ledger.shares_of(uid)),
-        now=carrel.house.now,
+        has_cards=lambda uid: bool(carrel.ledger.shares_of(uid)),
+        now=carrel.options.now,
         chance=Random(),  # noqa: S311 - a lot, not a secret
     )
-    return Terminator(Expiry(cluster, pods.snapshot, hand_overs, Manners(carrel.house.now)), hand_overs, register)
+    return Terminator(
+        Expiry(cluster, pods.snapshot, hand_overs, ExpiryOptions(carrel.options.now)), hand_overs, context
+    )
 
 
-def _hand_overs(carrel: Carrel, cluster: Cluster) -> HandOvers:
+def _hand_overs(carrel: ClusterState, cluster: Cluster) -> HandOvers:
     return HandOvers(
-        Archive(
+        HandOverContext(
             cluster,
-            carrel.house.namespace,
-            carrel.house.now,
+            carrel.options.namespace,
+            carrel.options.now,
             lambda namespace: carrel.pods.store.find(NAMESPACE_OF, namespace),
         )
     )

@@ -22,7 +22,7 @@ from carrel.ledger.shares import Holder, ShareState
 
 
 @dataclass(frozen=True, slots=True)
-class Opportunist:
+class OpportunisticPod:
     """A pod that holds a card without a booking."""
 
     holder: Holder
@@ -52,7 +52,7 @@ class _Cost:
 
 
 def revoke(
-    ledger: Ledger, booked: Waiting, opportunists: Iterable[Opportunist], chance: Random | None = None
+    ledger: Ledger, booked: Waiting, opportunists: Iterable[OpportunisticPod], chance: Random | None = None
 ) -> Placement | Revocation | Refusal:
     """How a booked pod gets its cards: a placement if there is room, else whose cards are taken back, else why not.
 

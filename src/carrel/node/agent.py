@@ -17,11 +17,11 @@ from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
 from carrel.dialects.gpuclaim import Remarks
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
-from carrel.kubernetes.informers import Mirror
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.objects.shapes import NodeObject, Pod
-from carrel.kubernetes.reflector import NORMAL_RHYTHM, Rhythm
+from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.ledger.gpus import Node
 from carrel.node.allocation import Allocation, Post
 from carrel.node.comparison import Comparison, Findings, HowOffered
@@ -63,7 +63,7 @@ class Agent:
         settings: AgentSettings,
         premises: Premises,
         now: Callable[[], datetime],
-        rhythm: Rhythm = NORMAL_RHYTHM,
+        watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
     ) -> None:
         self._settings = settings
         self._premises = premises
@@ -75,13 +75,13 @@ class Agent:
         self._aside: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
 
-        self.mirror = Mirror(cluster, rhythm)
-        self._pods = self.mirror.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
-        self._nodes = self.mirror.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
+        self.informers = Informers(cluster, watch_timing)
+        self._pods = self.informers.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
+        self._nodes = self.informers.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
         by_admin = Selection(
             gpushare.UNHEALTHY_NAMESPACE, fields=f"metadata.name={gpushare.UNHEALTHY_PREFIX}{settings.node_name}"
         )
-        self._by_admin = self.mirror.watch(CONFIG_MAPS, by_admin)
+        self._by_admin = self.informers.watch(CONFIG_MAPS, by_admin)
         self._by_admin.on_change(lambda old, new: self._due.set())
         self._pods.on_change(self._see_pod)
         self._nodes.on_change(self._see_node)
@@ -131,10 +131,10 @@ class Agent:
     async def run(self) -> None:
         """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.mirror.run())
+            tasks.create_task(self.informers.run())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_S):
-                    await self.mirror.wait_synced()
+                    await self.informers.wait_synced()
             await self.make_round()  # so that the kubelet's first question finds us prepared
             tasks.create_task(self.memory.run())
             tasks.create_task(self.cards.run())

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from carrel import __version__
 from carrel.http.serving import AsgiApp, Receive, Scope, Send
-from carrel.scheduling.handlers import Desk, Reply
+from carrel.scheduling.handlers import ExtenderHandlers, Reply
 
 LARGEST_BODY = 64 * 1024 * 1024
 """5,000 Node objects, as a scheduler sends them that is not told to send names, are about 30 MB."""
@@ -58,9 +58,9 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(chunks)
 
 
-def extender_app(desk: Desk) -> AsgiApp:
+def extender_app(handlers: ExtenderHandlers) -> AsgiApp:
     async def inspect(request: Request) -> Response:
-        status, body = desk.inspect(request.path_params.get("node", ""))
+        status, body = handlers.inspect(request.path_params.get("node", ""))
         return Response(body, status, media_type=JSON)
 
     async def version(request: Request) -> Response:
@@ -70,18 +70,18 @@ def extender_app(desk: Desk) -> AsgiApp:
         return PlainTextResponse("ok")
 
     async def ready(request: Request) -> Response:
-        why_not = desk.why_not_ready()
+        why_not = handlers.why_not_ready()
         return PlainTextResponse(why_not or "ok", 503 if why_not else 200)
 
     async def metrics(request: Request) -> Response:
-        return Response(desk.measured(), media_type="text/plain; version=0.0.4")
+        return Response(handlers.measured(), media_type="text/plain; version=0.0.4")
 
     verbs = {
-        "/carrel/filter": Verb(desk.filter),
-        "/carrel/prioritize": Verb(desk.prioritize),
-        "/carrel/bind": Verb(desk.bind),
-        "/gpushare-scheduler/filter": Verb(partial(desk.filter, for_gpushare=True)),
-        "/gpushare-scheduler/bind": Verb(desk.bind),
+        "/carrel/filter": Verb(handlers.filter),
+        "/carrel/prioritize": Verb(handlers.prioritize),
+        "/carrel/bind": Verb(handlers.bind),
+        "/gpushare-scheduler/filter": Verb(partial(handlers.filter, for_gpushare=True)),
+        "/gpushare-scheduler/bind": Verb(handlers.bind),
     }
     others = Starlette(
         routes=[

@@ -2,43 +2,48 @@
 
 from dataclasses import dataclass
 
-from carrel.leases.cluster_state import Carrel
-from carrel.scheduling.gangs import NORMAL_PATIENCE, Barracks, Musters, Patience
-from carrel.scheduling.handlers import Desk, Staff
+from carrel.leases.cluster_state import ClusterState
+from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
+from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import Metrics
-from carrel.scheduling.pod_lookup import Finder
-from carrel.scheduling.scheduler import Scheduling, Surroundings
+from carrel.scheduling.pod_lookup import PodLookup
+from carrel.scheduling.scheduler import Scheduler, SchedulerContext
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
-    patience: Patience = NORMAL_PATIENCE
+    timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
 
 
 DEFAULT_OPTIONS = SchedulerOptions()
 
 
-def scheduler_on(state: Carrel, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduling:
-    around = Barracks(state.gang_members, state.wake, state.house.clock, options.patience)
-    gangs = Musters(state.books, state.cards, around)
-    surroundings = Surroundings(
-        state.cluster, state.understand, state.house.now, state.house.terms, options.spread, state.booked_waiting
+def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
+    context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
+    gangs = GangScheduler(state.cluster_ledger, state.lease_writer, context)
+    surroundings = SchedulerContext(
+        state.cluster,
+        state.understand,
+        state.options.now,
+        state.options.dialect_options,
+        options.spread,
+        state.booked_waiting,
     )
-    return Scheduling(state.books, state.cards, gangs, surroundings)
+    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, surroundings)
 
 
-def handlers_on(state: Carrel, scheduler: Scheduling) -> Desk:
-    ledger = state.books.ledger
-    return Desk(
-        Staff(
+def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
+    ledger = state.ledger
+    return ExtenderHandlers(
+        ExtenderContext(
             scheduler=scheduler,
             understand=state.understand,
-            find_pod=Finder(state.cluster, state.pods.store.by_uid),
+            find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
             ledger=ledger,
-            metrics=Metrics(ledger, state.mirror.silences),
-            is_synced=lambda: state.mirror.is_synced,
-            unit=state.house.terms.memory_unit,
+            metrics=Metrics(ledger, state.informers.silences),
+            is_synced=lambda: state.informers.is_synced,
+            unit=state.options.dialect_options.memory_unit,
         )
     )

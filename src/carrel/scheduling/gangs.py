@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from carrel.leases.cluster_ledger import Books
-from carrel.leases.lease_writer import Cards
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.lease_writer import LeaseWriter
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
@@ -31,22 +31,22 @@ View = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class GangTimeouts:
     """In seconds."""
 
     together_s: float = 120.0
     """How long a plan is kept while its members come to bind: kube-scheduler may look at a pod only once a minute."""
     take_s: float = 20.0
     """How long all members may take to write their Leases; the collector waits longer."""
-    aside_s: float = 15.0
+    step_aside_s: float = 15.0
     """How long a gang whose plan failed lets others go first; without it two gangs could take turns in failing."""
 
 
-NORMAL_PATIENCE = Patience()
+DEFAULT_GANG_TIMEOUTS = GangTimeouts()
 
 
 @dataclass(slots=True)
-class _Muster:
+class _PlannedGang:
     """A plan that is being carried out."""
 
     plan: GangPlan
@@ -65,7 +65,7 @@ class _Muster:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _GangHistory:
     """What was heard of a gang lately."""
 
     at: float = 0.0
@@ -74,30 +74,30 @@ class _Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Barracks:
+class GangContext:
     """What a muster needs of the world."""
 
-    roll_of: Callable[[Gang], GangMembers]
+    members_of: Callable[[Gang], GangMembers]
     wake: Callable[[Sequence[Holder]], None]
     """Makes kube-scheduler look at these pods now: it puts a pod that it could not place aside for a minute."""
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
-    patience: Patience = NORMAL_PATIENCE
+    timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
 
 
-class Musters:
-    def __init__(self, books: Books, cards: Cards, around: Barracks) -> None:
-        self._books = books
-        self._cards = cards
-        self._planner = GangPlanner(books.ledger)
-        self._roll_of = around.roll_of
-        self._wake = around.wake
-        self._clock = around.clock
-        self._patience = around.patience
-        self._musters: dict[str, _Muster] = {}
+class GangScheduler:
+    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: GangContext) -> None:
+        self._cluster_ledger = cluster_ledger
+        self._lease_writer = lease_writer
+        self._planner = GangPlanner(cluster_ledger.ledger)
+        self._members_of = context.members_of
+        self._wake = context.wake
+        self._clock = context.clock
+        self._timeouts = context.timeouts
+        self._gangs: dict[str, _PlannedGang] = {}
         self._called = 0
-        self._aside: dict[str, float] = {}
-        self._heard: dict[str, _Heard] = {}
+        self._stepping_aside: dict[str, float] = {}
+        self._history: dict[str, _GangHistory] = {}
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
@@ -106,19 +106,19 @@ class Musters:
     ) -> Placement | Refusal | None:
         """Where the plan puts this member. None: the gang runs already, the member may go wherever it fits."""
         self.expire()
-        roll = self._roll_of(gang)
-        if roll.bound:
+        members = self._members_of(gang)
+        if members.bound:
             return None
-        if holder not in (member for member, _ in roll.waiting):
+        if holder not in (member for member, _ in members.waiting):
             return Refusal(f"gang {gang.name} has not heard of {holder} yet")
-        self._hear(gang, roll, holder, nodes)
-        muster = self._musters.get(gang.name)
-        if muster is None or not self._is_still_right(muster, roll, holder):
-            made = self._call_together(gang, roll, nodes, view)
+        self._remember(gang, members, holder, nodes)
+        planned = self._gangs.get(gang.name)
+        if planned is None or not self._is_still_right(planned, members, holder):
+            made = self._make_plan(gang, members, nodes, view)
             if isinstance(made, Refusal):
                 return made
-            muster = made
-        placement = muster.plan.placements.get(holder.uid)
+            planned = made
+        placement = planned.plan.placements.get(holder.uid)
         if placement is None:
             return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
         if placement.node not in nodes:
@@ -131,42 +131,44 @@ class Musters:
     def expire(self) -> None:
         """Gives up plans whose time is up, also if nobody waits for them, and forgets gangs that nobody asks for."""
         now = self._clock()
-        for name, muster in tuple(self._musters.items()):
-            if muster.until <= now:
-                self._fail(name, Refusal(f"gang {name} did not come together in time"), muster)
-        self._aside = {name: until for name, until in self._aside.items() if until > now}
-        self._heard = {name: heard for name, heard in self._heard.items() if now - heard.at <= FORGOTTEN_AFTER_S}
+        for name, planned in tuple(self._gangs.items()):
+            if planned.until <= now:
+                self._fail(name, Refusal(f"gang {name} did not come together in time"), planned)
+        self._stepping_aside = {name: until for name, until in self._stepping_aside.items() if until > now}
+        self._history = {
+            name: history for name, history in self._history.items() if now - history.at <= FORGOTTEN_AFTER_S
+        }
 
-    def _hear(self, gang: Gang, roll: GangMembers, holder: Holder, nodes: Sequence[str]) -> None:
-        heard = self._heard.setdefault(gang.name, _Heard())
-        heard.at = self._clock()
-        members = {member.uid for member, _ in roll.waiting}
-        heard.nodes = {uid: known for uid, known in heard.nodes.items() if uid in members}
-        heard.nodes[holder.uid] = tuple(nodes)
+    def _remember(self, gang: Gang, members: GangMembers, holder: Holder, nodes: Sequence[str]) -> None:
+        history = self._history.setdefault(gang.name, _GangHistory())
+        history.at = self._clock()
+        uids = {member.uid for member, _ in members.waiting}
+        history.nodes = {uid: known for uid, known in history.nodes.items() if uid in uids}
+        history.nodes[holder.uid] = tuple(nodes)
 
-    def _is_still_right(self, muster: _Muster, roll: GangMembers, holder: Holder) -> bool:
+    def _is_still_right(self, planned: _PlannedGang, members: GangMembers, holder: Holder) -> bool:
         """Whether all for whom the plan was made are still there, and this one was among those it was made for."""
-        members = {member.uid for member, _ in roll.waiting}
-        return muster.plan.placements.keys() <= members and holder.uid in muster.asked
+        uids = {member.uid for member, _ in members.waiting}
+        return planned.plan.placements.keys() <= uids and holder.uid in planned.asked
 
-    def _call_together(self, gang: Gang, roll: GangMembers, nodes: Sequence[str], view: View) -> _Muster | Refusal:
-        left = self._aside.get(gang.name, 0.0) - self._clock()
+    def _make_plan(self, gang: Gang, members: GangMembers, nodes: Sequence[str], view: View) -> _PlannedGang | Refusal:
+        left = self._stepping_aside.get(gang.name, 0.0) - self._clock()
         if left > 0:
             return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
-        self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), aside=False)
+        self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), steps_aside=False)
         with view():
-            plan = self._planner.plan(gang, roll, nodes, self._heard[gang.name].nodes)
+            plan = self._planner.plan(gang, members, nodes, self._history[gang.name].nodes)
         if isinstance(plan, Refusal):
             return plan
         self._called += 1
-        asked = frozenset(holder.uid for holder, _ in roll.waiting)
-        until = self._clock() + self._patience.together_s
-        muster = self._musters[gang.name] = _Muster(plan, until, asked, owner=f"{gang.name} #{self._called}")
-        members = [holder for holder, _ in roll.waiting if holder.uid in plan.placements]
-        for holder in members:
-            self._books.promise(plan.placements[holder.uid], holder, muster.owner)
-        self._wake(members)
-        return muster
+        asked = frozenset(holder.uid for holder, _ in members.waiting)
+        until = self._clock() + self._timeouts.together_s
+        planned = self._gangs[gang.name] = _PlannedGang(plan, until, asked, owner=f"{gang.name} #{self._called}")
+        placed = [holder for holder, _ in members.waiting if holder.uid in plan.placements]
+        for holder in placed:
+            self._cluster_ledger.promise(plan.placements[holder.uid], holder, planned.owner)
+        self._wake(placed)
+        return planned
 
     # --- coming together ---------------------------------------------------------------------------------------------
 
@@ -175,62 +177,62 @@ class Musters:
 
         None: the gang runs already, the member goes by itself.
         """
-        muster = self._musters.get(gang.name)
-        placement = muster.plan.placements.get(holder.uid) if muster else None
-        if muster is None or placement is None or placement.node != node:
-            if self._roll_of(gang).bound:
+        planned = self._gangs.get(gang.name)
+        placement = planned.plan.placements.get(holder.uid) if planned else None
+        if planned is None or placement is None or placement.node != node:
+            if self._members_of(gang).bound:
                 return None
             return Refusal(f"gang {gang.name} has no plan for {holder} on {node} any more; it is made anew")
-        members = muster.plan.placements.keys()
-        muster.arrived.add(holder.uid)
-        if muster.arrived >= members:
-            muster.complete.set()
-        await self._wait(gang.name, muster, muster.complete, lambda: len(members) - len(muster.arrived))
-        if muster.failure is None:
-            await self._take(gang.name, muster, placement, holder)
-            await self._wait(gang.name, muster, muster.decided, lambda: len(members) - len(muster.ready))
-        return muster.failure or placement
+        members = planned.plan.placements.keys()
+        planned.arrived.add(holder.uid)
+        if planned.arrived >= members:
+            planned.complete.set()
+        await self._wait(gang.name, planned, planned.complete, lambda: len(members) - len(planned.arrived))
+        if planned.failure is None:
+            await self._take(gang.name, planned, placement, holder)
+            await self._wait(gang.name, planned, planned.decided, lambda: len(members) - len(planned.ready))
+        return planned.failure or placement
 
-    async def _take(self, name: str, muster: _Muster, placement: Placement, holder: Holder) -> None:
+    async def _take(self, name: str, planned: _PlannedGang, placement: Placement, holder: Holder) -> None:
         try:
-            refusal = await self._cards.take(placement, holder, is_promised=True)
+            refusal = await self._lease_writer.take(placement, holder, is_promised=True)
         except BaseException as error:
-            self._fail(name, Refusal(f"gang {name} could not take the cards of {holder}: {error}"), muster)
+            self._fail(name, Refusal(f"gang {name} could not take the cards of {holder}: {error}"), planned)
             raise
         if refusal is not None:
-            self._fail(name, Refusal(f"gang {name} lost a card of {holder}: {refusal.reason}"), muster)
+            self._fail(name, Refusal(f"gang {name} lost a card of {holder}: {refusal.reason}"), planned)
             return
-        muster.ready.add(holder.uid)
-        if muster.decided.is_set() or muster.ready < muster.plan.placements.keys():
+        planned.ready.add(holder.uid)
+        if planned.decided.is_set() or planned.ready < planned.plan.placements.keys():
             return
-        if max(map(self._cards.held_for, muster.ready)) > self._patience.take_s:
+        if max(map(self._lease_writer.held_for, planned.ready)) > self._timeouts.take_s:
             # Looked at once for all: half a gang must not turn back.
-            self._fail(name, Refusal(f"gang {name} took too long to take its cards"), muster)
+            self._fail(name, Refusal(f"gang {name} took too long to take its cards"), planned)
         else:
-            self._end(name, muster)
+            self._end(name, planned)
 
-    async def _wait(self, name: str, muster: _Muster, event: asyncio.Event, missing: Callable[[], int]) -> None:
+    async def _wait(self, name: str, planned: _PlannedGang, event: asyncio.Event, missing: Callable[[], int]) -> None:
         try:
-            async with asyncio.timeout(max(0.0, muster.until - self._clock())):
+            async with asyncio.timeout(max(0.0, planned.until - self._clock())):
                 await event.wait()
         except TimeoutError:
-            self._fail(name, Refusal(f"gang {name} waited in vain for {missing()} of its members"), muster)
+            self._fail(name, Refusal(f"gang {name} waited in vain for {missing()} of its members"), planned)
 
-    def _fail(self, name: str, why: Refusal, muster: _Muster | None = None, aside: bool = True) -> None:
-        muster = muster or self._musters.get(name)
-        if muster is None or muster.decided.is_set():
+    def _fail(self, name: str, why: Refusal, planned: _PlannedGang | None = None, steps_aside: bool = True) -> None:
+        planned = planned or self._gangs.get(name)
+        if planned is None or planned.decided.is_set():
             return
-        muster.failure = why
-        if name in self._heard:
-            self._heard[name].nodes.clear()  # some of it may be why it failed
-        if aside:
-            self._aside[name] = self._clock() + self._patience.aside_s
-        self._end(name, muster)
+        planned.failure = why
+        if name in self._history:
+            self._history[name].nodes.clear()  # some of it may be why it failed
+        if steps_aside:
+            self._stepping_aside[name] = self._clock() + self._timeouts.step_aside_s
+        self._end(name, planned)
 
-    def _end(self, name: str, muster: _Muster) -> None:
-        muster.complete.set()
-        muster.decided.set()
-        if self._musters.get(name) is muster:
-            del self._musters[name]
-        for uid in muster.plan.placements:
-            self._books.withdraw(uid, muster.owner)
+    def _end(self, name: str, planned: _PlannedGang) -> None:
+        planned.complete.set()
+        planned.decided.set()
+        if self._gangs.get(name) is planned:
+            del self._gangs[name]
+        for uid in planned.plan.placements:
+            self._cluster_ledger.withdraw(uid, planned.owner)

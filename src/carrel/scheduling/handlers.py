@@ -23,20 +23,20 @@ import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import Ask, Dialect
+from carrel.dialects.registry import PodRequest, Dialect
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.ledger.filtering import Filtered
+from carrel.ledger.filtering import FilterResult
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import Binding
 from carrel.scheduling.metrics import Metrics
-from carrel.scheduling.pod_lookup import Finder
+from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.requests import Asked, NotJson, read_binding, read_question
 from carrel.scheduling.responses import write_filtered
-from carrel.scheduling.scheduler import Scheduling, Understand
+from carrel.scheduling.scheduler import Scheduler, Understand
 
 log = logging.getLogger(__name__)
 
@@ -51,22 +51,22 @@ class Reply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class ExtenderContext:
     """Who does the work behind the desk."""
 
-    scheduler: Scheduling
+    scheduler: Scheduler
     understand: Understand
-    find_pod: Finder
+    find_pod: PodLookup
     ledger: Ledger
     metrics: Metrics
     is_synced: Callable[[], bool]
     unit: Unit = Unit.MIB
 
 
-class Desk:
-    def __init__(self, staff: Staff) -> None:
-        self._staff = staff
-        self._metrics = staff.metrics
+class ExtenderHandlers:
+    def __init__(self, context: ExtenderContext) -> None:
+        self._context = context
+        self._metrics = context.metrics
         self._is_leaving = False
         self._binds = 0
         self._idle = asyncio.Event()
@@ -90,9 +90,9 @@ class Desk:
 
     def _filter(self, body: bytes, for_gpushare: bool) -> Reply:
         asked = read_question(body)
-        if not self._staff.is_synced():
+        if not self._context.is_synced():
             return self._no("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
-        found = self._staff.scheduler.filter(asked.pod, asked.nodes)
+        found = self._context.scheduler.filter(asked.pod, asked.nodes)
         if isinstance(found, Refusal):
             return self._no("filter", "pod", extender_calls.filter_failed(found.reason))
         if not found.fitting and asked.nodes:
@@ -101,11 +101,11 @@ class Desk:
             return _reply(extender_calls.filtered(asked.objects, found.fitting, self._in_gpushares_words(asked, found)))
         return Reply(200, write_filtered(found, asked.objects))
 
-    def _in_gpushares_words(self, asked: Asked, found: Filtered) -> Mapping[str, str]:
-        ask, refused = self._staff.understand(asked.pod), found.why_not()
-        if not isinstance(ask, Ask) or ask.dialect is not Dialect.GPUSHARE:
+    def _in_gpushares_words(self, asked: Asked, found: FilterResult) -> Mapping[str, str]:
+        ask, refused = self._context.understand(asked.pod), found.why_not()
+        if not isinstance(ask, PodRequest) or ask.dialect is not Dialect.GPUSHARE:
             return refused
-        cards = self._staff.ledger.cards
+        cards = self._context.ledger.cards
         return {node: gpushare.filtered_out(node, why, has_cards=bool(cards(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
@@ -114,10 +114,10 @@ class Desk:
         start = time.perf_counter()
         try:
             asked = read_question(body)
-            is_ours = self._staff.is_synced() and isinstance(self._staff.understand(asked.pod), Ask)
+            is_ours = self._context.is_synced() and isinstance(self._context.understand(asked.pod), PodRequest)
             # Of a pod that is not ours all nodes are equal: the scheduler's other reasons decide.
             scores = (
-                extender_calls.scores(self._staff.scheduler.rank(asked.pod, asked.nodes))
+                extender_calls.scores(self._context.scheduler.rank(asked.pod, asked.nodes))
                 if is_ours
                 else dict.fromkeys(asked.nodes, 0)
             )
@@ -151,14 +151,14 @@ class Desk:
 
     async def _bind(self, binding: Binding) -> tuple[str, str]:
         """Which kind of no, and why; both empty: bound."""
-        if not self._staff.is_synced():
+        if not self._context.is_synced():
             return "not_ready", REBUILDING
         self._count_binds(1)
         try:
-            pod = await self._staff.find_pod(binding)
+            pod = await self._context.find_pod(binding)
             if self._is_leaving and not (isinstance(pod, Refusal) or self._is_in_a_gang(pod)):
                 return "not_ready", LEAVING
-            refusal = pod if isinstance(pod, Refusal) else await self._staff.scheduler.bind(pod, binding.node)
+            refusal = pod if isinstance(pod, Refusal) else await self._context.scheduler.bind(pod, binding.node)
         except ClusterError as error:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, error)
             return "api", f"the API server: {error}"
@@ -180,25 +180,25 @@ class Desk:
             self._idle.set()
 
     def _is_in_a_gang(self, pod: Pod) -> bool:
-        ask = self._staff.understand(pod)
-        return isinstance(ask, Ask) and ask.request.gang is not None
+        ask = self._context.understand(pod)
+        return isinstance(ask, PodRequest) and ask.request.gang is not None
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
     def inspect(self, node: str = "") -> Reply:
         """What gpushare's kubectl plugin asks for: of one node or of all that have cards."""
-        ledger = self._staff.ledger
+        ledger = self._context.ledger
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
         return _reply(
-            gpushare.inspection(gpushare_inspect.inspected(ledger, self._staff.unit, [node] if node else None))
+            gpushare.inspection(gpushare_inspect.inspected(ledger, self._context.unit, [node] if node else None))
         )
 
     def why_not_ready(self) -> str:
         """Empty: ready."""
         if self._is_leaving:
             return LEAVING
-        return "" if self._staff.is_synced() else REBUILDING
+        return "" if self._context.is_synced() else REBUILDING
 
     def measured(self) -> bytes:
         return self._metrics.text()

@@ -11,7 +11,7 @@ from carrel.scheduling.extender_calls import Binding
 
 
 @dataclass(frozen=True, slots=True)
-class Finder:
+class PodLookup:
     """Raises `ClusterError` if the API server does not answer."""
 
     cluster: Cluster

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from carrel.ledger.filtering import REMEMBERED, Filtered
+from carrel.ledger.filtering import REMEMBERED, FilterResult
 from carrel.scheduling import extender_calls
 
 
-def write_filtered(found: Filtered, objects: Mapping[str, Mapping[str, Any]] | None) -> bytes:
+def write_filtered(found: FilterResult, objects: Mapping[str, Mapping[str, Any]] | None) -> bytes:
     """`objects` are the nodes themselves, where the scheduler sent them."""
     if objects is not None:
         return msgspec.json.encode(extender_calls.filtered(objects, found.fitting, found.why_not()))
@@ -22,7 +22,7 @@ def write_filtered(found: Filtered, objects: Mapping[str, Mapping[str, Any]] | N
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _write_names(found: Filtered) -> bytes:
+def _write_names(found: FilterResult) -> bytes:
     refused = b",".join(_refusals(why, nodes) for why, nodes in found.refused.items())
     return msgspec.json.encode(extender_calls.filter_answer(None, found.fitting, msgspec.Raw(b"{%b}" % refused)))
 

@@ -6,10 +6,10 @@ import logging
 
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
-from carrel.scheduling.scheduler import Scheduling
+from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.settings import ExtenderSettings
 from carrel.settings import serve_door
 
@@ -24,28 +24,28 @@ def run(settings: ExtenderSettings) -> None:
 
 
 async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
-    carrel = Carrel(client, settings.house())
+    carrel = ClusterState(client, settings.options())
     scheduler = scheduler_on(carrel, settings.scheduler_options())
-    desk = handlers_on(carrel, scheduler)
+    handlers = handlers_on(carrel, scheduler)
     address = Address(settings.bind_address, settings.port)
-    async with serving(extender_app(desk), address) as url:
+    async with serving(extender_app(handlers), address) as url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(carrel.mirror.run()), tasks.create_task(_keep_house(carrel, scheduler))]
+            running = [tasks.create_task(carrel.informers.run()), tasks.create_task(_keep_house(carrel, scheduler))]
             await stop.wait()
-            await desk.wait_left()
+            await handlers.wait_left()
             for task in running:
                 task.cancel()
     log.info("left")
 
 
-async def _keep_house(carrel: Carrel, scheduler: Scheduling) -> None:
-    await carrel.mirror.wait_synced()
+async def _keep_house(carrel: ClusterState, scheduler: Scheduler) -> None:
+    await carrel.informers.wait_synced()
     # The first copy of the cluster stays: the garbage collector need not walk through it while somebody waits.
     gc.collect()
     gc.freeze()
-    log.info("ready nodes=%d leases=%d", len(carrel.books.ledger.nodes), len(carrel.leases.store))
+    log.info("ready nodes=%d leases=%d", len(carrel.ledger.nodes), len(carrel.leases.store))
     while True:
-        carrel.books.look_for_silent_agents(carrel.house.now())
+        carrel.cluster_ledger.look_for_silent_agents(carrel.options.now())
         scheduler.expire_gangs()
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.dialects import bind_annotations, carrel, kai
-from carrel.dialects.registry import DEFAULT_TERMS, Ask, Terms
+from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, PodRequest, DialectOptions
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.cluster import (
     BindTarget,
@@ -28,81 +28,83 @@ from carrel.kubernetes.cluster import (
 )
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.objects.shapes import Pod
-from carrel.leases.cluster_ledger import Books
-from carrel.leases.lease_writer import Cards
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import holder_of
-from carrel.ledger.filtering import Filtered, Sieve
+from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.placement import Placement, Waiting, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Holder
-from carrel.scheduling.gangs import Musters, View
+from carrel.scheduling.gangs import GangScheduler, View
 
 LATEST_BINDING_S = 20.0
 LONGEST_BINDING_S = 20.0
 """When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
 collector's patience, which would free what nobody seems to want any more."""
 
-Understand = Callable[[Pod], Ask | Refusal | None]
+Understand = Callable[[Pod], PodRequest | Refusal | None]
 """What a pod asks for, or why it cannot be had; None if it asks for no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SchedulerContext:
     """What scheduling needs of the world."""
 
     cluster: Cluster
     understand: Understand
     now: Callable[[], datetime]
-    terms: Terms = DEFAULT_TERMS
+    dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
     booked: Callable[[], Sequence[Waiting]] = tuple
     """The booked pods that wait, the oldest first: others do not take what they wait for."""
 
 
-class Scheduling:
-    def __init__(self, books: Books, cards: Cards, musters: Musters, around: Surroundings) -> None:
-        self._books = books
-        self._cards = cards
-        self._musters = musters
-        self._around = around
-        self._ranking = Ranking(books.ledger)
-        self._sieve = Sieve(books.ledger)
-        self._precedence = Precedence(books.ledger, around.booked)
+class Scheduler:
+    def __init__(
+        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, gangs: GangScheduler, context: SchedulerContext
+    ) -> None:
+        self._cluster_ledger = cluster_ledger
+        self._lease_writer = lease_writer
+        self._gangs = gangs
+        self._context = context
+        self._ranking = Ranking(cluster_ledger.ledger)
+        self._node_filter = NodeFilter(cluster_ledger.ledger)
+        self._precedence = Precedence(cluster_ledger.ledger, context.booked)
         self._binding: set[str] = set()
 
     def expire_gangs(self) -> None:
         """To be called every few seconds: gangs whose time is up give back what was promised to them."""
-        self._musters.expire()
+        self._gangs.expire()
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> Filtered | Refusal:
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
         """A refusal: the pod cannot be understood, whatever the node."""
-        ask = self._around.understand(pod)
+        ask = self._context.understand(pod)
         if ask is None:
-            return Filtered(nodes, {})
+            return FilterResult(nodes, {})
         if isinstance(ask, Refusal):
             return ask
         self._ranking.demand.saw(ask.request)
         if ask.request.gang is not None:
-            answer = self._musters.place(ask.request.gang, holder_of(pod), nodes, self._view_of(pod))
+            answer = self._gangs.place(ask.request.gang, holder_of(pod), nodes, self._ledger_view(pod))
             if isinstance(answer, Refusal):
-                return Filtered.by_reason(nodes, answer.reason)
+                return FilterResult.by_reason(nodes, answer.reason)
             if answer is not None:
                 return _only(answer.node, nodes, f"gang {ask.request.gang.name} has its cards on {answer.node}")
         holder = holder_of(pod)
-        left = left_by_another_bind(self._books.ledger, ask.request, holder)
+        left = left_by_another_bind(self._cluster_ledger.ledger, ask.request, holder)
         if isinstance(left, Refusal):
-            return Filtered.by_reason(nodes, left.reason)
+            return FilterResult.by_reason(nodes, left.reason)
         if left is not None:
             return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
-        found = self._sieve.filter(ask.request, nodes, holder.uid)
+        found = self._node_filter.filter(ask.request, nodes, holder.uid)
         return self._precedence.narrow(found, ask.request) if is_opportunistic(pod) else found
 
-    def _view_of(self, pod: Pod) -> View:
+    def _ledger_view(self, pod: Pod) -> View:
         """How the pod is to see the ledger."""
         return self._precedence.served if is_opportunistic(pod) else nullcontext
 
@@ -110,11 +112,11 @@ class Scheduling:
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first; those that will not do come last."""
-        ask = self._around.understand(pod)
+        ask = self._context.understand(pod)
         if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
             return nodes
         best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
-        if self._around.spread:
+        if self._context.spread:
             best.sort(key=lambda each: (-each.left_over, each.node))
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
@@ -127,7 +129,7 @@ class Scheduling:
         Raises `ClusterError` if the API server does not answer: then the cards may stay the pod's until it is tried
         again, or until the collector finds that it never was bound.
         """
-        ask = self._around.understand(pod)
+        ask = self._context.understand(pod)
         if isinstance(ask, Refusal):
             return ask
         holder = holder_of(pod)
@@ -135,86 +137,86 @@ class Scheduling:
             return Refusal(f"a bind of {holder} is under way")
         self._binding.add(holder.uid)
         try:
-            return await self._bind(ask, holder, node, self._view_of(pod))
+            return await self._bind(ask, holder, node, self._ledger_view(pod))
         finally:
             self._binding.discard(holder.uid)
 
-    async def _bind(self, ask: Ask | None, holder: Holder, node: str, view: View) -> Refusal | None:
+    async def _bind(self, ask: PodRequest | None, holder: Holder, node: str, view: View) -> Refusal | None:
         namespace, _, name = holder.name.partition("/")
         if ask is None:
             return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
         placement = await self._take(ask, holder, node, view)
         if isinstance(placement, Refusal):
-            await self._cards.give_back(holder.uid)
+            await self._lease_writer.give_back(holder.uid)
             return placement
         # The process may have slept. Gangs have looked at their clock together: half of one must not turn back here.
-        if ask.request.gang is None and self._cards.held_for(holder.uid) > LATEST_BINDING_S:
-            await self._cards.give_back(holder.uid)
+        if ask.request.gang is None and self._lease_writer.held_for(holder.uid) > LATEST_BINDING_S:
+            await self._lease_writer.give_back(holder.uid)
             return Refusal(f"{holder} had its cards too long ago to be bound with them")
         notes = self._notes(ask, placement, holder)
         if isinstance(notes, Refusal):
-            await self._cards.give_back(holder.uid)
+            await self._lease_writer.give_back(holder.uid)
             return notes
         try:
             refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
         except (Busy, Forbidden, Invalid, Unavailable):
-            await self._cards.give_back(holder.uid)  # nothing was written
+            await self._lease_writer.give_back(holder.uid)  # nothing was written
             raise
         except BaseException:
-            self._cards.let_stand(holder.uid)
+            self._lease_writer.let_stand(holder.uid)
             raise
         if refusal is None:
-            self._cards.let_stand(holder.uid)
+            self._lease_writer.let_stand(holder.uid)
         else:
-            await self._cards.give_back(holder.uid)
+            await self._lease_writer.give_back(holder.uid)
         return refusal
 
-    async def _take(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
+    async def _take(self, ask: PodRequest, holder: Holder, node: str, view: View) -> Placement | Refusal:
         """The cards on that node, with their Leases; for a member of a gang, when the others have theirs."""
         gang = ask.request.gang
         if gang is not None:
-            together = await self._musters.wait_together(gang, holder, node)
+            together = await self._gangs.wait_together(gang, holder, node)
             if together is not None:
                 return together
-        left = left_by_another_bind(self._books.ledger, ask.request, holder)
+        left = left_by_another_bind(self._cluster_ledger.ledger, ask.request, holder)
         placement = left or self._place(ask, holder, node, view)
         if isinstance(placement, Refusal):
             return placement
         if placement.node != node:
             return Refusal(f"{holder} has its cards on {placement.node} already")
-        return await self._cards.take(placement, holder) or placement
+        return await self._lease_writer.take(placement, holder) or placement
 
-    def _place(self, ask: Ask, holder: Holder, node: str, view: View) -> Placement | Refusal:
+    def _place(self, ask: PodRequest, holder: Holder, node: str, view: View) -> Placement | Refusal:
         with view():
-            seen = place(self._books.ledger, ask.request, node, holder.uid)
+            seen = place(self._cluster_ledger.ledger, ask.request, node, holder.uid)
         if isinstance(seen, Placement):
             return seen
-        really = place(self._books.ledger, ask.request, node, holder.uid)
+        really = place(self._cluster_ledger.ledger, ask.request, node, holder.uid)
         return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
 
-    def _notes(self, ask: Ask, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
+    def _notes(self, ask: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What the pod is told of its cards."""
         slots: dict[str, str] = {}
         config_maps = ""
-        if self._books.kubelet_chooses(placement.node):
+        if self._cluster_ledger.kubelet_chooses(placement.node):
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if ask.request.by_kubelet:
                 return slots  # which cards they are, the kubelet decides when the pod starts
             config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
-        behind = self._books.cards_behind(placement)
+        behind = self._cluster_ledger.cards_behind(placement)
         if behind is None:
             return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
-        assumed_at_ns = int(self._around.now().timestamp() * 1_000_000) * 1_000
-        labels = self._books.labels_of(placement.node)
+        assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000
+        labels = self._cluster_ledger.labels_of(placement.node)
         return slots | bind_annotations.annotations(
-            ask, behind, assumed_at_ns, self._around.terms, config_maps=config_maps, node_labels=labels
+            ask, behind, assumed_at_ns, self._context.dialect_options, config_maps=config_maps, node_labels=labels
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
         try:
             async with asyncio.timeout(LONGEST_BINDING_S):
-                await self._around.cluster.bind(target)
+                await self._context.cluster.bind(target)
         except TimeoutError:
             raise Unknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
         except Unknown:
@@ -230,7 +232,7 @@ class Scheduling:
     async def _is_bound(self, target: BindTarget) -> bool:
         """Whether the pod is bound to that node and told these cards: another replica may have told it others."""
         try:
-            pod = await self._around.cluster.get(PODS, target.pod, target.namespace)
+            pod = await self._context.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
             return False
         told = carrel.told_cards(pod["metadata"].get("annotations", {}))
@@ -238,6 +240,6 @@ class Scheduling:
         return is_there and told == carrel.told_cards(target.annotations)
 
 
-def _only(node: str, nodes: Sequence[str], elsewhere: str) -> Filtered:
+def _only(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:
     here = [name for name in nodes if name == node]
-    return Filtered(here, Filtered.by_reason([name for name in nodes if name != node], elsewhere).refused)
+    return FilterResult(here, FilterResult.by_reason([name for name in nodes if name != node], elsewhere).refused)

@@ -9,7 +9,7 @@ import typer
 from carrel.settings import DialectSettings, SealSettings, ServingSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import House
+    from carrel.leases.cluster_state import ClusterOptions
     from carrel.scheduling.assembly import SchedulerOptions
 
 
@@ -33,14 +33,14 @@ class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
     ] = 120.0
     """Binds of the early members wait so long; kube-scheduler's time-out for the extender must be longer."""
 
-    def house(self) -> "House":
-        from carrel.leases.cluster_state import House
+    def options(self) -> "ClusterOptions":
+        from carrel.leases.cluster_state import ClusterOptions
 
-        return House(namespace=self.carrel_namespace, terms=self.terms(), seal=self.seal())
+        return ClusterOptions(namespace=self.carrel_namespace, dialect_options=self.dialect_options(), seal=self.seal())
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions
-        from carrel.scheduling.gangs import Patience
+        from carrel.scheduling.gangs import GangTimeouts
 
         is_spread = self.placement is PlacementStyle.SPREAD
-        return SchedulerOptions(spread=is_spread, patience=Patience(together_s=self.gang_timeout))
+        return SchedulerOptions(spread=is_spread, timeouts=GangTimeouts(together_s=self.gang_timeout))

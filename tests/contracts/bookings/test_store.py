@@ -278,7 +278,7 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_pat
 async def test_connections_that_a_restarted_server_cut_are_replaced(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carrel.adapters.store.database.IDLE_S", 0.0)
+    monkeypatch.setattr("carrel.bookings.store.database.IDLE_S", 0.0)
     opened = Database(new_database(postgres_server))
     await opened.migrate()
     with psycopg.connect(host=postgres_server, user="carrel", dbname="postgres", autocommit=True) as admin:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from testbed.control_plane import ApiServer
-from tests.integration.conformance.conftest import unique
+from tests.kubernetes_in_memory.conformance.conftest import unique
 
 __all__ = ["kubeconfig", "unique"]
 

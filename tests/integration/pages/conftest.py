@@ -1,3 +1,3 @@
-from tests.integration.booking.conftest import opened, with_tables
+from tests.integration.bookings.conftest import opened, with_tables
 
 __all__ = ["opened", "with_tables"]

@@ -6,7 +6,7 @@ import pytest
 
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from kubernetes_in_memory.http import serve
-from tests.integration.extender.test_door import carrel
+from tests.integration.scheduling.test_process import carrel
 from tests.kit.lab import a_lab
 
 CARDS = "cards: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"

@@ -10,10 +10,10 @@ from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import (
     FIRST_YEAR,
     LAST_YEAR,
-    Cards,
     DayOut,
     Days,
     FeedOut,
+    LeaseWriter,
     ModelOut,
     ModelsOut,
     NextFreeOut,
@@ -65,7 +65,7 @@ async def next_free(
     person: CurrentPerson,
     model: Annotated[Word, Query(min_length=1)],
     days: Days = 1,
-    cards: Annotated[Cards, Query(strict=False)] = 1,
+    cards: Annotated[LeaseWriter, Query(strict=False)] = 1,
     share: bool = False,
 ) -> NextFreeOut:
     found = await service.consulting.next_free(person.email, model, timedelta(days=days), cards, share)

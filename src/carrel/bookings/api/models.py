@@ -52,7 +52,7 @@ Instant = Annotated[
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
 Email = Annotated[str, Field(max_length=320), AfterValidator(_writable)]
-Cards = Annotated[int, Field(ge=1, le=MOST_CARDS, strict=True)]
+LeaseWriter = Annotated[int, Field(ge=1, le=MOST_CARDS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
 
@@ -81,7 +81,7 @@ class WishIn(_Said):
     start: Annotated[Instant | None, Field(description="Without it: from now.")] = None
     end: Annotated[Instant | None, Field(description="Either this or `days`.")] = None
     days: Annotated[Days | None, Field(description="Of 24 hours each.")] = None
-    cards: Cards = 1
+    cards: LeaseWriter = 1
     share: Annotated[bool, Field(description="One share of a card's memory instead of whole cards.")] = False
     user: Annotated[Email, Field(description="For whom, if not for oneself.")] = ""
     namespace: Word = ""
@@ -106,7 +106,7 @@ class ChangesIn(_Said):
 
     start: Instant | None = None
     end: Annotated[Instant | None, Field(description="Later extends, earlier shortens.")] = None
-    cards: Cards | None = None
+    cards: LeaseWriter | None = None
     note: Prose | None = None
     reason: Annotated[Prose, Field(description="Needed to change another's booking.")] = ""
 
@@ -126,7 +126,7 @@ class MaintenanceIn(_Said):
     model: Annotated[Word, Field(min_length=1)]
     start: Instant
     end: Instant
-    cards: Cards = 1
+    cards: LeaseWriter = 1
     why: Annotated[Prose, Field(min_length=1)]
 
 

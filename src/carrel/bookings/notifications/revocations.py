@@ -15,7 +15,7 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.kubernetes.work_queue import Queue, serve
-from carrel.leases.cluster_state import Carrel
+from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ RETRY = Backoff(first_s=1.0, limit_s=60.0)
 class Revocations:
     """To be made before the mirror runs."""
 
-    def __init__(self, carrel: Carrel, outbox: Outbox) -> None:
+    def __init__(self, carrel: ClusterState, outbox: Outbox) -> None:
         self._outbox = outbox
         self._heard: dict[str, HandOver] = {}
         self._due: Queue[str] = Queue(backoff=RETRY)
-        ours = Selection(carrel.house.namespace, labels=LABEL)
-        carrel.mirror.watch(CONFIG_MAPS, ours).on_change(self._hear)
+        ours = Selection(carrel.options.namespace, labels=LABEL)
+        carrel.informers.watch(CONFIG_MAPS, ours).on_change(self._hear)
 
     async def run(self) -> None:
         await serve(self._due, self._note)

@@ -227,7 +227,7 @@ class NodeStatus(Protocol):
 
 
 class NodeObject(Protocol):
-    """A Node of Kubernetes. The cards of a machine are `carrel.core.gpus.Node`."""
+    """A Node of Kubernetes. The cards of a machine are `carrel.ledger.gpus.Node`."""
 
     @property
     def metadata(self) -> Metadata: ...
@@ -297,7 +297,7 @@ class InvolvedObject(Protocol):
 
 
 class EventObject(Protocol):
-    """An Event of Kubernetes (a message about an object). A change seen on a watch is `carrel.ports.cluster.Event`."""
+    """An Event of Kubernetes (a message about an object). A change on a watch is `carrel.kubernetes.cluster.Event`."""
 
     @property
     def metadata(self) -> Metadata: ...

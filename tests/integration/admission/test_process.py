@@ -1,0 +1,300 @@
+"""`carrel webhook` as a process, asked over TLS by the embedded API about every pod that is made there."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from carrel.admission.assembly import Customs
+from carrel.admission.assembly import Webhook as AssembledWebhook
+from carrel.admission.certificates import Validity
+from carrel.admission.handlers import ReviewDesk
+from carrel.admission.metrics import Metrics, Watched
+from carrel.admission.x509 import X509Notary
+from carrel.dialects.maia import Verdict
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
+from carrel.kubernetes.objects.resources import (
+    CONFIG_MAPS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    SECRETS,
+)
+from carrel.manifests import priority_classes, webhooks
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.http import serve
+from tests.kit.reviews import Told, review, told
+from tests.kit.reviews import a_pod as gpu_pod
+
+LIMIT_S = 60
+GPU = {"nvidia.com/gpu": "1"}
+Json = dict[str, Any]
+
+
+class Webhook:
+    def __init__(self, running: asyncio.subprocess.Process) -> None:
+        self.running = running
+        self.story = ""
+        self.url = ""
+
+    async def wait_line(self, pattern: str) -> re.Match[str]:
+        assert self.running.stderr is not None
+        async with asyncio.timeout(LIMIT_S):
+            while line := (await self.running.stderr.readline()).decode():
+                self.story += line
+                if found := re.search(pattern, line):
+                    return found
+        raise AssertionError(f"it ended before it said {pattern!r}:\n{self.story}")
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}", ssl=False) as answer:
+            return answer.status, await answer.text()
+
+    async def wait_ready(self) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                if (await self.get("/readyz"))[0] == 200:
+                    return
+                await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def a_webhook(
+    server: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Webhook]:
+    command = ["webhook", "--server", server, "--port", "0", "--leave-after", "0", *arguments]
+    running = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "carrel", *command),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
+    )
+    webhook = Webhook(running)
+    try:
+        webhook.url = (await webhook.wait_line(r"listening url=(\S+)"))[1]
+        await webhook.wait_ready()
+        yield webhook
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.wait()
+
+
+@contextlib.asynccontextmanager
+async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
+    api = EmbeddedApi()
+    client = Client(api)
+    for name in ("carrel", "lab"):
+        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    for each in priority_classes():
+        await client.create(PRIORITY_CLASSES, each)
+    async with serve(api) as served:
+        yield client, served.url
+        await client.aclose()
+
+
+async def told_about(client: Client, url: str) -> None:
+    """The API server asks the webhook from now on: its configuration is made, and the webhook has seen it."""
+    for each in webhooks(for_embedded_api=True):
+        for webhook in each["webhooks"]:
+            webhook["clientConfig"] = {"url": f"{url}{webhook['clientConfig']['service']['path']}"}
+        await client.create(MUTATING_WEBHOOKS, each)
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            found = await client.get(MUTATING_WEBHOOKS, "carrel")
+            if all(webhook["clientConfig"].get("caBundle") for webhook in found["webhooks"]):
+                return
+            await asyncio.sleep(0.02)
+
+
+def a_pod(name: str, limits: Mapping[str, str] = GPU, **metadata: Any) -> Json:
+    container = {"name": "main", "image": "work", "resources": {"limits": dict(limits)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {"containers": [container]},
+    }
+
+
+async def test_a_pod_is_admitted_and_the_webhook_drains_on_sigterm() -> None:
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+
+    async def answer(request: web.Request) -> web.Response:
+        body = await request.json()
+        assert body == {"user_email": "kubernetes-admin", "namespace": "lab", "token": "t0ken"}, body
+        return web.json_response({"schedulable": True, "until": tomorrow.isoformat(), "gpu": "NVIDIA-RTX-A6000"})
+
+    app = web.Application()
+    app.router.add_post("/api", answer)
+    async with TestServer(app) as service, a_cluster() as (client, server):
+        environment = {"API_URL": str(service.make_url("/api")), "API_TOKEN": "t0ken", "CARREL_SEAL_KEY": "k"}
+        options = ("--certificate-names", "127.0.0.1", "--gpu-stats-url", "")
+        async with a_webhook(server, *options, environment=environment) as webhook:
+            await told_about(client, webhook.url)
+            made = await client.create(PODS, a_pod("train"), "lab")
+            other = await client.create(PODS, a_pod("other", {}), "lab")
+            numbers = (await webhook.get("/metrics"))[1]
+            webhook.running.send_signal(signal.SIGTERM)
+            await webhook.wait_line("left")
+            assert await webhook.running.wait() == 0
+        unseen = await client.create(PODS, a_pod("unseen"), "lab")
+
+    notes = made["metadata"]["annotations"]
+    assert notes["carrel.dev/tier"] == "booked"
+    assert notes["terminate-at"] == tomorrow.strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert made["spec"]["schedulerName"] == "gpu-scheduler"
+    assert made["spec"]["priorityClassName"] == "carrel-booked"
+    assert [each["name"] for each in made["spec"]["containers"][0]["env"]] == [
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+    ]
+    assert "annotations" not in other["metadata"]
+    assert "annotations" not in unseen["metadata"], (
+        "the embedded API cannot tell GPU pods from others, so it waits for nobody"
+    )
+    assert 'carrel_reviews_total{outcome="booked",verb="mutate"} 1.0' in numbers
+    assert re.search(r"carrel_certificate_expiry_timestamp_seconds 1\.\d+e\+09", numbers)
+    assert "t0ken" not in webhook.story and "Traceback" not in webhook.story
+
+
+async def test_what_is_known_about_the_cluster_comes_from_the_cluster() -> None:
+    """Who owns a namespace, whose pod gave its card back, which priorities there are."""
+    async with a_cluster() as (client, _):
+        await client.patch(NAMESPACES, "lab", MergePatch({"metadata": {"annotations": {"owner": "alice"}}}))
+        for name, phase in (("handover-gone", "ending"), ("handover-going", "announced")):
+            record = {"pod": "lab/gone", "why": "revoked", "phase": phase, "owner": f"owner of {name}"}
+            times = dict.fromkeys(("decided", "due"), "2026-11-16T12:00:00Z")
+            metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
+            body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
+            await client.create(CONFIG_MAPS, body, "carrel")
+        replica = Replica(client, NobodyBooked(), Customs("carrel"))
+        reviews = replica.reviews()
+        assert (await reviews.mutate(b"{}")).status == 503, "before the cluster is known nothing is decided"
+        running = asyncio.ensure_future(replica.informers.run())
+        try:
+            await replica.informers.wait_synced()
+            job = "system:serviceaccount:kube-system:job-controller"
+            successor, other, plain = [
+                await asked(reviews, review(pod, job))
+                for pod in (
+                    gpu_pod(GPU, owner=owner) for owner in ("owner of handover-gone", "owner of handover-going", "")
+                )
+            ]
+        finally:
+            running.cancel()
+
+    assert successor.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert '"from":"gone"' in successor.annotations["carrel.dev/handed-over"]
+    for each in (other, plain):
+        assert each.annotations["carrel.dev/user"] == "alice"
+        assert each.object["spec"]["priorityClassName"] == "carrel-opportunistic"
+
+
+class Replica(AssembledWebhook):
+    def reviews(self) -> ReviewDesk:
+        metrics = Metrics(Watched(lambda: 0, lambda: 0.0, lambda: 0.0))
+        return ReviewDesk(self.admission, metrics, lambda: self.informers.is_synced)
+
+
+class NobodyBooked:
+    async def verdict(self, user: str, namespace: str) -> Verdict:
+        return Verdict(False)
+
+    async def free(self) -> Mapping[str, int]:
+        return {}
+
+
+async def asked(reviews: ReviewDesk, question: Json) -> Told:
+    status, body = await reviews.mutate(json.dumps(question).encode())
+    assert status == 200
+    return told(question, json.loads(body))
+
+
+async def test_certificates_are_renewed_while_pods_are_made_and_none_is_missed() -> None:
+    options = ("--certificate-names", "127.0.0.1", "--api-url", "")
+    shown = set()
+    async with a_cluster() as (client, server), a_webhook(server, *options) as webhook:
+        await told_about(client, webhook.url)
+        for turn in range(3):
+            secret = await client.get(SECRETS, "carrel-webhook-tls", "carrel")
+            shown.add(secret["data"]["tls.crt"])
+            away = JsonPatch([{"op": "remove", "path": "/data/tls.crt"}])
+            await client.patch(SECRETS, "carrel-webhook-tls", away, "carrel")
+            made = await client.create(PODS, a_pod(f"p{turn}"), "lab")
+            assert made["spec"]["schedulerName"] == "gpu-scheduler"
+            await webhook.wait_line("certificate_shown")
+    assert len(shown) == 3
+
+
+async def test_files_that_others_renew_are_shown_and_shown_anew(tmp_path: Path) -> None:
+    notary, now = X509Notary(), datetime.now(UTC)
+
+    def renew(days: int) -> str:
+        """When it expires."""
+        valid = Validity(now, now + timedelta(days=days))
+        pair = notary.issue(notary.authority(valid), ["127.0.0.1"], valid)
+        (tmp_path / "tls.crt").write_bytes(pair.certificate)
+        (tmp_path / "tls.key").write_bytes(pair.key)
+        return str(int(valid.ends.timestamp()))
+
+    renew(1)
+    async with (
+        a_cluster() as (client, server),
+        a_webhook(server, "--tls-folder", str(tmp_path), "--api-url", "") as webhook,
+    ):
+        assert (await webhook.get("/healthz"))[0] == 200
+        await webhook.wait_line(f"certificate_shown expires_at={renew(2)}")
+        assert (await webhook.get("/healthz"))[0] == 200
+        with pytest.raises(ClusterError):
+            await client.get(SECRETS, "carrel-webhook-tls", "carrel")
+
+
+async def test_a_port_that_is_taken_is_said_plainly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        async with a_cluster() as (_, server):
+            command = (sys.executable, "-m", "carrel", "webhook", "--server", server, "--port", port, "--api-url", "")
+            running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+            async with asyncio.timeout(LIMIT_S):
+                _, said = await running.communicate()
+
+    assert running.returncode == 6
+    assert f"✗ Cannot listen on 127.0.0.1:{port}" in said.decode() and "Traceback" not in said.decode()
+
+
+async def test_it_ends_on_sigterm_also_before_it_has_a_certificate() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        command = (
+            sys.executable,
+            "-m",
+            "carrel",
+            "webhook",
+            "--server",
+            server,
+            "--port",
+            "0",
+            "--tls-folder",
+            "/nowhere",
+        )
+        running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+        webhook = Webhook(running)
+        await webhook.wait_line("certificate_unreadable")
+        running.send_signal(signal.SIGTERM)
+        await webhook.wait_line("left")
+        assert await running.wait() == 0

@@ -1,0 +1,99 @@
+"""`carrel booking` as a process: on a cluster and on a file, killed, restarted, ended, and with bad settings."""
+
+import asyncio
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from kubernetes_in_memory.http import serve
+from tests.contracts.backends import eventually
+from tests.integration.scheduling.test_process import Process, carrel
+from tests.kit.gpus import A6000, a_node
+from tests.kit.lab import a_lab
+
+TOKEN = "known to this test only"
+CARDS = """
+nodes:
+  - name: n1
+    cards: [{count: 2, model: NVIDIA-RTX-A6000, memoryMiB: 49140}]
+"""
+
+
+async def get(url: str) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        is_json = answer.content_type == "application/json"
+        return answer.status, await (answer.json() if is_json else answer.text())
+
+
+async def ask_as_maia(url: str, user: str, days: int = 0) -> tuple[int, Any]:
+    body: dict[str, Any] = {"user_email": user, "namespace": "lab", "token": TOKEN}
+    if days:
+        start = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
+        times = [f"{moment:%Y-%m-%d %H:%M:%S}" for moment in (start, start + timedelta(days=days))]
+        body["booking"] = {"gpu": A6000, "starting_time": times[0], "ending_time": times[1]}
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/maia-api/gpu-schedulability/", json=body) as a:
+        return a.status, await a.json()
+
+
+async def opened(process: Process) -> str:
+    return (await process.wait_line(r"listening url=(\S+)"))[1]
+
+
+async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "cards.yaml").write_text(CARDS)
+    options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
+    variables = {"CARREL_MAIA_TOKEN": TOKEN}
+    async with carrel(*options, environment=variables) as first, carrel(*options, environment=variables) as second:
+        one, other = await asyncio.gather(opened(first), opened(second))  # both make the tables, or wait for them
+        assert await ask_as_maia(one, "ada@lab.org", days=2) == (200, {"message": "Booking created successfully"})
+        first.running.kill()
+        status, told = await ask_as_maia(other, "ada@lab.org", days=2)
+        assert (status, "You may have 1 planned booking" in told["error"]) == (400, True)
+        second.running.send_signal(signal.SIGTERM)
+        code, said = await second.wait_end()
+        assert (code, said.splitlines()[-1].endswith("INFO left")) == (0, True)
+        assert TOKEN not in said
+    async with carrel(*options, environment=variables) as third:
+        assert (await ask_as_maia(await opened(third), "ada@lab.org", days=2))[0] == 400
+
+
+async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
+    node = a_node("n1", cards=2, model=A6000)
+    async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel(
+        *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
+    ) as process:  # fmt: skip
+        url = await opened(process)
+
+        async def is_ready() -> bool:
+            return (await get(f"{url}/readyz"))[0] == 200
+
+        await eventually(is_ready)
+        assert await get(f"{url}/maia-api/gpu-stats/") == (200, {"gpu": {A6000: 2}, "gpu_allocations": {}})
+
+
+async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
+    async with carrel(
+        *("booking", "--zone", "Mars/Olympus", "--min-hours", "48", "--max-days", "1", "--database", "mysql://x/y"),
+        *("--dev", "--bind-address", "0.0.0.0"),
+        environment={"CARREL_MAIA_TOKEN": "secret-token"},
+    ) as process:
+        code, said = await process.wait_end()
+
+    assert code == 2
+    for word in ("--zone", "--min-hours", "--maia-token", "--dev", "sqlite:///FILE"):
+        assert word in said
+    assert "secret-token" not in said
+
+
+async def test_a_database_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "cards.yaml").write_text(CARDS)
+    async with carrel(
+        *("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml")),
+        *("--database", f"sqlite:///{tmp_path}/no/such/folder/carrel.db"),
+    ) as process:
+        code, said = await process.wait_end()
+
+    assert (code, "The database cannot be used" in said, "Traceback" in said) == (6, True, False)

@@ -1,0 +1,166 @@
+"""Whose pod lost its card is noted once, from the controller's record; and what the door may do in a cluster."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.revocations import Revocations
+from carrel.bookings.records import LogEntry
+from carrel.bookings.sign_in import Kubernetes, RoleBook
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.objects.resources import CRDS, PODS
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.manifests import rbac
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.calls import call_of
+from tests.kit.booking import Opened
+from tests.kit.eventually import LIMIT_S
+from tests.kit.gpus import a_node
+from tests.kit.kai import POD_GROUP_KIND
+from tests.kit.lab import QUICK, Lab, a_lab
+from tests.kit.tiers import OPPORTUNISTIC, Terminator, a_booked_one_in_vain, an_opportunist, settle
+
+
+@contextlib.asynccontextmanager
+async def hearing(carrel: ClusterState, outbox: Outbox) -> AsyncIterator[None]:
+    revocations = Revocations(carrel, outbox)
+    running = [asyncio.ensure_future(each) for each in (carrel.informers.run(), revocations.run())]
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await carrel.informers.wait_synced()
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def a_replica(lab: Lab) -> ClusterState:
+    return ClusterState(Client(lab.api), ClusterOptions(now=lab.clock, clock=lab.clock.seconds, watch_timing=QUICK))
+
+
+async def entries(opened: Opened) -> list[LogEntry]:
+    async with opened.service.lab.store.reading() as reading:
+        return list(await reading.log())
+
+
+async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) -> None:
+    outbox = opened.service.outbox
+    async with (
+        a_lab([a_node("n1", cards=1)]) as lab,
+        lab.replica() as controller,
+        hearing(a_replica(lab), outbox),
+        hearing(a_replica(lab), outbox),
+    ):
+        annotations = {**OPPORTUNISTIC, "carrel.dev/user": "Ada@lab.org"}
+        await an_opportunist(lab, controller, "train", annotations=annotations)
+        await a_booked_one_in_vain(lab, "urgent")
+        await settle(lab, Terminator(controller))
+        (entry,) = await eventually_entries(opened)
+    told = (entry.action, entry.subject, entry.details, entry.why)
+    why = "a card was needed for the booked pod lab/urgent"
+    assert told == ("revoked", "ada@lab.org", {"namespace": "lab", "pod": "train"}, why)
+
+
+async def test_a_pod_whose_person_nobody_knows_and_an_expired_one_are_not_noted(opened: Opened) -> None:
+    outbox = opened.service.outbox
+    async with (
+        a_lab([a_node("n1", cards=2)]) as lab,
+        lab.replica() as controller,
+        hearing(a_replica(lab), outbox),
+    ):
+        expired = {
+            "carrel.dev/tier": "booked",
+            "terminate-at": "2026-11-16T11:00:00Z",
+            "carrel.dev/user": "ben@lab.org",
+        }
+        await an_opportunist(lab, controller, "stray")
+        await an_opportunist(lab, controller, "over", annotations=expired)
+        await a_booked_one_in_vain(lab, "urgent", limits={"nvidia.com/gpu": "2"})
+        await settle(lab, Terminator(controller))
+    assert await entries(opened) == []
+
+
+async def eventually_entries(opened: Opened) -> list[LogEntry]:
+    for _ in range(6000):
+        if found := await entries(opened):
+            return found
+        await asyncio.sleep(0.01)
+    raise AssertionError("nothing was noted")
+
+
+class Recorder:
+    """A transport that remembers which right each call needs."""
+
+    def __init__(self, api: EmbeddedApi) -> None:
+        self._api = api
+        self.used: set[tuple[str, str, str, str]] = set()
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.path != "/version":
+            call = call_of(request, self._api.kinds, ADMIN)
+            where = call.target.namespace if call.target.namespace == "carrel" else ""
+            self.used.add((where, call.kind.group, call.kind.plural, call.verb))
+        return await self._api.send(request)
+
+    async def aclose(self) -> None:
+        """The API belongs to the test."""
+
+
+async def test_the_doors_rules_allow_what_it_calls_and_nothing_else(opened: Opened) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab:
+        await lab.client.create(CRDS, POD_GROUP_KIND)
+        recorder = Recorder(lab.api)
+        client = Client(recorder)
+        async with hearing(ClusterState(client, ClusterOptions(watch_timing=QUICK)), opened.service.outbox):
+            pass
+        assert await Kubernetes(client, RoleBook(), lab.clock.seconds).person("made-up") is None
+
+    assert recorder.used == {
+        (document["metadata"].get("namespace", ""), group, resource, verb)
+        for document in rbac()
+        if document["metadata"]["name"] == "carrel-booking"
+        for rule in document.get("rules", ())
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() -> None:
+    async with a_lab([]) as lab:
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "webhook", "namespace": "carrel"}}
+        await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts", account))
+        spec = {"containers": [{"name": "main", "image": "work"}], "serviceAccountName": "webhook"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "webhook-1"}, "spec": spec}
+        await lab.client.create(PODS, pod, "carrel")
+        bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "webhook-1"}}
+        token, unbound = [await _token(lab, spec) for spec in (bound, {})]
+
+        roles = RoleBook(services=frozenset({"system:serviceaccount:carrel:webhook"}))
+        person = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
+        nobodys = await Kubernetes(lab.client, roles, lab.clock.seconds).person(unbound)
+        stranger = await Kubernetes(lab.client, RoleBook(), lab.clock.seconds).person(token)
+        await lab.client.delete(PODS, "webhook-1", "carrel", how=Deletion(grace_seconds=0))
+        later = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
+    assert person is not None
+    assert (person.is_service, person.may_book) == (True, False)
+    assert stranger is None
+    assert nobodys is None, "it is bound to no pod"
+    assert later is None, "its pod is gone"
+
+
+async def _token(lab: Lab, spec: dict[str, Any]) -> str:
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    answer = await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts/webhook/token", request))
+    return str(json.loads(answer.body)["status"]["token"])
+
+
+def _post(path: str, body: dict[str, Any]) -> ApiRequest:
+    return ApiRequest("POST", path, headers={"content-type": "application/json"}, body=json.dumps(body).encode())

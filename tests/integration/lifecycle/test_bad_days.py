@@ -1,0 +1,79 @@
+"""The leader's duties on an API server that refuses, loses answers, drops watches and shows old lists."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Deletion, Selection
+from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, PODS
+from carrel.kubernetes.reflector import WatchTiming
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.reconciler import Reconciler
+from kubernetes_in_memory.faults import FaultPlan, Faulty
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+
+IMPATIENT = WatchTiming(resync_s=1.0, backoff=Backoff(first_s=0.01, limit_s=0.1))
+
+
+@contextlib.asynccontextmanager
+async def a_leader(lab: Lab, plan: FaultPlan) -> AsyncIterator[Faulty]:
+    transport = Faulty(lab.api, plan)
+    carrel = ClusterState(Client(transport), ClusterOptions(watch_timing=IMPATIENT))
+    duties = Reconciler(carrel, frozenset({"gpu-scheduler"}), Metrics(lambda: True))
+    watching = asyncio.ensure_future(carrel.informers.run())
+    await carrel.informers.wait_synced()
+    working = asyncio.ensure_future(duties.run())
+    try:
+        yield transport
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_have_theirs(seed: int) -> None:
+    plan = FaultPlan(
+        seed, refuse=0.2, lose_answer=0.2, stale_list=0.2, drop_watch=0.1, double_event=0.1, expire_watch=0.1
+    )
+    async with a_lab([a_node("n1", cards=4)], in_real_time=True) as lab:
+        claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
+        await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 1}}}, "lab")
+        uids = {}
+        async with lab.replica() as extender, a_leader(lab, plan) as transport:
+            for name in ("goes", "claims", "goes-too", "stays"):
+                notes = {"gpu.scheduling/claim": "one"} if name == "claims" else {"carrel.dev/gpu-cards": "1"}
+                pod = await lab.pod(name, annotations=notes)
+                uids[name] = pod["metadata"]["uid"]
+                assert await extender.bind(pod, "n1") is None
+            await lab.pod("waits", annotations={"carrel.dev/gpu-cards": "4"})
+            for name in ("goes", "goes-too"):
+                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+
+            held = await _settled(lab, {uids["claims"], uids["stays"]})
+
+        assert held == {uids["claims"], uids["stays"]}, transport.story
+        status = (await lab.client.get(GPU_CLAIMS, "one", "lab"))["status"]
+        assert (status["phase"], status["allocated"]) == ("Bound", "n1:1"), transport.story
+        reasons = [event.reason for event in (await lab.client.list(EVENTS, Selection("lab"))).items]
+        assert reasons.count("GPUAssigned") <= 4, "each pod is told once"
+        assert reasons.count("WaitingForGPU") >= 1
+        assert transport.story, "a run without a fault proves nothing"
+
+
+async def _settled(lab: Lab, living: set[str]) -> set[str]:
+    """Who holds a card once the leader has done its work, or when it should have."""
+    async with asyncio.timeout(60):
+        while True:
+            held = {uid for shares in (await lab.held()).values() for uid in shares}
+            status = (await lab.client.get(GPU_CLAIMS, "one", "lab")).get("status", {})
+            told = {event.reason for event in (await lab.client.list(EVENTS, Selection("lab"))).items}
+            if held <= living and status.get("phase") == "Bound" and "WaitingForGPU" in told:
+                return held
+            await asyncio.sleep(0.05)

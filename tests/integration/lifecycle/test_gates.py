@@ -1,0 +1,54 @@
+"""The leader's duties about a pod with scheduling gates: it is neither told that it waits nor woken, until it does."""
+
+import asyncio
+
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.resources import EVENTS
+from carrel.leases.cluster_state import ClusterState
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.reconciler import Reconciler
+from tests.kit.eventually import LIMIT_S
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+from tests.kit.tiers import open_gates, set_status
+
+TOO_MUCH = {"nvidia.com/gpu": "2"}
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+
+
+async def told(lab: Lab) -> set[str]:
+    """The pods that were told something."""
+    return {event.involved_object.name for event in (await lab.client.list(EVENTS, Selection("lab"))).items}
+
+
+async def wait_until_told(lab: Lab, name: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            if name in await told(lab):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_a_gated_pod_hears_nothing_until_its_gates_are_open() -> None:
+    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
+        carrel = ClusterState(Client(lab.api))
+        duties = Reconciler(carrel, frozenset({"gpu-scheduler"}), Metrics(lambda: True))
+        for name, limits in (("gated", TOO_MUCH), ("has-room", {"nvidia.com/gpu": "1"})):
+            await lab.pod(name, limits=limits, gates=["example.com/quota"])
+            await set_status(lab, name, {"conditions": [GATED]})
+        tasks = [asyncio.ensure_future(carrel.informers.run())]
+        await carrel.informers.wait_synced()
+        tasks.append(asyncio.ensure_future(duties.run()))
+        try:
+            await lab.pod("later", limits=TOO_MUCH)
+            await wait_until_told(lab, "later")  # by then the others were looked at
+            assert await told(lab) == {"later"}
+            assert "carrel.dev/woken-at" not in await lab.annotations("has-room")
+
+            await open_gates(lab, "gated")
+            await wait_until_told(lab, "gated")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,75 @@
+"""What the leader does where the kubelet chooses, by itself: from a wish on a Lease to the last one who leaves."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.objects.resources import PODS
+from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.slot_reconciler import SlotReconciler
+from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, open_for_reservations, reservation_pods
+from tests.kit.eventually import eventually
+from tests.kit.lab import Lab, Replica, a_lab
+
+
+class Leader:
+    def __init__(self, carrel: Replica) -> None:
+        self.carrel = carrel
+        self.metrics = Metrics(lambda: True)
+        self.rooms: list[str] = []
+        self.duties = SlotReconciler(carrel, carrel.reservations, self.rooms.append, self.metrics)
+
+    def counts(self, state: str) -> bool:
+        return f'carrel_reservations{{state="{state}"}} 1.0' in self.metrics.text().decode()
+
+
+@contextlib.asynccontextmanager
+async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
+    """With the kubelet at work beside it."""
+
+    async def work() -> None:
+        while True:
+            await kubelet.work()
+            await asyncio.sleep(0.005)
+
+    async with lab.replica() as carrel:
+        leader = Leader(carrel)
+        running = [asyncio.create_task(leader.duties.run()), asyncio.create_task(work())]
+        yield leader
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> None:
+    node = coexisting("n1", cards=1)
+    async with a_lab([node], in_real_time=True) as lab:
+        await open_for_reservations(lab)
+        async with a_leader(lab, Kubelet(lab, node)) as leader, lab.replica() as extender:
+            assert await extender.bind(await lab.pod("a", annotations={"gpu-fraction": "0.5"}), "n1") is None
+
+            def labels() -> bool:
+                pod = leader.carrel.pods.store.get("a", "lab")
+                return pod is not None and pod.metadata.labels.get("runai-gpu-group") == "gpu-n1-0"
+
+            await eventually(labels)
+            await eventually(lambda: leader.counts("held"))
+            assert leader.rooms == ["n1"]
+            (before,) = await reservation_pods(lab)
+            await lab.client.delete(PODS, before.metadata.name, RESERVATIONS, how=Deletion(grace_seconds=0))
+
+            def is_another() -> bool:
+                lease = leader.carrel.cluster_ledger.lease("gpu-n1-0")
+                reservation = lease.record.reservation if lease else None
+                return reservation is not None and reservation.pod not in ("", before.metadata.uid)
+
+            await eventually(is_another)
+            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await eventually(lambda: leader.carrel.pods.store.get("a", "lab") is None)
+            lab.clock.now = lab.clock.now.replace(year=lab.clock.now.year + 1)  # long enough for every patience
+            await leader.carrel.collector.collect()
+            await eventually(lambda: leader.carrel.cluster_ledger.lease("gpu-n1-0") is None)
+
+        assert await reservation_pods(lab) == []
+        assert await lab.held() == {}

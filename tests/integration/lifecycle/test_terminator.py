@@ -1,0 +1,199 @@
+"""MAIA's pod terminator over HTTP: as MAIA's clients call it, and as others might."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from carrel.http.serving import Address, serving
+from carrel.lifecycle.terminator import Terminator as Ender
+from carrel.lifecycle.terminator import TerminatorContext
+from carrel.lifecycle.terminator_api import terminator_app
+from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.tiers import (
+    BOOKED,
+    OPPORTUNISTIC,
+    WHOLE,
+    Terminator,
+    a_booked_one,
+    a_booked_one_in_vain,
+    an_opportunist,
+    catch_up,
+    end_deleted,
+    pods_of,
+    settle,
+)
+
+TOKEN = "a-token-of-the-test"
+OVER = {**BOOKED, "terminate-at": "2026-11-16T11:00:00Z"}
+Answer = tuple[int, Any]
+
+
+class Caller:
+    def __init__(self, url: str, session: aiohttp.ClientSession, token: str) -> None:
+        self._url = url
+        self._session = session
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    async def get(self, path: str) -> Answer:
+        async with self._session.get(f"{self._url}{path}", headers=self._headers) as answer:
+            return answer.status, await answer.json(content_type=None)
+
+    async def post(self, path: str, body: Any = None) -> Answer:
+        data = body if isinstance(body, bytes) else None
+        json = None if isinstance(body, bytes) else body
+        async with self._session.post(f"{self._url}{path}", data=data, json=json, headers=self._headers) as answer:
+            return answer.status, await answer.json(content_type=None)
+
+
+@contextlib.asynccontextmanager
+async def calling(lab: Lab, carrel: Replica, token: str = TOKEN, sent: str = TOKEN) -> AsyncIterator[Caller]:
+    await catch_up(lab, carrel)
+    duties = Terminator(carrel)
+    pods = carrel.pods.store
+    register = TerminatorContext(
+        pods=pods.snapshot,
+        pod_named=pods.get,
+        has_cards=lambda uid: bool(carrel.ledger.shares_of(uid)),
+        now=lab.clock,
+        chance=Random(1),
+    )
+    app = terminator_app(Ender(duties.expiry, duties.hand_overs, register), token)
+    async with serving(app, Address()) as url, aiohttp.ClientSession() as session:
+        yield Caller(url, session, sent)
+
+
+async def test_a_random_delete_hands_one_over_that_has_no_booking() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        await a_booked_one(lab, carrel, "booked")
+        async with calling(lab, carrel) as maia:
+            assert await maia.post("/random-delete") == (200, {"status": "success", "deleted_pod": "train"})
+            assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"}), (
+                "it is going already"
+            )
+
+        await settle(lab, Terminator(carrel))
+
+        pods = await pods_of(lab)
+        assert "carrel.dev/handed-over" in pods["train"].metadata.annotations
+        assert "carrel.dev/handed-over" not in pods["booked"].metadata.annotations
+
+
+async def test_a_booked_pod_is_never_ended_before_its_time_whoever_asks() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await a_booked_one(lab, carrel, "booked")
+        async with calling(lab, carrel) as maia:
+            assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"})
+            assert await maia.get("/get-expired-pods") == (200, {"status": "no expired pods found"})
+            status, answer = await maia.post("/delete-expired-pod", {"pod_name": "booked", "namespace": "lab"})
+            assert (status, answer["status"]) == (404, "error")
+            assert "may stay" in answer["message"]
+
+
+async def test_expired_pods_are_listed_and_ended_by_name() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "low")
+        await an_opportunist(lab, carrel, "over", annotations=OVER)
+        async with calling(lab, carrel) as maia:
+            status, answer = await maia.get("/get-expired-pods")
+            assert (status, sorted(answer["expired_pods"])) == (200, ["low", "over"])
+            ended = await maia.post("/delete-expired-pod", {"pod_name": "over", "namespace": "lab"})
+            assert ended == (200, {"status": "success", "deleted_pod": "over"})
+            status, answer = await maia.post("/delete-expired-pod", {"pod_name": "nobody", "namespace": "lab"})
+            assert (status, answer) == (404, {"status": "error", "message": "there is no pod lab/nobody"})
+
+        await settle(lab, Terminator(carrel))
+
+        assert '"why":"expired"' in (await pods_of(lab))["over"].metadata.annotations["carrel.dev/handed-over"]
+
+
+@pytest.mark.parametrize("sent", ["", "another-token", TOKEN[:-1], f"{TOKEN}x"], ids=["none", "wrong", "short", "long"])
+async def test_without_the_token_nothing_is_said_or_done(sent: str) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        async with calling(lab, carrel, sent=sent) as maia:
+            for call in (maia.post("/random-delete"), maia.get("/get-expired-pods"), maia.post("/delete-expired-pod")):
+                status, answer = await call
+                assert (status, answer["status"]) == (401, "error")
+
+        await settle(lab, Terminator(carrel))
+
+        assert "carrel.dev/handed-over" not in (await pods_of(lab))["train"].metadata.annotations
+
+
+async def test_where_the_house_trusts_maias_webhook_it_needs_no_token() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        async with calling(lab, carrel, token="", sent="") as maia:
+            assert (await maia.post("/random-delete"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        pytest.param(b"", 400, id="nothing"),
+        pytest.param(b"{", 400, id="no JSON"),
+        pytest.param(b"[]", 400, id="a list"),
+        pytest.param(b'{"pod_name": "train"}', 400, id="no namespace"),
+        pytest.param(b'{"pod_name": 1, "namespace": "lab"}', 400, id="a number for a name"),
+        pytest.param(b"[" * 10_000, 400, id="too deep"),
+        pytest.param(b" " * 20_000, 413, id="too large"),
+    ],
+)
+async def test_bad_input_is_refused_in_words(body: bytes, status: int) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel, calling(lab, carrel) as maia:
+        answer = await maia.post("/delete-expired-pod", body)
+
+        assert answer[0] == status
+        assert answer[1]["status"] == "error" and answer[1]["message"]
+
+
+# --- in a process of its own ------------------------------------------------------------------------------------------
+
+
+async def was_handed_over(lab: Lab, name: str) -> bool:
+    """The kubelet has ended what was deleted, and the successor is there."""
+    await end_deleted(lab)
+    pod = (await pods_of(lab)).get(name)
+    return pod is not None and "carrel.dev/handed-over" in pod.metadata.annotations
+
+
+async def test_a_controller_takes_a_card_back_for_a_booked_pod_and_wakes_the_scheduler() -> None:
+    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as controller:
+        lab = stage.lab
+        assert not controller.terminator, "nobody may call it, so it does not listen"
+        await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
+        urgent = await a_booked_one_in_vain(lab, "urgent")
+
+        await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking goes on without a GPU")
+
+        async def is_woken() -> bool:
+            return "carrel.dev/woken-at" in await lab.annotations("urgent")
+
+        await becomes(is_woken, "the scheduler looks at the booked pod again")
+        async with lab.replica() as extender:
+            assert await extender.bind(urgent, "n1") is None
+        assert "carrel_pods_revoked_total 1.0" in (await controller.ask("/metrics"))[1]
+
+
+async def test_a_replica_that_does_not_lead_writes_down_what_it_is_asked_and_the_leader_does_it() -> None:
+    options = ("--terminator-port", "0", "--terminator-for-all")
+    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as leader:
+        lab = stage.lab
+        await becomes(leader.leads, "the first one leads")
+        async with stage.controller(*options) as follower, aiohttp.ClientSession() as session:
+            await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
+            maia = Caller(follower.terminator, session, "")
+
+            async def has_ended() -> bool:
+                return bool((await maia.post("/random-delete"))[1] == {"status": "success", "deleted_pod": "train"})
+
+            await becomes(has_ended, "it has heard of the pod, and ends it")
+            await becomes(lambda: was_handed_over(lab, "train"), "the leader has handed it over")
+            assert not await follower.leads()

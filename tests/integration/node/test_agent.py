@@ -1,0 +1,242 @@
+"""The whole agent: what it reports, offers, hands over and sets aside."""
+
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from carrel.dialects.gpushare import Unit
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from carrel.node.interfaces import HandedOver
+from carrel.node.settings import Mode, WholeCards
+from tests.kit.agent import an_agent, becomes
+from tests.kit.definitions import define_anew, forget_field
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import a_lab
+
+MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
+CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
+EIGHT_LARGE = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
+
+
+async def test_it_reports_counts_and_offers_its_cards() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, an_agent(lab) as running:
+        status = await running.status()
+        assert (status["total"], status["memoryUnit"], status["mode"]) == (2, "MiB", "native")
+        assert len(await running.kubelet.healthy(MEM)) == 32552
+        await eventually(lambda: running.agent.cards.is_registered)
+        assert await running.kubelet.healthy(WHOLE) == [card["uuid"] for card in status["devices"]]
+
+        async def counted() -> object:
+            node = await lab.client.get(NODES, "n1")
+            return [node["status"][where]["aliyun.com/gpu-count"] for where in ("capacity", "allocatable")]
+
+        await becomes(counted, ["2", "2"])
+        assert running.agent.trouble() == ""
+
+
+async def test_a_pod_is_promised_a_card_by_the_extender_and_handed_it_by_the_agent() -> None:
+    async with a_lab([]) as lab:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        await lab.client.create(NODES, node)
+        async with an_agent(lab) as running, lab.replica() as extender:
+            await eventually(lambda: extender.ledger.cards("n1"))
+            pod = await lab.pod("a", limits={MEM: "8138"})
+            assert await extender.bind(pod, "n1") is None
+            ids = (await running.kubelet.healthy(MEM))[:8138]
+
+            environment = await running.kubelet.allocate(MEM, ids)
+
+            notes = await lab.annotations("a")
+            assert environment["NVIDIA_VISIBLE_DEVICES"] == notes["carrel.dev/devices"]
+
+            async def assigned() -> object:
+                return (await lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"]
+
+            await becomes(assigned, "true")
+            running.kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(ids))]
+            status = MergePatch({"status": {"phase": "Running"}})
+            await lab.client.patch(PODS, "a", status, "lab", subresource="status")
+
+            async def users() -> object:
+                return [card["inUseBy"] for card in await running.devices()]
+
+            await becomes(users, [[pod["metadata"]["uid"]], []])
+            with pytest.raises(grpc.aio.AioRpcError, match="no pod of this node waits for so many"):
+                await running.kubelet.allocate(MEM, ids)
+
+
+async def test_a_card_that_turns_unhealthy_is_withdrawn_and_returns() -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+
+        async def seen() -> object:
+            devices = [(card["health"], card.get("reason")) for card in await running.devices()]
+            return devices, len(await running.kubelet.healthy(MEM))
+
+        well, failed = ("Healthy", None), ("Unhealthy", "XID 79")
+        await becomes(seen, ([well, well], 32552))
+        running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
+        await becomes(seen, ([well, failed], 16276))
+        running.simulate([CARD, CARD])
+        await becomes(seen, ([well, well], 32552))
+
+
+async def test_memory_that_is_too_much_in_mib_is_not_offered_and_the_right_unit_is_named() -> None:
+    async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE) as running:
+        status = await running.status()
+        assert "memoryUnit" not in status
+        assert status["message"] == (
+            "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet takes in one message; "
+            "give this agent --memory-resource node, or every door of the cluster --memory-unit 4MiB"
+        )
+        assert await running.kubelet.healthy(MEM) == []
+        await eventually(lambda: running.agent.cards.is_registered)
+        assert len(await running.kubelet.healthy(WHOLE)) == 8
+
+
+async def test_in_the_unit_that_was_named_all_of_it_is_offered() -> None:
+    async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE, memory_unit=Unit.MIB_4) as running:
+        assert (await running.status())["memoryUnit"] == "4MiB"
+        assert len(await running.kubelet.healthy(MEM)) == 8 * 81920 // 4
+
+
+async def test_it_makes_way_for_nvidias_plugin_and_comes_back() -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+        await eventually(lambda: running.agent.cards.is_registered)
+        theirs = running.kubelet.folder / "nvidia-gpu.sock"
+        theirs.touch()
+        await eventually(lambda: not running.agent.cards.is_registered)
+        theirs.unlink()
+        await eventually(lambda: running.agent.cards.is_registered)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        pytest.param({"mode": Mode.COEXIST}, "coexist", id="beside NVIDIA's plugin"),
+        pytest.param({"mode": Mode.COEXIST, "whole_cards": WholeCards.YES}, "coexist", id="even if asked to"),
+        pytest.param({"whole_cards": WholeCards.NO}, "native", id="where the admin says so"),
+    ],
+)
+async def test_whole_cards_are_left_to_others(settings: dict[str, Any], mode: str) -> None:
+    async with a_lab([]) as lab, an_agent(lab, **settings) as running:
+        assert (await running.status())["mode"] == mode
+        assert {each.resource_name for each in running.kubelet.registered} == {MEM}
+
+
+async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_gone() -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+        first, second = (card["uuid"] for card in await running.devices())
+        pod = await lab.pod("a", limits={MEM: "1"}, annotations={"carrel.dev/devices": second})
+        ids = (await running.kubelet.healthy(MEM))[:1]
+        running.kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(ids))]
+        await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
+
+        async def reasons() -> object:
+            return [card.get("reason") for card in await running.devices()]
+
+        words = f"the kubelet gave {first} to container main of lab/a, whose annotation names {second}, but no Lease"
+        await becomes(reasons, [words, words])
+        events = (await lab.client.list(EVENTS, EVERYTHING)).items
+        assert [(event.reason, event.involved_object.name) for event in events] == [("OtherGPUHandedOver", "a")]
+
+        running.kubelet.handed_over = ()
+        await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await becomes(reasons, [None, None])
+
+
+async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-n1"}}
+
+        async def reasons() -> object:
+            return [card.get("reason") for card in await running.devices()]
+
+        await lab.client.create(CONFIG_MAPS, {**config_map, "data": {"gpus": "1"}}, "kube-system")
+        aside = [None, "set aside by ConfigMap kube-system/unhealthy-gpu-n1"]
+        await becomes(reasons, aside)
+        slip = MergePatch({"data": {"gpus": "1;"}})
+        await lab.client.patch(CONFIG_MAPS, "unhealthy-gpu-n1", slip, "kube-system")
+        await eventually(lambda: "data.gpus" in caplog.text)
+        running.simulate([{**CARD, "unusable": "XID 79"}, CARD])
+        await becomes(reasons, ["XID 79", aside[1]])  # a slip of the pen mends no card
+        running.simulate([CARD, CARD])
+        await lab.client.delete(CONFIG_MAPS, "unhealthy-gpu-n1", "kube-system")
+        await becomes(reasons, [None, None])
+
+
+async def test_a_node_without_rights_says_so_and_recovers_when_it_gets_them(caplog: pytest.LogCaptureFixture) -> None:
+    class Gate:
+        """An API server that may refuse every write."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.is_open = inner, False
+
+        async def send(self, request: ApiRequest) -> ApiResponse:
+            if not self.is_open and request.method != "GET":
+                raise Forbidden(403, "Forbidden", "gpunodestatuses is forbidden: carrel-agent cannot create it")
+            answer: ApiResponse = await self.inner.send(request)
+            return answer
+
+        async def aclose(self) -> None:
+            """The API belongs to the test."""
+
+    async with a_lab([]) as lab:
+        gate = Gate(lab.api)
+        async with an_agent(lab, gate) as running:
+            assert "carrel-agent cannot create it" in running.agent.trouble()
+            assert len(await running.kubelet.healthy(MEM)) == 32552, "pods that were promised cards still get them"
+            gate.is_open = True
+            running.simulate([CARD, CARD])  # something to report, so that the test need not wait for the next round
+            await eventually(lambda: running.agent.trouble() == "")
+    assert caplog.text.count("trouble about=report") == 1
+
+
+async def test_a_node_that_the_cluster_does_not_have_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with a_lab([]) as lab, an_agent(lab):
+        await eventually(lambda: "trouble about=node: the cluster has no node n1: is --node-name right?" in caplog.text)
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        await eventually(lambda: "trouble_over about=node" in caplog.text)
+
+
+async def test_a_kubelet_that_is_away_keeps_nobody_from_reporting() -> None:
+    async with a_lab([]) as lab, an_agent(lab) as running:
+        await running.kubelet.stop()
+        running.simulate([CARD])
+
+        async def total() -> object:
+            return (await running.status())["total"]
+
+        await becomes(total, 1)
+        await running.kubelet.start()
+        await eventually(lambda: len(running.kubelet.registered) >= 3)
+
+
+async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_missing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_lab([]) as lab:
+        await forget_field(lab.client, "mode")
+        async with an_agent(lab, fields=FieldValidation.WARN) as running:
+
+            async def told() -> tuple[str | None, str | None, int]:
+                lab.clock.now += timedelta(seconds=20)
+                await running.agent.make_round()
+                status = await running.status()
+                return status.get("message"), status.get("mode"), len(status["devices"])
+
+            why = (
+                "the cluster's GpuNodeStatus definition is older than this agent "
+                "(unknown: status.mode); apply Carrel's crds.yaml again"
+            )
+            await becomes(told, (why, None, 2))
+            await define_anew(lab.client)
+            await becomes(told, (None, "native", 2))
+
+    warnings = [record.getMessage() for record in caplog.records if "api_server_warns" in record.getMessage()]
+    assert len(warnings) == 1 and "status.mode" in warnings[0], "each text is logged once"

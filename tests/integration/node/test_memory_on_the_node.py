@@ -1,0 +1,213 @@
+"""The agent where memory is a number on the Node: how much it says, what it puts back, when the way changes."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from carrel.dialects import visible_devices
+from carrel.kubernetes.cluster import BindTarget, Deletion, MergePatch
+from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES, PODS
+from carrel.node.interfaces import HandedOver
+from carrel.node.settings import MemoryResource
+from tests.kit.agent import an_agent, becomes
+from tests.kit.eventually import eventually
+from tests.kit.kubelet import a_kubelet
+from tests.kit.lab import Lab, a_lab
+
+MEM = "aliyun.com/gpu-mem"
+CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
+EIGHT_LARGE = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
+ON_NODE: dict[str, Any] = {"memory_resource": MemoryResource.NODE}
+AUTO: dict[str, Any] = {"memory_resource": MemoryResource.AUTO}
+REMEMBERED = '{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {"aliyun.com/gpu-mem": []}}, "Checksum": 1}'
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+
+
+async def a_node_object(lab: Lab, version: str = "v1.37.1") -> None:
+    await lab.client.create(NODES, NODE)
+    info = MergePatch({"status": {"nodeInfo": {"kubeletVersion": version}, "capacity": {}, "allocatable": {}}})
+    await lab.client.patch(NODES, "n1", info, subresource="status")
+
+
+def shown(lab: Lab) -> Callable[[], Awaitable[object]]:
+    async def look() -> object:
+        status = (await lab.client.get(NODES, "n1"))["status"]
+        return [status.get(where, {}).get(MEM) for where in ("capacity", "allocatable")]
+
+    return look
+
+
+async def write(lab: Lab, amount: str | None) -> None:
+    amounts = {where: {MEM: amount} for where in ("capacity", "allocatable")}
+    await lab.client.patch(NODES, "n1", MergePatch({"status": amounts}), subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("version", "cards", "way"),
+    [
+        pytest.param("v1.37.1", [CARD], "node", id="too many devices for this kubelet"),
+        pytest.param("v1.35.4", [CARD], "plugin", id="an older one takes them"),
+        pytest.param("v1.37.1", [{**CARD, "memoryMiB": 1016}], "plugin", id="few devices"),
+        pytest.param("v1.35.4", EIGHT_LARGE, "node", id="more than one message takes"),
+    ],
+)
+async def test_by_itself_it_takes_the_way_that_is_safe_for_the_kubelet(
+    version: str, cards: list[dict[str, Any]], way: str
+) -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab, version)
+        async with an_agent(lab, cards=cards, **AUTO) as running:
+
+            async def said() -> object:
+                status = await running.status()
+                return status.get("memoryResource"), status.get("memoryUnit")
+
+            await becomes(said, (way, "MiB"))
+            await eventually(lambda: running.agent.cards.is_registered)
+            assert (MEM in {each.resource_name for each in running.kubelet.registered}) is (way == "plugin")
+
+
+async def test_the_number_is_kept_on_the_node_and_all_of_eight_large_cards_fit() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, cards=EIGHT_LARGE, **ON_NODE):
+            await becomes(shown(lab), ["655360", "655360"])
+            await write(lab, "0")  # as a kubelet does that has lost its checkpoint
+            await becomes(shown(lab), ["655360", "655360"])
+        assert await shown(lab)() == ["655360", "655360"], "an agent that ends leaves it to the pods that run"
+
+
+async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE) as running, lab.replica() as extender:
+            await eventually(lambda: extender.ledger.cards("n1"))
+            for name in ("a", "b"):
+                container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
+                admitted = visible_devices.shown(container, "carrel.dev/devices", 12207)
+                assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
+            running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
+            await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good card, 12207 held of the ill one
+            running.simulate([{**CARD, "unusable": "XID 79"}] * 2)
+            await becomes(shown(lab), ["24414", "24414"])
+            running.simulate([CARD, CARD])
+            await becomes(shown(lab), ["32552", "32552"])
+
+
+async def test_nothing_is_offered_while_the_kubelet_remembers_a_plugin_and_would_refuse_pods() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE) as running:
+            await becomes(shown(lab), ["32552", "32552"])
+            checkpoint = running.kubelet.folder / "kubelet_internal_checkpoint"
+            checkpoint.write_text(REMEMBERED)  # somebody installed gpushare's own plugin, say
+            await write(lab, "7")
+
+            async def said() -> object:
+                status = await running.status()
+                return "memoryUnit" in status, "the kubelet remembers a device plugin" in status.get("message", "")
+
+            await becomes(said, (False, True))
+            assert await shown(lab)() == ["7", "7"]
+            checkpoint.unlink()
+            await write(lab, "0")
+            await becomes(shown(lab), ["32552", "32552"])
+            await becomes(said, (True, False))
+
+
+async def test_a_checkpoint_that_nobody_can_read_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE) as running:
+            await becomes(shown(lab), ["32552", "32552"])
+            (running.kubelet.folder / "kubelet_internal_checkpoint").write_text("of another form")
+            await write(lab, "0")
+            await becomes(shown(lab), ["32552", "32552"])
+    assert "trouble about=checkpoint" in caplog.text
+
+
+async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_waits_for() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE), lab.replica() as extender:
+            await eventually(lambda: extender.ledger.cards("n1"))
+            assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
+        async with an_agent(lab, memory_resource=MemoryResource.AUTO, cards=[{**CARD, "memoryMiB": 1016}]) as running:
+
+            async def said() -> object:
+                status = await running.status()
+                return status.get("memoryResource"), status.get("message", "")
+
+            words = (
+                "aliyun.com/gpu-mem is offered in the way 'node', and will be in the way 'plugin' as soon as no pod of "
+                "this node holds any (pods that do: 1)"
+            )
+            await becomes(said, ("node", words))
+            assert await shown(lab)() != [None, None]
+            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await becomes(said, ("plugin", ""))
+            await eventually(lambda: running.agent.memory.is_registered)
+            await becomes(shown(lab), [None, None])  # the kubelet writes its own
+
+
+@pytest.mark.parametrize(
+    ("rows", "recorded", "way"),
+    [
+        pytest.param(True, "", "plugin", id="pods have devices, and no report says anything: an update from before"),
+        pytest.param(True, "node", "plugin", id="pods have devices, whatever the report says"),
+        pytest.param(False, "plugin", "plugin", id="the report says it"),
+        pytest.param(False, "?", "node", id="the report says nonsense, and nothing was in force"),
+    ],
+)
+async def test_after_a_start_it_is_found_out_what_was_in_force(rows: bool, recorded: str, way: str) -> None:
+    async with a_lab([]) as lab, a_kubelet() as kubelet:
+        await a_node_object(lab)
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", "metadata": {"name": "n1"}}
+        await lab.client.create(GPU_NODE_STATUSES, {**body, "spec": {"nodeName": "n1"}})
+        if recorded in ("node", "plugin"):
+            record = MergePatch({"status": {"memoryResource": recorded}})
+            await lab.client.patch(GPU_NODE_STATUSES, "n1", record, subresource="status")
+        pod = await lab.pod("a", limits={MEM: "1"})
+        await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
+        kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, ("x0000",))] if rows else ()
+        async with an_agent(lab, kubelet=kubelet, **AUTO) as running:
+
+            async def said() -> object:
+                return (await running.status()).get("memoryResource")
+
+            await becomes(said, way)
+
+
+async def test_a_pod_that_came_round_the_scheduler_sets_aside_what_it_can_see() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE) as running:
+            pod = await lab.pod("a", limits={MEM: "100"})
+            await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
+            first, second = (card["uuid"] for card in await running.devices())
+
+            async def reasons() -> object:
+                return [card.get("reason") for card in await running.devices()]
+
+            cards = ", ".join(sorted((first, second)))
+            words = f"lab/a holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {cards}"
+            await becomes(reasons, [words, words])
+            await becomes(shown(lab), ["100", "100"])
+            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await becomes(reasons, [None, None])
+
+
+async def test_a_pod_is_marked_as_assigned_when_it_runs() -> None:
+    async with a_lab([]) as lab:
+        await a_node_object(lab)
+        async with an_agent(lab, **ON_NODE), lab.replica() as extender:
+            await eventually(lambda: extender.ledger.cards("n1"))
+            assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
+            status = MergePatch({"status": {"phase": "Running"}})
+            await lab.client.patch(PODS, "a", status, "lab", subresource="status")
+
+            async def assigned() -> object:
+                return (await lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"]
+
+            await becomes(assigned, "true")

@@ -1,0 +1,31 @@
+"""What kubectl asks of a kubelet. The embedded API has none, and says so."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.kubernetes_in_memory.conformance.manifests import pod
+from tests.kubernetes_in_memory.conformance.test_kubectl import Kubectl, kubectl, lab
+
+__all__ = ["kubectl", "lab"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("logs", "train"), id="logs"),
+        pytest.param(("logs", "train", "--follow"), id="logs, as they come"),
+        pytest.param(("exec", "train", "--", "ls"), id="a command in the container"),
+        pytest.param(("attach", "train"), id="the container's terminal"),
+    ],
+)
+def test_what_only_a_kubelet_knows_is_refused_with_a_reason(
+    kubectl: Kubectl, lab: Callable[..., str], unique: str, command: tuple[str, ...]
+) -> None:
+    lab("apply", "-f", "-", given=pod(unique))
+    told = kubectl.refused("-n", unique, *command)
+    assert "needs a kubelet, and the embedded API has none" in told
+
+
+def test_logs_of_a_pod_that_is_not_there_are_not_found(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+    assert 'pods "train" not found' in kubectl.refused("-n", unique, "logs", "train")

@@ -1,0 +1,295 @@
+"""A bind takes the cards and tells the pod, in as few writes as can be; or leaves nothing behind."""
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.cluster import Deletion, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+
+GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
+
+
+async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dialect() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await lab.pod("train", limits=GPU_MEM)
+
+        assert await carrel.bind(pod, "n1") is None
+
+        assert carrel.transport.writes == [
+            "POST /apis/coordination.k8s.io/v1/namespaces/carrel/leases",
+            "POST /api/v1/namespaces/lab/pods/train/binding",
+        ]
+        assert await lab.annotations("train") == {
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_DEV": "16276",
+            "ALIYUN_COM_GPU_MEM_POD": "8138",
+            "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1794830400000000000",
+            "carrel.dev/devices": "GPU-n1-0",
+            "carrel.dev/cgpu-disable": "false",
+        }
+        assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: 8138}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "limits", "expected", "held"),
+    [
+        pytest.param(
+            {"gpu-fraction": "0.5"},
+            {},
+            {"carrel.dev/devices": "GPU-n1-0", "received-resource-type": "Fraction"},
+            {"gpu-n1-0": 8138},
+            id="a fraction",
+        ),
+        pytest.param(
+            {}, {"nvidia.com/gpu": "2"}, {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
+            {"gpu-n1-0": None, "gpu-n1-1": None}, id="two whole cards",
+        ),
+        pytest.param(
+            {"gpu.scheduling/claim": "pair"},
+            {},
+            {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1", "gpu.scheduling/allocated": "0,1"},
+            {"gpu-n1-0": None, "gpu-n1-1": None},
+            id="a claim",
+        ),
+        pytest.param(
+            {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "100"},
+            {},
+            {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
+            {"gpu-n1-0": 100, "gpu-n1-1": 100},
+            id="some memory on each of two cards",
+        ),
+        pytest.param({}, {}, {}, {}, id="no GPU at all"),
+    ],
+)  # fmt: skip
+async def test_every_dialect_is_told_its_cards(
+    annotations: dict[str, str], limits: dict[str, str], expected: dict[str, str], held: dict[str, int | None]
+) -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
+        await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 2}}}, "lab")
+        async with lab.replica() as carrel:
+            pod = await lab.pod("train", annotations=annotations, limits=limits)
+
+            assert await carrel.bind(pod, "n1") is None
+
+            assert await lab.annotations("train") == {**annotations, **expected}
+            uid = pod["metadata"]["uid"]
+            assert await lab.held() == {lease: {uid: memory} for lease, memory in held.items()}
+            assert await lab.bound() == {uid: "n1"}
+
+
+@pytest.mark.parametrize(("label", "told"), [("true", "true"), ("yes", "false"), ("", "false")])
+async def test_a_pod_is_told_whether_its_node_keeps_memory_apart(label: str, told: str) -> None:
+    node = replace(a_node("n1"), labels={"cgpu.disable.isolation": label})
+    async with a_lab([node]) as lab, lab.replica() as carrel:
+        assert await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
+        assert (await lab.annotations("train"))["carrel.dev/cgpu-disable"] == told
+
+
+async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+        containers = [
+            {"name": name, "image": "work", "resources": {"limits": {"nvidia.com/gpu": count}}}
+            for name, count in (("left", "1"), ("right", "2"))
+        ]
+        pod = await lab.pod("train", containers=containers)
+
+        assert await carrel.bind(pod, "n1") is None
+
+        assert await lab.annotations("train") == {
+            "carrel.dev/devices": "GPU-n1-0,GPU-n1-1,GPU-n1-2",
+            "devices.carrel.dev/left": "GPU-n1-0",
+            "devices.carrel.dev/right": "GPU-n1-1,GPU-n1-2",
+        }
+
+
+async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await carrel.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
+        before = await lab.held()
+
+        refusal = await carrel.bind(await lab.pod("second", limits=GPU_MEM), "n1")
+
+        assert refusal is not None
+        assert refusal.reason == "GPU 0 of n1 has 0 MiB free, 8,138 MiB asked; held by lab/first"
+        assert await lab.held() == before
+
+
+async def test_a_pod_that_vanishes_before_its_binding_gives_its_card_back() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        pod = await lab.pod("train", limits=GPU_MEM)
+        seen = await carrel.sees(pod)
+        await lab.client.delete(PODS, "train", "lab")
+
+        refusal = await carrel.scheduler.bind(seen, "n1")
+
+        assert refusal is not None
+        assert await lab.held() == {}
+        assert [card.free for card in carrel.ledger.cards("n1")] == [16276, 16276]
+
+
+async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        seen = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        await lab.client.delete(PODS, "train", "lab")
+        successor = await lab.pod("train", limits=GPU_MEM)
+
+        assert await carrel.scheduler.bind(seen, "n1") is not None
+
+        assert await lab.held() == {}
+        assert (await lab.bound()).get(successor["metadata"]["uid"]) is None
+
+
+async def test_what_the_other_replica_took_a_moment_ago_is_seen_before_it_is_promised_again() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as one, lab.replica() as other:
+        pods = [await lab.pod(name, limits={"nvidia.com/gpu": "1"}) for name in ("a", "b")]
+        for replica in (one, other):
+            for pod in pods:
+                await replica.sees(pod)
+
+        answers = await asyncio.gather(one.bind(pods[0], "n1"), other.bind(pods[1], "n1"))
+
+        assert sorted(answer is None for answer in answers) == [False, True]
+        assert len((await lab.held())["gpu-n1-0"]) == 1
+        assert len(await lab.bound()) == 1
+
+
+async def test_many_binds_at_once_over_two_replicas_never_oversubscribe_a_card() -> None:
+    nodes = [a_node(f"n{number}", cards=2, memory=1000) for number in range(4)]
+    async with a_lab(nodes) as lab, lab.replica() as one, lab.replica() as other:
+        pods = [await lab.pod(f"p{number}", limits={"aliyun.com/gpu-mem": "300"}) for number in range(64)]
+
+        answers = await asyncio.gather(
+            *((one, other)[number % 2].bind(pod, f"n{number % 4}") for number, pod in enumerate(pods))
+        )
+
+        held = await lab.held()
+        assert all(sum(memory or 0 for memory in shares.values()) <= 1000 for shares in held.values())
+        holders = {uid for shares in held.values() for uid in shares}
+        assert holders == set(await lab.bound())
+        assert len(holders) == sum(answer is None for answer in answers) == 4 * 2 * 3
+        for replica in (one, other):
+            await eventually(lambda replica=replica: len(list(replica.ledger.holders())) == 24)  # type: ignore[misc] # bound now
+            replica.ledger.audit()
+
+
+async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_overwritten() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        forged = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "gpu-n1-0", "annotations": {"carrel.dev/shares": "{not json"}},
+        }
+        await lab.client.create(LEASES, forged, "carrel")
+        async with lab.replica() as carrel:
+            pod = await lab.pod("train", limits=GPU_MEM)
+
+            assert await carrel.bind(pod, "n1") is None
+
+            assert set(await lab.annotations("train")) > {"ALIYUN_COM_GPU_MEM_IDX"}
+            assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
+            assert "expected JSON" in carrel.ledger.cards("n1")[0].gpu.unusable
+
+            await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=Deletion())
+            await eventually(lambda: not carrel.ledger.cards("n1")[0].gpu.unusable)
+
+
+async def test_a_whole_card_that_a_peer_took_by_its_own_lease_is_left_to_it() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab:
+        theirs = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "gpu-n1-0"},
+            "spec": {"holderIdentity": "somebody"},
+        }
+        await lab.client.create(LEASES, theirs, "carrel")
+        async with lab.replica() as carrel:
+            refusal = await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1")
+
+            assert refusal is not None
+            assert "Lease gpu-n1-0 still records another card" in refusal.reason
+
+
+async def test_forged_annotations_on_a_pod_change_nothing() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        lies = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "-99999", "carrel.dev/devices": "GPU-n1-0"}
+        await lab.pod("liar", annotations=lies)
+
+        whole = await lab.pod("whole", limits={"nvidia.com/gpu": "1"})
+
+        assert await carrel.bind(whole, "n1") is None
+
+        assert await lab.held() == {"gpu-n1-0": {whole["metadata"]["uid"]: None}}
+
+
+async def _renumber_the_cards(lab: Lab) -> None:
+    swapped = [{"id": 1, "uuid": "GPU-n1-0"}, {"id": 0, "uuid": "GPU-n1-1"}]
+    devices = [{**device, "memoryMiB": 16276, "health": "Healthy"} for device in swapped]
+    await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
+
+
+async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_leases_are_clear() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        async with lab.replica() as carrel:
+            assert await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
+        await _renumber_the_cards(lab)
+        async with lab.replica() as carrel:
+            cards = {card.gpu.uuid: card for card in carrel.ledger.cards("n1")}
+
+            assert cards["GPU-n1-0"].free == 8138
+            assert "it is still recorded on Lease gpu-n1-0: its index has changed" in cards["GPU-n1-0"].gpu.unusable
+            assert "Lease gpu-n1-0 still records another card" in cards["GPU-n1-1"].gpu.unusable
+
+            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+            await eventually(lambda: not len(carrel.pods.store))
+            await carrel.collector.collect()
+            assert [card.gpu.unusable for card in carrel.ledger.cards("n1")] == ["", ""]
+
+
+async def test_a_binding_that_is_refused_for_good_gives_the_card_back() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as carrel:
+        pod = await lab.pod("train", limits=GPU_MEM)
+
+        with pytest.raises(Forbidden):
+            await carrel.bind(pod, "n1")
+
+        assert await lab.held() == {}
+
+
+async def test_a_user_cannot_have_a_card_freed_that_the_pod_was_bound_with() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        assert await carrel.bind(await lab.pod("train", annotations={"carrel.dev/gpu-cards": "2"}), "n1") is None
+        lies = {"carrel.dev/gpu-cards": "1", "carrel.dev/devices": "GPU-n1-0"}
+        forged = await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": lies}}), "lab")
+        await carrel.sees(forged)
+
+        for _ in range(3):
+            await carrel.collector.collect()
+            lab.clock.now += timedelta(minutes=2)
+
+        assert set(await lab.held()) == {"gpu-n1-0", "gpu-n1-1"}
+
+
+class NoBindings:
+    """A cluster in which somebody else's admission webhook forbids every Binding."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if not request.path.endswith("/binding"):
+            return await self._inner.send(request)
+        no = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not today"}
+        return ApiResponse(403, json.dumps(no).encode(), {"content-type": "application/json"})
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,251 @@
+"""A GpuClaim says how far it is: which cards its pod has by the Leases, or what it waits for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
+from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
+from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.claim_status import ClaimContext, Claims, Standing
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+TWO_CARDS = {"devices": {"count": 2}}
+NAMES_IT = {"gpu.scheduling/claim": "two-cards"}
+
+
+class Writer:
+    """Writes claims as the controller does."""
+
+    def __init__(self, carrel: Replica) -> None:
+        self.carrel = carrel
+        known = ClaimContext(carrel.cluster_ledger, self._pods_of, self._why, carrel.options.dialect_options)
+        self.claims = Claims(carrel.cluster, known)
+
+    def _pods_of(self, claim: GpuClaim) -> Sequence[Pod]:
+        named = claim.metadata.name
+        return [pod for pod in self.carrel.pods.store if pod.metadata.annotations.get("gpu.scheduling/claim") == named]
+
+    def _why(self, pod: Pod) -> Refusal | None:
+        return self.carrel.why(pod)
+
+    async def write(self, lab: Lab, name: str = "two-cards") -> Standing | None:
+        """Once everything that the API server has is seen here."""
+        claim = await lab.client.get(GPU_CLAIMS, name, "lab")
+        pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
+        leases = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(LEASES)).items}
+
+        def is_here() -> GpuClaim | None:
+            found = self.carrel.claims.store.get(name, "lab")
+            same = found and found.metadata.resource_version == claim["metadata"]["resourceVersion"]
+            seen = {pod.metadata.uid: pod.metadata.resource_version for pod in self.carrel.pods.store}
+            known = {lease.uid: lease.version for lease in self.carrel.cluster_ledger.leases()}
+            return found if same and seen == pods and known == leases else None
+
+        found = await eventually(is_here, f"the claim {name}, all pods and Leases in the cache")
+        assert found is not None
+        return await self.claims.write(found)
+
+
+async def a_claim(lab: Lab, spec: Json, name: str = "two-cards") -> None:
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": name}, "spec": spec}
+    await lab.client.create(GPU_CLAIMS, body, "lab")
+
+
+async def status(lab: Lab, name: str = "two-cards") -> dict[str, Any]:
+    found: dict[str, Any] = (await lab.client.get(GPU_CLAIMS, name, "lab")).get("status", {})
+    return found
+
+
+async def test_a_claim_that_no_pod_names_is_pending_and_says_so() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+
+        await Writer(carrel).write(lab)
+
+        assert await status(lab) == {
+            "phase": "Pending",
+            "gpuIds": [],
+            "message": "no pod names this claim yet",
+            "observedGeneration": 1,
+        }
+
+
+async def test_a_claim_whose_pod_waits_says_why_in_the_words_of_why() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        pod = await carrel.sees(await lab.pod("train", annotations=NAMES_IT))
+        why = carrel.why(pod)
+        assert why is not None
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert (written["phase"], written["message"]) == ("Pending", why.reason)
+
+
+async def test_a_claim_whose_pod_is_bound_says_which_cards_on_which_node() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert (written["phase"], written["nodeName"], written["gpuIds"]) == ("Bound", "n1", [0, 1])
+        assert written["allocated"] == "n1:0,1"
+        assert "message" not in written
+
+
+async def test_a_claim_whose_cards_are_taken_but_whose_pod_is_not_bound_is_reserved() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab:
+        await a_claim(lab, TWO_CARDS)
+        pod = await lab.pod("train", annotations=NAMES_IT)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=2))) as dies:
+            with pytest.raises(Crashed):
+                await dies.bind(pod, "n1")
+
+        async with lab.replica() as carrel:
+            await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert (written["phase"], written["nodeName"], written["gpuIds"]) == ("Reserved", "n1", [0, 1])
+
+
+async def test_annotations_that_a_user_forged_give_no_cards() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        await lab.pod("train", annotations={**NAMES_IT, "gpu.scheduling/allocated": "0,1"})
+
+        await Writer(carrel).write(lab)
+
+        assert (await status(lab))["gpuIds"] == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        pytest.param({"devices": {"count": 1, "exclusivity": "MIG"}}, "MIG", id="slices, which Carrel does not manage"),
+        pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive card"),
+    ],
+)
+async def test_a_claim_that_cannot_be_met_as_it_is_written_has_failed(spec: Json, complaint: str) -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+        await a_claim(lab, spec)
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert written["phase"] == "Failed"
+        assert complaint in written["message"]
+
+
+async def test_a_claim_whose_pod_was_bound_past_carrel_has_failed() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        pod = await lab.pod("train", annotations=NAMES_IT)
+        await lab.client.bind(BindTarget("lab", "train", pod["metadata"]["uid"], "n1"))
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert (written["phase"], written["gpuIds"]) == ("Failed", [])
+        assert "no Lease" in written["message"]
+
+
+async def test_a_claim_that_several_pods_name_shows_the_oldest_that_is_alive() -> None:
+    async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
+            assert await carrel.bind(await lab.pod(name, annotations=NAMES_IT), node) is None
+        writer = Writer(carrel)
+
+        await writer.write(lab)
+        written = await status(lab)
+        assert written["allocated"] == "n1:0,1"
+        assert written["message"] == "shown is a, the oldest of 3 pods that name this claim"
+
+        done = MergePatch({"status": {"phase": "Succeeded"}})
+        await lab.client.patch(PODS, "a", done, "lab", subresource="status")
+        await writer.write(lab)
+        assert (await status(lab))["allocated"] == "n2:0,1"
+
+
+async def test_a_claim_is_free_again_when_its_pod_has_finished() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+        await Writer(carrel).write(lab)
+        done = MergePatch({"status": {"phase": "Failed"}})
+        await lab.client.patch(PODS, "train", done, "lab", subresource="status")
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert written["phase"] == "Pending"
+        assert "allocated" not in written
+        assert "finished" in written["message"]
+
+
+async def test_a_pod_that_is_going_still_has_its_cards() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=30))
+
+        await Writer(carrel).write(lab)
+
+        written = await status(lab)
+        assert (written["phase"], written["allocated"]) == ("Bound", "n1:0,1")
+        assert "going" in written["message"]
+
+
+async def test_a_status_is_written_only_when_it_changes() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        assert await Writer(carrel).write(lab) is not None
+        before = (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"]
+
+        assert await Writer(carrel).write(lab) is None
+
+        assert (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"] == before
+
+
+async def test_a_status_says_which_generation_of_the_claim_it_is_about() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        await Writer(carrel).write(lab)
+        await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"spec": {"devices": {"count": 3}}}), "lab")
+
+        await Writer(carrel).write(lab)
+
+        assert (await status(lab))["observedGeneration"] == 2
+
+
+async def test_a_claim_that_changed_since_it_was_read_is_left_alone() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+        await a_claim(lab, TWO_CARDS)
+        old = await eventually(lambda: carrel.claims.store.get("two-cards", "lab"))
+        assert old is not None
+        await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"metadata": {"labels": {"a": "b"}}}), "lab")
+
+        with pytest.raises(Conflict):
+            await Writer(carrel).claims.write(old)
+
+        assert await status(lab) == {}
+
+
+async def test_after_a_crash_right_after_the_write_nothing_is_written_again() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab:
+        await a_claim(lab, TWO_CARDS)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=1))) as dies:
+            with pytest.raises(Crashed):
+                await Writer(dies).write(lab)
+
+        async with lab.replica() as carrel:
+            assert await Writer(carrel).write(lab) is None

@@ -1,0 +1,218 @@
+"""Bad days where the kubelet chooses the cards, by seed: crashes after every write, lost answers, stale caches.
+
+At every moment: the kubelet finds a card for every pod that was sent to it; nobody else has the card that a fraction
+pod was told; and no card has more promised than it has. When the faults stop: nothing is lost, leaked or double.
+
+`CARREL_SWEEP=1000` tries that many seeds; a failing one is in the name of its test, and its story is printed.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from carrel.kubernetes.cluster import ClusterError, Deletion, NotFound, Selection
+from carrel.kubernetes.objects.resources import LEASES, PODS
+from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reservation_pods
+from tests.kit.eventually import eventually
+from tests.kit.lab import Lab, Replica, a_lab
+
+SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
+MEMORY = 1000
+KINDS: list[dict[str, dict[str, str]]] = [
+    {"annotations": {"gpu-fraction": "0.5"}},
+    {"annotations": {"gpu-fraction": "0.3"}},
+    {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "400"}},
+    {"annotations": {"carrel.dev/gpu-cards": "1"}},
+    {"limits": {"nvidia.com/gpu": "1"}},
+]
+
+
+class BadDay:
+    """Two replicas schedule, one of them leads; both may die at any write."""
+
+    def __init__(self, lab: Lab, kubelet: Kubelet, seed: int, *, is_deadly: bool = False) -> None:
+        """`is_deadly`: also reservation pods are killed; then nobody asks the kubelet by himself."""
+        self.is_deadly = is_deadly
+        self.lab = lab
+        self.kubelet = kubelet
+        self.seed = seed
+        self.chance = Random(seed)
+        self.names = 0
+        self.lives = 0
+        self.binds = 0
+        self.stories: list[str] = []
+
+    async def play(self) -> None:
+        async with contextlib.AsyncExitStack() as options:
+            replicas = [await self._start(options), await self._start(options)]
+            for _ in range(8):
+                number, leader = self.chance.randrange(2), self.chance.randrange(2)
+                try:
+                    await self._one_step(replicas[number], replicas[leader])
+                except* Crashed:
+                    replicas = [await self._start(options), await self._start(options)]
+                await check_always(self.lab, self.kubelet)
+
+    async def _start(self, options: contextlib.AsyncExitStack) -> Replica:
+        self.lives += 1
+        plan = FaultPlan(
+            seed=self.seed * 1000 + self.lives,
+            crash_after_write=self.chance.randint(1, 12),
+            refuse=0.1,
+            lose_answer=0.1,
+            stale_list=0.1,
+            drop_watch=0.05,
+            double_event=0.1,
+            delay_event=0.2,
+            longest_delay_s=0.002,
+        )
+        faulty = Faulty(self.lab.api, plan)
+        self.stories.append(f"--- life {self.lives}: {plan}")
+        self.stories = faulty.story = self.stories
+        return await options.enter_async_context(self.lab.replica(faulty, reserve_s=0.3))
+
+    async def _one_step(self, replica: Replica, leader: Replica) -> None:
+        for _ in range(self.chance.randint(0, 2)):
+            self.names += 1
+            await self.lab.pod(f"p{self.names}", **self.chance.choice(KINDS[:-1] if self.is_deadly else KINDS))
+        there = {pod.metadata.uid for pod in (await self.lab.client.list(PODS, Selection("lab"))).items}
+        await eventually(lambda: all(replica.pods.store.by_uid(uid) for uid in there))
+        waiting = [pod.metadata.name for pod in replica.pods.store if not pod.spec.node_name]
+        async with asyncio.TaskGroup() as tasks:
+            binding = [tasks.create_task(self._schedule(replica, name)) for name in waiting[:4]]
+            tasks.create_task(self._lead(leader, binding))
+        if self.names and self.chance.random() < 0.6:
+            with contextlib.suppress(NotFound):
+                gone = f"p{self.chance.randint(1, self.names)}"
+                await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+        if self.is_deadly and (pods := await reservation_pods(self.lab)):
+            victim = self.chance.choice(pods).metadata
+            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=Deletion(grace_seconds=0))
+        self.lab.clock.now += timedelta(seconds=self.chance.choice((0, 1, 15)))
+
+    async def _lead(self, leader: Replica, binding: Sequence[asyncio.Task[None]]) -> None:
+        """As long as anybody waits for a card, and a little longer."""
+        more = 3
+        while more:
+            more -= all(task.done() for task in binding)
+            with contextlib.suppress(ClusterError):
+                await leader.collector.collect()
+            for name in leader.reservations.due():
+                with contextlib.suppress(ClusterError):
+                    await leader.reservations.look_at(name)
+            await self.kubelet.work()
+            await check_always(self.lab, self.kubelet)
+            await asyncio.sleep(0.002)
+
+    async def _schedule(self, replica: Replica, name: str) -> None:
+        pod = replica.pods.store.get(name, "lab")
+        if pod is not None and replica.filter(pod, ["n1"]).fitting:
+            with contextlib.suppress(ClusterError):
+                self.binds += await replica.scheduler.bind(pod, "n1") is None
+
+
+async def check_always(lab: Lab, kubelet: Kubelet) -> None:
+    """Recomputed from what the pods were told and what the kubelet has given them; no Lease is asked."""
+    pods = (await lab.client.list(PODS)).items
+    refused = [pod.metadata.name for pod in pods if pod.status.phase == "Failed" and pod.metadata.namespace == "lab"]
+    assert not refused, f"the kubelet had no card for {refused}"
+    held = Counter[str]()
+    for pod in pods:
+        told = pod.metadata.annotations.get("carrel.dev/devices", "")
+        for card in filter(None, told.split(",")):
+            part = float(pod.metadata.annotations.get("gpu-fraction", "0"))
+            mib = pod.metadata.annotations.get("carrel.dev/gpu-memory-mib", str(MEMORY))
+            held[card] += int(part * MEMORY) or int(mib)
+    assert all(amount <= MEMORY for amount in held.values()), held
+    whole = {pod.metadata.uid for pod in pods if pod.metadata.namespace == "lab"}
+    for uid, cards in kubelet.given.items():
+        assert uid not in whole or not held.keys() & set(cards), f"{uid} and others were given {cards}"
+
+
+async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
+    """The faults have stopped: a healthy replica puts everything in order."""
+    async with lab.replica(reserve_s=5.0) as replica:
+        for _ in range(4):
+            binding: list[asyncio.Task[object]] = []
+            for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
+                if replica.filter(pod, ["n1"]).fitting:
+                    binding.append(asyncio.create_task(replica.scheduler.bind(pod, "n1")))
+            for _ in range(60):
+                await replica.collector.collect()
+                for name in replica.reservations.due():
+                    await replica.reservations.look_at(name)
+                await kubelet.work()
+                await asyncio.sleep(0.002)
+            await asyncio.gather(*binding)
+            lab.clock.now += timedelta(minutes=4)  # whatever was half done has had its time
+        replica.ledger.audit()
+        waiting = [pod for pod in replica.pods.store if not pod.spec.node_name]
+        assert not [pod.metadata.name for pod in waiting if replica.filter(pod, ["n1"]).fitting]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
+    node = coexisting("n1", cards=3, memory=MEMORY)
+    async with a_lab([node]) as lab:
+        await open_for_reservations(lab)
+        kubelet = Kubelet(lab, node, Random(seed).choice)
+        day = BadDay(lab, kubelet, seed)
+        try:
+            await day.play()
+            await come_to_rest(lab, kubelet)
+            await check_always(lab, kubelet)
+            pods = (await lab.client.list(PODS, Selection("lab"))).items
+            bound = {pod.metadata.uid for pod in pods if pod.spec.node_name}
+            held = {uid for shares in (await lab.held()).values() for uid in shares}
+            assert held == bound, "at rest, the holders are the bound pods and nobody else"
+            leases = (await lab.client.list(LEASES, Selection("carrel"))).items
+            reserved = [lease for lease in leases if "carrel.dev/reservation" in lease.metadata.annotations]
+            assert len(reserved) == len(await reservation_pods(lab)), "a reservation pod for each slot that is shared"
+        except BaseException:
+            print("\n".join(day.stories))
+            raise
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_card_in_the_right_hands(
+    seed: int,
+) -> None:
+    node = coexisting("n1", cards=3, memory=MEMORY)
+    async with a_lab([node]) as lab:
+        await open_for_reservations(lab)
+        kubelet = Kubelet(lab, node, Random(seed).choice)
+        day = BadDay(lab, kubelet, seed, is_deadly=True)
+        try:
+            await day.play()
+            await come_to_rest(lab, kubelet)
+            await check_always(lab, kubelet)
+            reserved = {card for cards in kubelet.given.values() for card in cards}
+            for pod in (await lab.client.list(PODS, Selection("lab"))).items:
+                told = set(filter(None, pod.metadata.annotations.get("carrel.dev/devices", "").split(",")))
+                assert told <= reserved, (
+                    f"{pod.metadata.name} runs on {told}; the kubelet may give away what is not held"
+                )
+        except BaseException:
+            print("\n".join(day.stories))
+            raise
+
+
+async def test_the_sweep_is_no_fair_weather() -> None:
+    binds = lives = 0
+    for seed in range(4):
+        node = coexisting("n1", cards=3, memory=MEMORY)
+        async with a_lab([node]) as lab:
+            await open_for_reservations(lab)
+            day = BadDay(lab, Kubelet(lab, node, Random(seed).choice), seed)
+            await day.play()
+            binds, lives = binds + day.binds, lives + day.lives
+
+    assert binds >= 6
+    assert lives >= 12, "two are started on every day; the rest were killed"

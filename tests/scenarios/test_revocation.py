@@ -1,0 +1,313 @@
+"""A booked pod that does not fit gets a card: from the fewest pods without a booking, and from nobody else."""
+
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from carrel.kubernetes.cluster import Deletion, Json, MergePatch
+from carrel.kubernetes.objects.resources import PODS
+from tests.kit.coexist import coexisting
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
+from tests.kit.tiers import (
+    BOOKED,
+    OPPORTUNISTIC,
+    Terminator,
+    a_booked_one,
+    a_booked_one_in_vain,
+    an_opportunist,
+    catch_up,
+    pods_of,
+    settle,
+)
+
+
+async def victims(lab: Lab) -> set[str]:
+    """The pods that were handed over."""
+    return {name for name, pod in (await pods_of(lab)).items() if "carrel.dev/handed-over" in pod.metadata.annotations}
+
+
+async def served(lab: Lab, name: str) -> bool:
+    """Whether the pod is bound, and the Leases say that it has a card."""
+    pod = (await pods_of(lab))[name]
+    return bool(pod.spec.node_name) and any(pod.metadata.uid in shares for shares in (await lab.held()).values())
+
+
+async def test_a_booked_pod_gets_the_card_and_the_other_goes_on_without_one() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        urgent = await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await lab.held() == {"gpu-n1-0": {urgent["metadata"]["uid"]: None}}
+        assert await victims(lab) == {"train"}
+        assert await served(lab, "urgent")
+        assert carrel.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+
+
+async def test_also_where_the_kubelet_chooses_the_cards() -> None:
+    async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await a_booked_one(lab, carrel, "booked")
+        await an_opportunist(lab, carrel, "train")
+        await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == {"train"}
+        assert await served(lab, "urgent")
+        assert await served(lab, "booked")
+
+
+async def test_nobody_loses_a_card_when_another_will_do() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == set()
+        assert await served(lab, "urgent")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "loses"),
+    [
+        pytest.param(BOOKED, False, id="a booked pod"),
+        pytest.param({}, False, id="a pod of which nobody has said anything"),
+        pytest.param({"terminate-at": "2026-12-01T00:00:00Z"}, False, id="a pod that has an end"),
+        pytest.param({**BOOKED, "terminate-at": "1900-01-01T08:00:00Z"}, False, id="a booked pod with MAIA's mark"),
+        pytest.param({"carrel.dev/tier": "golden"}, False, id="a tier that there is not"),
+        pytest.param({"terminate-at": "1900-01-01T08:00:00Z"}, True, id="MAIA's mark alone"),
+        pytest.param({"carrel.dev/tier": "opportunistic"}, True, id="Carrel's word alone"),
+    ],
+)
+async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, str], loses: bool) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train", annotations=annotations)
+        await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == ({"train"} if loses else set())
+        assert await served(lab, "urgent") == loses
+
+
+@pytest.mark.parametrize("annotations", [OPPORTUNISTIC, {}], ids=["opportunistic", "of no tier"])
+async def test_a_pod_that_is_not_booked_gets_nobodys_card(annotations: dict[str, str]) -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        await a_booked_one_in_vain(lab, "asks", annotations=annotations)
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == set()
+
+
+async def test_nobody_goes_before_the_scheduler_has_tried() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        await carrel.sees(await lab.pod("urgent", limits={"nvidia.com/gpu": "1"}, annotations=BOOKED))
+
+        assert await Terminator(carrel).revoking.round() == []
+
+
+async def test_who_has_run_the_shortest_goes() -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+        for name in ("long", "longer"):
+            await an_opportunist(lab, carrel, name)
+        lab.clock.now += timedelta(hours=1)
+        await an_opportunist(lab, carrel, "young")
+        await a_booked_one_in_vain(lab, "urgent")
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == {"young"}
+
+
+async def test_by_lot_somebody_goes_and_only_one() -> None:
+    gone: set[str] = set()
+    for number in range(40):
+        async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+            for name in ("a", "b", "c"):
+                await an_opportunist(lab, carrel, name)
+                lab.clock.now += timedelta(hours=1)
+            await a_booked_one_in_vain(lab, f"urgent-{number}")
+
+            await settle(lab, Terminator(carrel, by_lot=True))
+
+            assert len(await victims(lab)) == 1
+            gone |= await victims(lab)
+        if len(gone) > 1:
+            return
+    raise AssertionError("it is always the same")
+
+
+async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
+    part: dict[str, Any] = {"limits": {"aliyun.com/gpu-mem": "5000"}}
+    async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as carrel:
+        for name in ("a", "b", "c"):
+            await an_opportunist(lab, carrel, name, **part)
+            lab.clock.now += timedelta(hours=1)
+        await a_booked_one_in_vain(lab, "urgent", limits={"aliyun.com/gpu-mem": "6000"})
+
+        await settle(lab, Terminator(carrel))
+
+        assert await victims(lab) == {"c"}
+        assert await served(lab, "urgent")
+
+
+async def test_the_card_is_kept_until_the_booked_pod_has_it() -> None:
+    """While the victim goes, and after, somebody older without a booking waits for any card at all."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        greedy = await lab.pod("greedy", limits={"nvidia.com/gpu": "1"}, annotations=OPPORTUNISTIC)
+        await a_booked_one_in_vain(lab, "urgent")
+        terminator = Terminator(carrel)
+        await catch_up(lab, carrel)
+        await terminator.round()
+        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await catch_up(lab, carrel)
+        await terminator.round()
+
+        refusal = await carrel.bind(greedy, "n1")
+
+        assert refusal is not None and "held for the booked pod lab/urgent" in str(refusal.details or refusal.reason)
+        await settle(lab, terminator)
+        assert await served(lab, "urgent")
+
+
+@pytest.mark.parametrize("end", ["it is deleted", "it is bound elsewhere"])
+async def test_a_card_is_kept_no_longer_than_it_is_needed(end: str) -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as carrel:
+        for node in ("n1", "n2"):
+            await an_opportunist(lab, carrel, f"train-{node}", node)
+        urgent = await a_booked_one_in_vain(lab, "urgent")
+        terminator = Terminator(carrel, grace_s=600)
+        await catch_up(lab, carrel)
+        await terminator.round()
+        (kept,) = carrel.ledger.kept_for(urgent["metadata"]["uid"])
+        elsewhere = "n2" if kept == "GPU-n1-0" else "n1"
+
+        if end == "it is deleted":
+            await lab.client.delete(PODS, "urgent", "lab", how=Deletion(grace_seconds=0))
+        else:
+            await lab.client.delete(PODS, f"train-{elsewhere}", "lab", how=Deletion(grace_seconds=0))
+        await settle(lab, terminator, ("n1", "n2"))
+
+        assert carrel.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+
+
+async def test_several_booked_pods_are_served_in_the_order_in_which_they_came() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        for name in ("c", "b", "a"):
+            await a_booked_one_in_vain(lab, name)
+        pods = await pods_of(lab)
+        # The time at which an object was made has whole seconds; those of one second are served by their names.
+        first = min(("a", "b", "c"), key=lambda name: (pods[name].metadata.creation_timestamp, name))
+
+        await settle(lab, Terminator(carrel))
+
+        assert await served(lab, first)
+        assert await victims(lab) == {"train"}
+
+
+async def test_a_decision_that_is_repeated_while_the_victim_saves_its_work_chooses_nobody_else() -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab:
+        async with lab.replica() as carrel:
+            for name in ("a", "b", "c"):
+                await an_opportunist(lab, carrel, name)
+            await a_booked_one_in_vain(lab, "urgent")
+        for _ in range(3):  # each time another controller, which knows nothing of the one before
+            async with lab.replica() as carrel:
+                await settle(lab, Terminator(carrel, grace_s=600))
+            lab.clock.now += timedelta(minutes=1)
+        lab.clock.now += timedelta(minutes=10)
+        async with lab.replica() as carrel:
+            await settle(lab, Terminator(carrel, grace_s=600))
+
+        assert len(await victims(lab)) == 1
+        assert await served(lab, "urgent")
+
+
+async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        for name in ("a", "b"):
+            await an_opportunist(lab, carrel, name)
+        await a_booked_one_in_vain(lab, "urgent")
+        terminator = Terminator(carrel)
+        await catch_up(lab, carrel)
+        step = terminator.revoking._first_step()
+        assert step is not None
+        (chosen,) = [victim.name.partition("/")[2] for victim in step.victims]
+        # Nobody has heard of it yet when the round begins: the API server is asked before anybody is told to go.
+        await lab.client.patch(PODS, chosen, MergePatch({"metadata": {"annotations": BOOKED}}), "lab")
+        await terminator.revoking.round()
+
+        await settle(lab, terminator)
+
+        (other,) = {"a", "b"} - {chosen}
+        assert await victims(lab) == {other}
+        assert await served(lab, "urgent")
+
+
+async def test_a_gang_of_booked_pods_gets_what_it_lacks() -> None:
+    gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+        await an_opportunist(lab, carrel, "train")
+        for name in ("one", "two"):
+            await a_booked_one_in_vain(lab, name, annotations=gang)
+        terminator = Terminator(carrel)
+        await catch_up(lab, carrel)
+        await terminator.round()
+        assert await victims(lab) == set(), "one card is free: by itself, each of them would fit"
+        lab.clock.now += timedelta(seconds=10)
+
+        for _ in range(4):
+            await catch_up(lab, carrel)
+            await terminator.round()
+            await _kubelets_end(lab)
+
+        assert await victims(lab) == {"train"}
+        kept = [pod for pod in ("one", "two") if carrel.ledger.kept_for((await pods_of(lab))[pod].metadata.uid)]
+        assert len(kept) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int) -> None:
+    """With whole cards of one kind it can be counted: as many must go as booked pods find no free card."""
+    chance = Random(seed)
+    nodes = [a_node(f"n{number}", cards=chance.randint(1, 3)) for number in range(3)]
+    cards = [gpu for node in nodes for gpu in node.gpus]
+    async with a_lab(nodes) as lab, lab.replica() as carrel:
+        tenants: dict[str, bool] = {}
+        for number, gpu in enumerate(cards):
+            if chance.random() < 0.8:
+                is_booked = chance.random() < 0.4
+                make: Any = a_booked_one if is_booked else an_opportunist
+                tenant: Json = await make(lab, carrel, f"tenant-{number}", gpu.node)
+                tenants[tenant["metadata"]["uid"]] = is_booked
+        wanting = chance.randint(1, 4)
+        for number in range(wanting):
+            await a_booked_one_in_vain(lab, f"urgent-{number}")
+
+        terminator = Terminator(carrel)
+        names = tuple(node.name for node in nodes)
+        await settle(lab, terminator, names)
+
+        free, low = len(cards) - len(tenants), sum(not is_booked for is_booked in tenants.values())
+        left = {pod.metadata.uid for pod in (await pods_of(lab)).values()}
+        assert {uid for uid, is_booked in tenants.items() if is_booked} <= left, "a booked pod is never a victim"
+        assert len(await victims(lab)) == min(low, max(0, wanting - free))
+        urgent = [name for name in await pods_of(lab) if name.startswith("urgent")]
+        assert sum([await served(lab, name) for name in urgent]) == min(wanting, free + low)
+        carrel.ledger.audit()
+
+
+async def _kubelets_end(lab: Lab) -> None:
+    for pod in (await pods_of(lab)).values():
+        if pod.metadata.deletion_timestamp:
+            await lab.client.delete(PODS, pod.metadata.name, "lab", how=Deletion(grace_seconds=0))

@@ -1,0 +1,41 @@
+"""Who has the seal's key places no pod that did not come through the webhook."""
+
+from datetime import timedelta
+
+from carrel.dialects.registry import PodRequest
+from carrel.dialects.seal import Seal
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.objects.shapes import Pod
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.ledger.refusals import Refusal
+from kubernetes_in_memory import EmbeddedApi
+from tests.kit.objects import pod_from
+from tests.kit.reviews import GPU, NOON
+
+SEAL = Seal((b"key",))
+CARREL = ClusterState(Client(EmbeddedApi()), ClusterOptions(seal=SEAL))
+SEALED = SEAL.write("lab/p", {}, NOON)
+
+
+def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> Pod:
+    made = (NOON + timedelta(minutes=minutes_old)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    metadata = {"name": "p", "namespace": "lab", "creationTimestamp": made, "annotations": annotations}
+    return pod_from(
+        {"metadata": metadata, "spec": {"containers": [{"name": "a", "resources": {"limits": GPU}}], **spec}}
+    )
+
+
+def test_a_pod_with_a_good_seal_is_placed_and_one_without_is_told_why_not() -> None:
+    assert isinstance(CARREL.read_request(a_pod(SEALED)), PodRequest)
+    for unseen in (a_pod({}), a_pod({**SEALED, "carrel.dev/tier": "booked"}), a_pod(SEALED, minutes_old=3)):
+        refusal = CARREL.read_request(unseen)
+        assert isinstance(refusal, Refusal) and "not admitted by Carrel's webhook" in refusal.reason
+
+
+def test_a_pod_that_has_its_card_keeps_it_and_one_that_asks_for_none_needs_no_seal() -> None:
+    assert isinstance(CARREL.read_request(a_pod({}, nodeName="n1")), PodRequest)
+    assert CARREL.read_request(a_pod({}, containers=[{"name": "a"}])) is None
+
+
+def test_without_a_key_nobody_looks_for_seals() -> None:
+    assert isinstance(ClusterState(Client(EmbeddedApi())).read_request(a_pod({})), PodRequest)

@@ -1,0 +1,39 @@
+"""A pod that has room and is not placed is woken: at once, then ever more rarely, and never in a circle."""
+
+from carrel.leases.wake import WakeLimiter
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_pod_is_woken_at_once_then_ever_more_rarely() -> None:
+    clock = Seconds()
+    knocks = WakeLimiter(clock)
+    woken = []
+    for second in range(1200):
+        clock.now = 100.0 + second
+        if knocks.is_due("a"):
+            woken.append(second)
+
+    assert woken == [0, 15, 45, 105, 225, 465, 705, 945, 1185]
+
+
+def test_the_news_that_a_pod_was_woken_does_not_wake_it_again() -> None:
+    knocks = WakeLimiter(Seconds())
+
+    assert [knocks.is_due("a") for _ in range(3)] == [True, False, False]
+    assert knocks.is_due("b"), "others are woken in their own time"
+
+
+def test_when_something_has_changed_for_a_pod_it_is_woken_at_once_again() -> None:
+    knocks = WakeLimiter(Seconds())
+    knocks.is_due("a")
+
+    knocks.forget("a")
+
+    assert knocks.is_due("a")

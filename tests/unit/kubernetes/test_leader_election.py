@@ -1,0 +1,363 @@
+"""Leader election: never two leaders, under pauses, lost answers, partitions and clocks that disagree."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Unavailable, Unknown
+from carrel.kubernetes.leader_election import (
+    Candidate,
+    Election,
+    FencingToken,
+    Leadership,
+    LeadershipLost,
+    Seen,
+    Step,
+    Terms,
+    decide,
+)
+from carrel.kubernetes.objects.resources import LEASES
+from kubernetes_in_memory import EmbeddedApi
+from tests.unit.kubernetes.fake_time import FakeTime
+
+TERMS = Terms(lease_s=15, renew_within_s=10, retry_s=2)
+ME = Candidate("default", "carrel", "me", TERMS)
+
+
+def seen(holder: str, since: float = 0, duration_s: int = 15) -> Seen:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s, "leaseTransitions": 1}
+    return Seen({"metadata": {"resourceVersion": "1"}, "spec": spec}, since)
+
+
+@pytest.mark.parametrize(
+    ("lease", "now", "step"),
+    [
+        pytest.param(None, 0, Step.CREATE, id="there is none"),
+        pytest.param(seen("me"), 0, Step.TAKE, id="mine, of which I do not know: a leadership of its own"),
+        pytest.param(seen(""), 0, Step.TAKE, id="given back"),
+        pytest.param(seen("you"), 14.9, Step.WAIT, id="another's, and fresh"),
+        pytest.param(seen("you"), 15, Step.TAKE, id="another's, unchanged for its duration"),
+        pytest.param(seen("you", since=10), 24.9, Step.WAIT, id="counted from when it was seen"),
+        pytest.param(seen("you", duration_s=60), 59, Step.WAIT, id="another's with longer terms than mine"),
+        pytest.param(seen("you", duration_s=1), 14, Step.WAIT, id="another's with shorter terms than mine"),
+        pytest.param(replace(seen(""), lease={"metadata": {"resourceVersion": "1"}}), 0, Step.TAKE, id="empty"),
+    ],
+)
+def test_each_situation_of_a_candidate_has_one_step(lease: Seen | None, now: float, step: Step) -> None:
+    assert decide(lease, ME, now, is_leading=False) is step
+
+
+@pytest.mark.parametrize(
+    ("lease", "step"),
+    [
+        pytest.param(seen("me"), Step.RENEW, id="still mine"),
+        pytest.param(seen("you"), Step.WAIT, id="another's"),
+        pytest.param(seen(""), Step.TAKE, id="given back in my name: another leadership"),
+        pytest.param(None, Step.CREATE, id="deleted: another leadership"),
+    ],
+)
+def test_each_situation_of_a_leader_has_one_step(lease: Seen | None, step: Step) -> None:
+    assert decide(lease, ME, 0, is_leading=True) is step
+
+
+@pytest.mark.parametrize("terms", [(15, 15, 2), (10, 15, 2), (15, 2, 2), (15, 10, 0)])
+def test_terms_that_could_give_two_leaders_are_refused(terms: tuple[int, float, float]) -> None:
+    with pytest.raises(ValueError, match="lease_s"):
+        Terms(*terms)
+
+
+def test_tokens_grow() -> None:
+    assert FencingToken(3, "b") < FencingToken(4, "a")
+    assert str(FencingToken(3, "b")) == "3/b"
+
+
+class Wire:
+    """The way from one process to the API server, which a test can cut."""
+
+    def __init__(self, api: EmbeddedApi) -> None:
+        self._api = api
+        self.is_cut = False
+        self.loses_answers = False
+        self.hangs = asyncio.Event()
+        self.hangs.set()
+        self.writes = 0
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        await self.hangs.wait()
+        if self.is_cut:
+            raise Unavailable(0, "NoConnection", "cut")
+        response = await self._api.send(request)
+        if request.method != "GET":
+            self.writes += 1
+            if self.loses_answers:
+                raise Unknown(0, "AnswerLost", "lost")
+        return response
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Process:
+    """One candidate with its own clock, which works while it leads."""
+
+    def __init__(self, api: EmbeddedApi, name: str, time: FakeTime) -> None:
+        self.time = time
+        self.wire = Wire(api)
+        self.election = Election(Client(self.wire), Candidate("default", "carrel", name, TERMS), pace=time.pace())
+        self.leadership: Leadership | None = None
+        self.tokens: list[FencingToken] = []
+        self.lost = 0
+        self._task = asyncio.create_task(self._work())
+
+    def leads(self) -> bool:
+        """What the process itself would say before a write."""
+        return self.leadership is not None and self.leadership.holds()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                async with self.election.leading() as leadership:
+                    self.tokens.append(leadership.token)
+                    self.leadership = leadership
+                    await asyncio.Event().wait()
+            except LeadershipLost:
+                self.lost += 1
+
+
+class Town:
+    """Two processes and one API server. Time passes for all alike, unless a test stops one."""
+
+    def __init__(self) -> None:
+        self.api = EmbeddedApi()
+        self.client = Client(self.api)
+        # Their clocks tell different times, as those of two machines may.
+        self.processes = [Process(self.api, "first", FakeTime(1e3)), Process(self.api, "second", FakeTime(1e6))]
+
+    async def advance(self, seconds: int) -> None:
+        for _ in range(seconds):
+            for process in self.processes:
+                await process.time.advance(1)
+            assert self.leaders() <= 1, "two leaders"
+
+    def leaders(self) -> int:
+        return sum(process.leads() for process in self.processes)
+
+    async def lease(self) -> Any:
+        return await self.client.get(LEASES, "carrel", "default")
+
+    async def close(self) -> None:
+        for process in self.processes:
+            process.wire.hangs.set()
+            await process.stop()
+        await self.api.aclose()
+
+
+@contextlib.asynccontextmanager
+async def town(first_leads: bool = True) -> Any:
+    place = Town()
+    if first_leads:
+        await place.processes[0].time.settle()
+        assert place.processes[0].leads()
+        await place.advance(5)
+    try:
+        yield place
+    finally:
+        await place.close()
+
+
+async def test_one_leads_and_the_other_waits() -> None:
+    async with town() as place:
+        first, second = place.processes
+        await place.advance(60)
+        assert (first.leads(), second.leads()) == (True, False)
+        assert first.tokens == [FencingToken(0, "first")]
+        spec = (await place.lease())["spec"]
+        assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("first", 15, 0)
+        assert second.wire.writes == 0
+
+
+async def test_what_is_given_back_is_taken_at_the_next_look() -> None:
+    async with town() as place:
+        first, second = place.processes
+        await first.stop()
+        assert not first.leads()
+        assert (await place.lease())["spec"]["holderIdentity"] == ""
+        await place.advance(3)
+        assert second.leads()
+        assert second.tokens == [FencingToken(1, "second")]
+
+
+async def test_a_leader_that_is_cut_off_stops_before_another_starts() -> None:
+    async with town() as place:
+        first, second = place.processes
+        first.wire.is_cut = True
+        await place.advance(11)
+        assert (first.leads(), first.lost, second.leads()) == (False, 1, False)
+        await place.advance(10)
+        assert second.leads()
+        first.wire.is_cut = False
+        await place.advance(30)
+        assert second.leads()
+        assert second.tokens > first.tokens
+
+
+async def test_a_leader_whose_server_hangs_stops_in_time() -> None:
+    async with town() as place:
+        first, second = place.processes
+        first.wire.hangs.clear()
+        await place.advance(11)
+        assert not first.leads()
+        assert first.lost == 0, "its work was told to stop; giving the Lease back still hangs"
+        await place.advance(10)
+        assert second.leads()
+
+
+async def test_a_short_cut_does_not_end_leadership() -> None:
+    async with town() as place:
+        first, _ = place.processes
+        first.wire.is_cut = True
+        await place.advance(6)
+        first.wire.is_cut = False
+        await place.advance(60)
+        assert first.leads()
+        assert (first.lost, len(first.tokens)) == (0, 1)
+
+
+async def test_a_renewal_whose_answer_was_lost_is_found_again() -> None:
+    async with town() as place:
+        first, _ = place.processes
+        first.wire.loses_answers = True
+        await place.advance(5)
+        first.wire.loses_answers = False
+        await place.advance(60)
+        assert first.leads()
+        assert first.tokens == [FencingToken(0, "first")]
+
+
+async def test_a_victory_whose_answer_was_lost_is_found_again() -> None:
+    async with town(first_leads=False) as place:
+        first, second = place.processes
+        first.wire.loses_answers = True
+        second.wire.is_cut = True
+        await place.advance(3)
+        assert place.leaders() == 0
+        first.wire.loses_answers = False
+        await place.advance(5)
+        assert first.leads()
+        written = (await place.lease())["spec"]["leaseTransitions"]
+        assert first.tokens == [FencingToken(written, "first")]
+
+
+async def test_a_leader_that_was_paused_knows_at_once_that_it_may_not_write() -> None:
+    async with town() as place:
+        first, second = place.processes
+        for _ in range(40):
+            await second.time.advance(0.5)
+        assert second.leads()
+        first.time.now += 20
+        assert not first.leads(), "before a single task of it ran"
+        with pytest.raises(LeadershipLost):
+            first.leadership.require()
+        await first.time.pause(0)
+        assert first.lost == 1
+        await place.advance(30)
+        assert second.leads()
+
+
+async def test_a_lease_that_another_took_by_force_ends_leadership() -> None:
+    async with town() as place:
+        first, second = place.processes
+        second.wire.is_cut = True
+        lease = await place.lease()
+        lease["spec"] |= {"holderIdentity": "an administrator", "leaseTransitions": 9}
+        await place.client.update(LEASES, lease)
+        await place.advance(5)
+        assert not first.leads()
+        assert first.lost == 1
+        assert (await place.lease())["spec"]["holderIdentity"] == "an administrator"
+
+
+async def test_a_leader_that_lost_and_won_again_has_a_greater_token() -> None:
+    async with town() as place:
+        first, second = place.processes
+        first.wire.is_cut = True
+        await place.advance(30)
+        assert second.leads()
+        first.wire.is_cut = False
+        second.wire.is_cut = True
+        await place.advance(30)
+        assert first.leads()
+        assert first.tokens == [FencingToken(0, "first"), FencingToken(2, "first")]
+
+
+async def test_whoever_stops_the_process_is_not_told_that_leadership_was_lost() -> None:
+    api = EmbeddedApi()
+    election = Election(Client(api), ME, pace=FakeTime().pace())
+
+    async def work() -> None:
+        async with election.leading():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await FakeTime().settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await api.aclose()
+
+
+async def test_an_error_of_the_work_comes_out_and_the_lease_is_given_back() -> None:
+    api = EmbeddedApi()
+    client = Client(api)
+    election = Election(client, ME, pace=FakeTime().pace())
+    with pytest.raises(LookupError):
+        async with election.leading():
+            raise LookupError("no such card")
+    assert (await client.get(LEASES, "carrel", "default"))["spec"]["holderIdentity"] == ""
+    await api.aclose()
+
+
+FAULTS: list[Callable[[Process], None]] = [
+    lambda process: setattr(process.wire, "is_cut", True),
+    lambda process: setattr(process.wire, "is_cut", False),
+    lambda process: setattr(process.wire, "loses_answers", True),
+    lambda process: setattr(process.wire, "loses_answers", False),
+    lambda process: process.wire.hangs.clear(),
+    lambda process: process.wire.hangs.set(),
+]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1]), st.integers(0, len(FAULTS) - 1), st.integers(1, 12)), min_size=1, max_size=8
+    )
+)
+async def test_whatever_fails_there_are_never_two_leaders_and_in_the_end_one(story: list[tuple[int, int, int]]) -> None:
+    place = Town()
+    try:
+        for who, fault, seconds in story:
+            FAULTS[fault](place.processes[who])
+            await place.advance(seconds)
+        for process in place.processes:
+            for mend in (1, 3, 5):
+                FAULTS[mend](process)
+        await place.advance(40)
+        assert place.leaders() == 1
+        tokens = sorted(token for process in place.processes for token in process.tokens)
+        assert len({token.transitions for token in tokens}) == len(tokens), "every leadership has a token of its own"
+    finally:
+        await place.close()

@@ -1,0 +1,142 @@
+"""The work queue: every key once, one worker a key, later and later."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.work_queue import Queue, serve
+from tests.unit.kubernetes.fake_time import FakeTime
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def queue(time: FakeTime) -> Queue[str]:
+    return Queue(backoff=Backoff(first_s=1, limit_s=8), pace=time.pace())
+
+
+async def test_keys_come_in_order_and_once(queue: Queue[str]) -> None:
+    for key in ("a", "b", "a"):
+        queue.add(key)
+    assert len(queue) == 2
+    assert [await queue.wait_next(), await queue.wait_next()] == ["a", "b"]
+    assert len(queue) == 0
+
+
+async def test_a_worker_waits_for_the_next_key(queue: Queue[str], time: FakeTime) -> None:
+    waiting = asyncio.create_task(queue.wait_next())
+    await time.settle()
+    assert not waiting.done()
+    queue.add("a")
+    assert await waiting == "a"
+
+
+async def test_a_key_that_is_worked_on_comes_again_only_afterwards(queue: Queue[str], time: FakeTime) -> None:
+    queue.add("a")
+    assert await queue.wait_next() == "a"
+    queue.add("a")
+    queue.add("a")
+    second = asyncio.create_task(queue.wait_next())
+    await time.settle()
+    assert not second.done()
+    queue.done("a")
+    assert await second == "a"
+    queue.done("a")
+    assert len(queue) == 0
+
+
+async def test_a_delayed_key_comes_in_time(queue: Queue[str], time: FakeTime) -> None:
+    queue.add_after("later", 10)
+    queue.add_after("now", 0)
+    assert await queue.wait_next() == "now"
+    await time.advance(9)
+    assert len(queue) == 0
+    await time.advance(1)
+    assert await queue.wait_next() == "later"
+
+
+@pytest.mark.parametrize("delays", [(10, 3), (3, 10)])
+async def test_the_earliest_of_two_delays_counts(queue: Queue[str], time: FakeTime, delays: tuple[int, int]) -> None:
+    for delay in delays:
+        queue.add_after("a", delay)
+    await time.advance(3)
+    assert await queue.wait_next() == "a"
+    queue.done("a")
+    await time.advance(10)
+    assert len(queue) == 0
+
+
+async def test_a_key_that_fails_comes_later_and_later_until_it_goes_well(queue: Queue[str], time: FakeTime) -> None:
+    assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 8, 8]
+    queue.forget("a")
+    assert queue.retry("a") == 1
+    assert queue.retry("b") == 1
+
+
+async def test_closing_ends_every_worker_and_forgets_delays(queue: Queue[str], time: FakeTime) -> None:
+    workers = [asyncio.create_task(queue.wait_next()) for _ in range(3)]
+    queue.add_after("late", 5)
+    await time.settle()
+    queue.close()
+    assert await asyncio.gather(*workers) == [None, None, None]
+    queue.add("a")
+    await time.advance(10)
+    assert len(queue) == 0
+    assert await queue.wait_next() is None
+
+
+async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: Queue[str], time: FakeTime) -> None:
+    first, second = (asyncio.create_task(queue.wait_next()) for _ in range(2))
+    await time.settle()
+    queue.add("a")
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    assert await asyncio.wait_for(second, 30) == "a"
+
+
+class TestServing:
+    async def test_no_key_has_two_workers(self, queue: Queue[str], time: FakeTime) -> None:
+        at_work: set[str] = set()
+        worked: list[str] = []
+
+        async def look_after(key: str) -> None:
+            assert key not in at_work
+            at_work.add(key)
+            await time.sleep(1)
+            at_work.discard(key)
+            worked.append(key)
+
+        workers = [asyncio.create_task(serve(queue, look_after)) for _ in range(4)]
+        for _ in range(5):
+            for key in ("a", "b", "c"):
+                queue.add(key)
+            await time.advance(0.5)
+        await time.advance(10)
+        assert {worked.count(key) for key in ("a", "b", "c")} == {worked.count("a")}
+        assert worked.count("a") >= 2
+        queue.close()
+        await asyncio.gather(*workers)
+
+    async def test_a_key_whose_work_raises_is_tried_again(
+        self, queue: Queue[str], time: FakeTime, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        moments: list[float] = []
+
+        async def look_after(key: str) -> None:
+            moments.append(time.now - 1000)
+            if len(moments) < 4:
+                raise LookupError("not yet")
+
+        worker = asyncio.create_task(serve(queue, look_after))
+        queue.add("a")
+        await time.advance(100)
+        assert moments == [0, 1, 3, 7]
+        assert caplog.text.count("work_failed key=a") == 3
+        queue.close()
+        await worker
