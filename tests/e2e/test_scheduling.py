@@ -35,11 +35,9 @@ def a_pod(
     """`on="n1,n2"`: only there."""
     spec: dict[str, Any] = {"schedulerName": "gpu-scheduler"}
     if on:
-        dialect_options = [
-            {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": on.split(",")}]}
-        ]
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": on.split(",")}]}]
         spec["affinity"] = {
-            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": dialect_options}}
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         }
     manifest = pod(name, limits=limits, **spec)
     manifest["metadata"]["annotations"] = dict(annotations or {})

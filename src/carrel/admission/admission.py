@@ -34,7 +34,7 @@ from carrel.dialects.gpushare import GPU_MEM
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.maia import Revocable
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.registry import PodRequest, Dialect, claim_name, dialects_of, model_of, request_of
+from carrel.dialects.registry import Dialect, PodRequest, claim_name, dialects_of, model_of, request_of
 from carrel.dialects.seal import ADMITTED, Seal, place_of
 from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
 from carrel.kubernetes.objects.shapes import Pod

@@ -7,7 +7,7 @@ and for people; who holds what is written on the Leases.
 from collections.abc import Mapping
 
 from carrel.dialects import carrel, gpuclaim, gpushare, kai
-from carrel.dialects.registry import PodRequest, Dialect, DialectOptions
+from carrel.dialects.registry import Dialect, DialectOptions, PodRequest
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import WHOLE
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, PodRequest, DialectOptions, request_of
+from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest, request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Selection

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from carrel.dialects import carrel, kai
 from carrel.dialects.kai_reservation import group_of
-from carrel.dialects.registry import PodRequest, Dialect
+from carrel.dialects.registry import Dialect, PodRequest
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.objects.shapes import Pod

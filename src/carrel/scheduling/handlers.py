@@ -23,7 +23,7 @@ import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import PodRequest, Dialect
+from carrel.dialects.registry import Dialect, PodRequest
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.filtering import FilterResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.dialects import bind_annotations, carrel, kai
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, PodRequest, DialectOptions
+from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.cluster import (
     BindTarget,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import PodRequest, Dialect, DialectOptions, request_of
+from carrel.dialects.registry import Dialect, DialectOptions, PodRequest, request_of
 from carrel.kubernetes.objects.views import GpuClaim
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal

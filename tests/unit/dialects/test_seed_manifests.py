@@ -7,7 +7,7 @@ import yaml
 
 from carrel.dialects import gpuclaim, kai_reservation, maia, registry
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, Reservation
-from carrel.dialects.registry import PodRequest, Dialect
+from carrel.dialects.registry import Dialect, PodRequest
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Gang, Memory, Policy, Portion, Request
 from tests.kit.objects import claim, gpu_node_status, pod_from
