@@ -13,8 +13,8 @@ from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.filtering import FilterResult

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from carrel.bookings.client.interface import BookingService
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.cluster_state import NAMESPACE_OF
 from carrel.leases.pods import is_waiting
@@ -139,7 +139,7 @@ async def end_deleted(lab: Lab) -> None:
     for pod in (await pods_of(lab)).values():
         if pod.metadata.deletion_timestamp:
             try:
-                only_it = Deletion(uid=pod.metadata.uid, grace_seconds=0)
+                only_it = DeleteOptions(uid=pod.metadata.uid, grace_seconds=0)
                 await lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
             except NotFound:
                 pass

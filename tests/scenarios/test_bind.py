@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
-from carrel.kubernetes.cluster import Deletion, Forbidden, MergePatch
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
+from carrel.kubernetes.cluster import DeleteOptions, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -199,7 +200,7 @@ async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_ov
             assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
             assert "expected JSON" in carrel.ledger.cards("n1")[0].gpu.unusable
 
-            await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=Deletion())
+            await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=DeleteOptions())
             await eventually(lambda: not carrel.ledger.cards("n1")[0].gpu.unusable)
 
 
@@ -249,7 +250,7 @@ async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_l
             assert "it is still recorded on Lease gpu-n1-0: its index has changed" in cards["GPU-n1-0"].gpu.unusable
             assert "Lease gpu-n1-0 still records another card" in cards["GPU-n1-1"].gpu.unusable
 
-            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: not len(carrel.pods.store))
             await carrel.collector.collect()
             assert [card.gpu.unusable for card in carrel.ledger.cards("n1")] == ["", ""]

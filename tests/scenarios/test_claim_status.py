@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
-from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
+from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimContext, Claims, Standing
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
@@ -196,7 +197,7 @@ async def test_a_pod_that_is_going_still_has_its_cards() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
         await a_claim(lab, TWO_CARDS)
         assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=30))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=30))
 
         await Writer(carrel).write(lab)
 

@@ -3,9 +3,10 @@
 import pytest
 
 from carrel.dialects.carrel import LeaseRecord, write_lease
-from carrel.kubernetes.cluster import Conflict, Deletion, Json, MergePatch, Page, Selection, Unavailable
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
-from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import Conflict, DeleteOptions, Json, ListPage, MergePatch, Selection, Unavailable
+from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, Resource
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.shares import Holder
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
@@ -49,7 +50,7 @@ async def test_a_terminating_pod_keeps_its_card_until_it_is_really_gone() -> Non
         assert await freed(carrel) == []
         assert [card.free for card in carrel.ledger.cards("n1")] == [8138, 16276]
 
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
         assert await freed(carrel) == ["the pod is gone"]
         assert await lab.held() == {}
@@ -69,7 +70,7 @@ async def test_a_finished_pod_gives_its_card_back_though_it_still_exists() -> No
 async def test_a_successor_of_the_same_name_does_not_inherit_the_card() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
         uid = await a_bound_pod(lab, carrel)
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("train", limits=GPU_MEM)
         await eventually(lambda: carrel.pods.store.by_uid(uid) is None)
 
@@ -100,7 +101,7 @@ async def test_the_neighbours_on_a_card_are_left_alone() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
         await a_bound_pod(lab, carrel, "goes")
         stays = await a_bound_pod(lab, carrel, "stays")
-        await lab.client.delete(PODS, "goes", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "goes", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("goes", "lab") is None)
 
         assert await freed(carrel) == ["the pod is gone"]
@@ -193,7 +194,7 @@ async def test_a_lost_node_frees_nothing_while_its_pods_are_there_and_leaves_not
         await eventually(lambda: not carrel.ledger.nodes)
         assert await freed(carrel) == []
 
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
         assert await freed(carrel) == ["the pod is gone"]
         assert await _leases(lab) == []
@@ -203,7 +204,7 @@ async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting()
     async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
         for name in ("a", "b"):
             await a_bound_pod(lab, carrel, name, mib=16276)
-            await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: not len(carrel.pods.store))
         ask_the_server = carrel.collector._cluster.get
 
@@ -223,7 +224,7 @@ async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_o
             stays = await a_bound_pod(lab, extender, "stays", mib=1000)
             for name, mib in (("a", 15000), ("b", 8138), ("c", 8138)):
                 await a_bound_pod(lab, extender, name, mib)
-                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+                await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=write))) as dies:
             with pytest.raises(Crashed):
                 await dies.collector.collect()
@@ -237,14 +238,14 @@ async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_o
 async def test_a_list_that_is_behind_does_not_make_a_lease_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
         await a_bound_pod(lab, carrel)
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
 
         async def refused(*_: object, **__: object) -> Json:
             raise Conflict(409, "Conflict", "the Lease has changed")
 
-        async def behind(*_: object, **__: object) -> Page[Lease]:
-            return Page([], "1")
+        async def behind(*_: object, **__: object) -> ListPage[Lease]:
+            return ListPage([], "1")
 
         with monkeypatch.context() as bad_day:
             bad_day.setattr(carrel.cluster, "delete", refused)

@@ -14,8 +14,9 @@ from random import Random
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, Json, NotFound, Selection
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, NotFound, Selection
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -90,7 +91,7 @@ class BadDay:
         if self.names and self.chance.random() < 0.5:
             with contextlib.suppress(NotFound):
                 gone = f"p{self.chance.randint(1, self.names)}"
-                await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+                await self.lab.client.delete(PODS, gone, "lab", how=DeleteOptions(grace_seconds=0))
         if self.chance.random() < 0.5:
             with contextlib.suppress(ClusterError):
                 await replica.collector.collect()

@@ -7,9 +7,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, POD_GROUPS, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.dialects.kai_objects import POD_GROUPS
+from carrel.kubernetes.cluster import DeleteOptions, Json
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.gangs import GangTimeouts
 from kubernetes_in_memory.faults import FaultPlan, Faulty
@@ -138,7 +140,7 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None
         assert len(winners) == 1
         for pod in winners[0]:
             assert pod["metadata"]["uid"] in bound
-            await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: len(carrel.pods.store) == 2)
         await carrel.collector.collect()
 
@@ -191,7 +193,7 @@ async def test_a_member_that_comes_later_joins_a_gang_that_runs() -> None:
         pods = await a_gang(lab, "job", 2)
         await ready(carrel, pods)
         assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods)) == [None, None]
-        await lab.client.delete(PODS, "job-1", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "job-1", "lab", how=DeleteOptions(grace_seconds=0))
         successor = await a_member(lab, "job", 1)
         await eventually(lambda: carrel.pods.store.by_uid(pods[1]["metadata"]["uid"]) is None)
         await carrel.collector.collect()
@@ -240,7 +242,7 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
         pods = await a_gang(lab, "job", 2)
         await ready(carrel, pods)
-        stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, views.Pod)
+        stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, Pod)
 
         found = carrel.filter(stranger, ["n1"])
 

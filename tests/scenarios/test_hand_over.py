@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, Json, MergePatch, Selection
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from carrel.lifecycle.hand_over import End
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
@@ -26,7 +27,7 @@ from tests.kit.tiers import (
     settle,
 )
 
-BUDGETS = Resource[Any]("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+BUDGETS = Resource(Object, "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 
 
 async def records(lab: Lab) -> list[str]:
@@ -110,7 +111,7 @@ class Story:
     async def _kubelet(self) -> None:
         for pod in (await pods_of(self.lab)).values():
             if pod.metadata.deletion_timestamp:
-                only_it = Deletion(uid=pod.metadata.uid, grace_seconds=0)
+                only_it = DeleteOptions(uid=pod.metadata.uid, grace_seconds=0)
                 await self.lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
 
     async def ends_well(self) -> None:
@@ -236,7 +237,7 @@ async def test_a_pod_that_its_controller_has_let_go_of_meanwhile_is_brought_back
 
 async def test_a_pod_that_its_user_deletes_before_it_has_to_leave_does_not_come_back() -> None:
     async with an_announced_end() as (lab, _, terminator, __):
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
         await settle(lab, terminator)
 
@@ -278,7 +279,7 @@ async def test_a_name_that_somebody_took_meanwhile_is_left_alone() -> None:
         terminator = Terminator(carrel)
         await catch_up(lab, carrel)
         await terminator.round()
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         mine = await lab.pod("train")
 
         await settle(lab, terminator)
@@ -443,7 +444,7 @@ async def test_a_pod_that_its_job_deletes_because_it_is_suspended(phase: str) ->
         await an_owned_victim(lab, carrel)
         terminator = Terminator(carrel, grace_s=600 if phase == "announced" else 0)
         await terminator.round()
-        await lab.client.delete(PODS, "rs-1", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "rs-1", "lab", how=DeleteOptions(grace_seconds=0))
 
         await settle(lab, terminator)
         assert terminator.ends == ([End.LEFT] if phase == "announced" else [])

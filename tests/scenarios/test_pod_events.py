@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, Selection, Unknown
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection, Unknown
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
@@ -81,7 +81,7 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
         for _ in range(2):
             pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
             assert await telling.tell(pod, NO_ROOM)
-            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
         assert len((await lab.client.list(EVENTS, Selection("lab"))).items) == 2
 

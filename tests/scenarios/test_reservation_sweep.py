@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, NotFound, Selection
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reservation_pods
@@ -91,10 +91,10 @@ class BadDay:
         if self.names and self.chance.random() < 0.6:
             with contextlib.suppress(NotFound):
                 gone = f"p{self.chance.randint(1, self.names)}"
-                await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+                await self.lab.client.delete(PODS, gone, "lab", how=DeleteOptions(grace_seconds=0))
         if self.is_deadly and (pods := await reservation_pods(self.lab)):
             victim = self.chance.choice(pods).metadata
-            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=Deletion(grace_seconds=0))
+            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=DeleteOptions(grace_seconds=0))
         self.lab.clock.now += timedelta(seconds=self.chance.choice((0, 1, 15)))
 
     async def _lead(self, leader: Replica, binding: Sequence[asyncio.Task[None]]) -> None:

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from carrel.dialects.carrel import read_lease
-from carrel.kubernetes.cluster import ClusterError, Deletion, Selection
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
 from tests.kit.gpus import a_node
@@ -100,7 +100,7 @@ class BadDay:
         elif self.booked and self.chance.random() < 0.5:
             name = self.chance.choice(sorted(self.booked))
             del self.booked[name]
-            await self.lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
     async def _one_step(self, replica: Replica, terminator: Terminator) -> None:
         await asyncio.sleep(0.005)  # the watches have their turn, or have not

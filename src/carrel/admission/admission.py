@@ -36,8 +36,8 @@ from carrel.dialects.maia import Revocable
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
 from carrel.dialects.registry import Dialect, PodRequest, claim_name, dialects_of, model_of, request_of
 from carrel.dialects.seal import ADMITTED, Seal, place_of
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed
 from carrel.ledger.tiers import Tier

@@ -18,8 +18,8 @@ from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
-from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.leases.cluster_state import utc_now
 from carrel.parsing import Malformed
 

@@ -18,7 +18,7 @@ from carrel.admission.metrics import Metrics
 from carrel.admission.requests import NotAReview, read_pod, read_review
 from carrel.admission.review import AdmissionRequest
 from carrel.kubernetes.objects import json_patch
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)

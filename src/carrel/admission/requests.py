@@ -13,8 +13,7 @@ import msgspec
 
 from carrel.admission import review
 from carrel.admission.review import AdmissionRequest
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
 
 MOST_CONTAINERS = 1_000
@@ -75,7 +74,7 @@ def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
     told = {**metadata, "name": name, "namespace": request.namespace}
     if told.get("creationTimestamp", "") is None:
         del told["creationTimestamp"]  # as Go writes it in every pod that is not made yet
-    pod = msgspec.convert({**document, "metadata": told}, views.Pod)
+    pod = msgspec.convert({**document, "metadata": told}, Pod)
     spec = msgspec.convert(document.get("spec", {}), _Spec)
     count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
     if count > MOST_CONTAINERS:

@@ -7,7 +7,7 @@ import typer
 from carrel.cli.cluster_reading import read_cluster, show
 from carrel.cli.explain import explain as explained
 from carrel.cli.settings import ExplainSettings, Format, WhySettings
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal

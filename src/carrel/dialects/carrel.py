@@ -38,9 +38,9 @@ from datetime import datetime
 from typing import Any
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
 from carrel.ledger.shares import Holder, Share, ShareState

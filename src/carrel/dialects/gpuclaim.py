@@ -23,9 +23,9 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
-from carrel.kubernetes.objects.shapes import Device, GpuClaim, GpuNodeStatus, Pod
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
-from carrel.kubernetes.objects.shapes import ConfigMap, Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing.fields import Field, whole_number

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from carrel.dialects import nvidia
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.quantity import quantity
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request

@@ -8,8 +8,8 @@ env of a container                     CUDA_VISIBLE_DEVICES        what CUDA num
 /proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a card
 """
 
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import resource_asked
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.requests import WHOLE, ContainerNeed, Request
 from carrel.parsing.malformed import Malformed
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from carrel.dialects import carrel, gpuclaim, gpushare, kai, nvidia
+from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.gpushare import Unit
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
-from carrel.kubernetes.objects.shapes import GpuClaim, Pod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.parsing.malformed import Malformed

@@ -2,7 +2,7 @@
 
 from carrel.dialects import maia
 from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.tiers import Tier
 from carrel.parsing.malformed import Malformed
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from carrel.dialects import carrel, gpushare, nvidia
 from carrel.dialects.registry import Dialect
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import ContainerNeed
 

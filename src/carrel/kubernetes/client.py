@@ -11,7 +11,7 @@ write is asked anew before each try. An eviction is not repeated: there 429 is t
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,30 +19,31 @@ from carrel.kubernetes import responses
 from carrel.kubernetes.backoff import REAL_PACE, Timing
 from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.cluster import (
+    DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
-    PLAIN_DELETION,
     Apply,
     BindTarget,
-    Change,
-    Deletion,
-    Event,
+    ChangeType,
+    DeleteOptions,
     FieldValidation,
     Invalid,
     Json,
     JsonPatch,
+    ListPage,
     MergePatch,
-    Page,
     Patch,
     Selection,
     Unavailable,
     Unknown,
+    WatchEvent,
 )
-from carrel.kubernetes.objects import views
+from carrel.kubernetes.decoding import read_list, reader_of
+from carrel.kubernetes.objects.kinds import ListMetadata, Object
 from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.warnings import Warnings
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Object)
 
 _JSON = "application/json"
 _TOO_MANY = 429
@@ -58,7 +59,7 @@ class _WatchLine(msgspec.Struct):
 class _Bookmark(msgspec.Struct):
     """Of its object only the version is given; the rest is null or missing."""
 
-    metadata: views.ListMetadata
+    metadata: ListMetadata
 
 
 _read_line = msgspec.json.Decoder(_WatchLine).decode
@@ -105,21 +106,21 @@ class Client:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Page[V]:
+    ) -> ListPage[V]:
         query = _selecting(selection) | _given(
             limit=str(limit or ""), resourceVersion=resource_version, **{"continue": continue_token}
         )
         request = ApiRequest("GET", _path(resource, selection.namespace), query)
         response = await self._send(request)
         try:
-            metadata, items = views.read_list(resource, response.body)
+            metadata, items = read_list(resource, response.body)
         except msgspec.MsgspecError as error:
             raise responses.unreadable(request, response, str(error)) from error
-        return Page(items, metadata.resource_version, metadata.continue_token)
+        return ListPage(items, metadata.resource_version, metadata.continue_token)
 
     def watch(
         self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[V]]]:
         query = _selecting(selection) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -128,7 +129,9 @@ class Client:
         return self._watching(resource, ApiRequest("GET", _path(resource, selection.namespace), query))
 
     @asynccontextmanager
-    async def _watching(self, resource: Resource[V], request: ApiRequest) -> AsyncIterator[AsyncIterator[Event[V]]]:
+    async def _watching(
+        self, resource: Resource[V], request: ApiRequest
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[V]]]:
         response = await self._send(request)
         if response.stream is None:
             raise responses.unreadable(request, response, "no stream")
@@ -170,7 +173,7 @@ class Client:
         return self._warnings.about(_path(resource, namespace, name, subresource))
 
     async def delete(
-        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Json:
         return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
 
@@ -186,7 +189,7 @@ class Client:
         }
         await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
 
-    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+    async def evict(self, namespace: str, pod: str, *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS) -> None:
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -243,20 +246,20 @@ class _Fenced:
 
 async def _events(
     resource: Resource[V], request: ApiRequest, stream: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[Event[V], None]:
-    read = views.reader_of(resource)
+) -> AsyncGenerator[WatchEvent[V], None]:
+    read = reader_of(resource)
     async for line in _lines(stream):
         try:
             event = _read_line(line)
             if event.type == "ERROR":
                 raise responses.error_in_stream(request, event.object)
             if event.type == "BOOKMARK":
-                yield Event(Change.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
+                yield WatchEvent(ChangeType.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
                 continue
-            change, item = Change(event.type), cast("Any", read(event.object))
+            change, item = ChangeType(event.type), read(event.object)
         except (msgspec.MsgspecError, ValueError) as error:
             raise Unavailable(200, "UnreadableAnswer", f"{request.method} {request.path}: {error}") from error
-        yield Event(change, item, item.metadata.resource_version)
+        yield WatchEvent(change, item, item.metadata.resource_version)
 
 
 async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -306,7 +309,7 @@ def _selecting(selection: Selection) -> dict[str, str]:
     return _given(labelSelector=selection.labels, fieldSelector=selection.fields)
 
 
-def _delete_options(how: Deletion) -> Json:
+def _delete_options(how: DeleteOptions) -> Json:
     options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
     preconditions = _given(uid=how.uid, resourceVersion=how.resource_version)
     if preconditions:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 
 Json = dict[str, Any]
-V = TypeVar("V")
+V = TypeVar("V", bound=Object)
 V_co = TypeVar("V_co", covariant=True)
 
 
@@ -79,14 +80,14 @@ class Unknown(ClusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[V_co]):
+class ListPage(Generic[V_co]):
     items: Sequence[V_co]
     resource_version: str
     continue_token: str = ""
     """Not empty: there is more; pass it to the next `list`."""
 
 
-class Change(Enum):
+class ChangeType(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
@@ -95,8 +96,8 @@ class Change(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[V_co]):
-    change: Change
+class WatchEvent(Generic[V_co]):
+    change: ChangeType
     item: V_co | None
     """None for a bookmark."""
     resource_version: str
@@ -145,7 +146,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class DeleteOptions:
     """How to delete. With a uid or a resourceVersion, only if the object still has them."""
 
     uid: str = ""
@@ -157,7 +158,7 @@ class Deletion:
 
 
 EVERYTHING = Selection()
-PLAIN_DELETION = Deletion()
+DEFAULT_DELETE_OPTIONS = DeleteOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +194,11 @@ class Cluster(Protocol):
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Page[V]: ...
+    ) -> ListPage[V]: ...
 
     def watch(
         self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[V]]]:
         """Changes after the given version, until the server ends the stream. Raises `Expired` if it is too old."""
         ...
 
@@ -227,13 +228,13 @@ class Cluster(Protocol):
         ...
 
     async def delete(
-        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Json: ...
 
     async def bind(self, target: BindTarget) -> None:
         """Raises `Conflict` if the pod is bound already or is not the one with that uid."""
         ...
 
-    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+    async def evict(self, namespace: str, pod: str, *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS) -> None:
         """Raises `Busy` while a disruption budget does not allow it."""
         ...

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from carrel.kubernetes.backoff import REAL_PACE, Timing
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.store import IndexFunction, Store
 
-V = TypeVar("V", bound=shapes.Object)
+V = TypeVar("V", bound=Object)
 
 
 class Informers:

@@ -26,20 +26,20 @@ from typing import Generic, TypeVar
 from carrel.kubernetes.backoff import REAL_PACE, Backoff, Timing
 from carrel.kubernetes.cluster import (
     EVERYTHING,
-    Change,
+    ChangeType,
     Cluster,
     ClusterError,
-    Event,
     Expired,
     Forbidden,
     NotFound,
     Selection,
+    WatchEvent,
 )
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.store import Key, Store, key_of
 
-V = TypeVar("V", bound=shapes.Object)
+V = TypeVar("V", bound=Object)
 Handler = Callable[[V | None, V | None], None]
 """Called with (None, new), (old, new) or (old, None)."""
 
@@ -207,12 +207,12 @@ class Reflector(Generic[V]):
                 if not task.cancelled():
                     task.result()
 
-    async def _read(self, events: AsyncIterator[Event[V]]) -> None:
+    async def _read(self, events: AsyncIterator[WatchEvent[V]]) -> None:
         is_silent = True
         async for event in events:
             is_silent = False
             version = _number(event.resource_version)
-            if event.change is Change.DELETED and event.item is not None:
+            if event.change is ChangeType.DELETED and event.item is not None:
                 self._delete(event.item, version)
             elif event.item is not None:
                 self._accept(event.item)

@@ -7,9 +7,9 @@ never what the store holds.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects.kinds import Object
 
-V = TypeVar("V", bound=shapes.Object)
+V = TypeVar("V", bound=Object)
 
 
 class Key(NamedTuple):
@@ -17,7 +17,7 @@ class Key(NamedTuple):
     name: str
 
 
-def key_of(item: shapes.Object) -> Key:
+def key_of(item: Object) -> Key:
     return Key(item.metadata.namespace, item.metadata.name)
 
 

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
+from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest, request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, POD_GROUPS, PODS
-from carrel.kubernetes.objects.shapes import GpuClaim, NodeObject, Pod, PodGroup
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.eligible_nodes import EligibleNodes

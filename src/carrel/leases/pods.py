@@ -3,8 +3,8 @@
 from carrel.dialects import carrel
 from carrel.dialects.gpuclaim import lease_name, read_lease_name
 from carrel.dialects.kai_reservation import is_reservation
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.shares import Holder
 
 FINISHED = ("Succeeded", "Failed")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.lifecycle.collection import CollectionContext, Collector
 from carrel.lifecycle.reservation_pods import (

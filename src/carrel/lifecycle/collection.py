@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED

@@ -23,10 +23,10 @@ from carrel.dialects.maia import TERMINATE_AT, read_terminate_at, write_terminat
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.announce import announce
-from carrel.kubernetes.cluster import Cluster, Conflict, Deletion, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
 from carrel.kubernetes.objects.events import WARNING, Note
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import is_going
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.hand_over import HandOvers, Order
@@ -86,7 +86,7 @@ class Expiry:
         try:
             found = await self._cluster.get(PODS, metadata.name, metadata.namespace)
             if found["metadata"].get("annotations", {}).get(TERMINATE_AT) == metadata.annotations[TERMINATE_AT]:
-                only_it = Deletion(uid=metadata.uid, resource_version=found["metadata"]["resourceVersion"])
+                only_it = DeleteOptions(uid=metadata.uid, resource_version=found["metadata"]["resourceVersion"])
                 await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=only_it)
                 log.info("pod_ended pod=%s/%s uid=%s why=expired", metadata.namespace, metadata.name, metadata.uid)
         except (NotFound, Conflict):

@@ -31,7 +31,7 @@ from carrel.kubernetes.cluster import (
     Cluster,
     ClusterError,
     Conflict,
-    Deletion,
+    DeleteOptions,
     Forbidden,
     Json,
     MergePatch,
@@ -40,8 +40,8 @@ from carrel.kubernetes.cluster import (
     Unknown,
 )
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import FINISHED
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
@@ -178,7 +178,7 @@ class HandOvers:
         """
         asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
         grace = LONGEST_GOODBYE_S if asked > LONGEST_GOODBYE_S else None
-        only_it = Deletion(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
+        only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
         try:
             await self._ask_to_go(record, only_it)
         except (NotFound, Conflict):
@@ -192,7 +192,7 @@ class HandOvers:
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
         return LOOK_AGAIN
 
-    async def _ask_to_go(self, record: HandOver, how: Deletion) -> None:
+    async def _ask_to_go(self, record: HandOver, how: DeleteOptions) -> None:
         namespace, name = record.place
         if record.owner:
             try:
@@ -287,7 +287,7 @@ class HandOvers:
     async def _close(self, written: Json, how: End) -> End:
         metadata = written["metadata"]
         try:
-            only_it = Deletion(uid=metadata["uid"])
+            only_it = DeleteOptions(uid=metadata["uid"])
             await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another has closed it

@@ -12,8 +12,8 @@ from carrel.dialects import carrel, kai
 from carrel.dialects.kai_reservation import group_of
 from carrel.dialects.registry import Dialect, PodRequest
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.pods import is_going
 from carrel.ledger.refusals import Refusal

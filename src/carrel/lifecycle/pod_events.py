@@ -17,8 +17,8 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
 from carrel.kubernetes.objects import events
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import EVENTS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.pods import SCHEDULED
 from carrel.ledger.refusals import Refusal

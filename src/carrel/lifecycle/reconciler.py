@@ -12,10 +12,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
+from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.registry import PodRequest
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
-from carrel.kubernetes.objects.shapes import GpuClaim, Lease, Pod
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.pods import FINISHED, holder_of, is_waiting, was_put_aside

@@ -23,8 +23,8 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.registry import PodRequest
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import SCHEDULED, holder_of, is_going, is_waiting

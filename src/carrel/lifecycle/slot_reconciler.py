@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.backoff import Backoff
-from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pods import slot_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from carrel.dialects.maia import PodToEnd
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.refusals import Refusal
 
 

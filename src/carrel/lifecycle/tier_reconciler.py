@@ -16,7 +16,7 @@ from carrel.bookings.client.interface import BookingService
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Cluster
-from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.work_queue import Queue, serve
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.ledger.tiers import Tier

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
 from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import is_going
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder

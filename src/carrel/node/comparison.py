@@ -17,9 +17,9 @@ from carrel.dialects import carrel, gpushare, nvidia
 from carrel.dialects.visible_devices import cards_seen
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Forbidden, Json
 from carrel.kubernetes.objects.events import WARNING, Note, event, event_name
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import EVENTS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import FINISHED
 from carrel.node.device_names import Inventory
 from carrel.node.interfaces import HandedOver

@@ -25,7 +25,7 @@ from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.gpushare import Unit
 from carrel.dialects.registry import Dialect, PodRequest
 from carrel.kubernetes.cluster import ClusterError
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal

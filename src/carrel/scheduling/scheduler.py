@@ -26,8 +26,8 @@ from carrel.kubernetes.cluster import (
     Unavailable,
     Unknown,
 )
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import holder_of

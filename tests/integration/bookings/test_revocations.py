@@ -12,7 +12,7 @@ from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in import Kubernetes, RoleBook
 from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.manifests import rbac
@@ -147,7 +147,7 @@ async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() ->
         person = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
         nobodys = await Kubernetes(lab.client, roles, lab.clock.seconds).person(unbound)
         stranger = await Kubernetes(lab.client, RoleBook(), lab.clock.seconds).person(token)
-        await lab.client.delete(PODS, "webhook-1", "carrel", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "webhook-1", "carrel", how=DeleteOptions(grace_seconds=0))
         later = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
     assert person is not None
     assert (person.is_service, person.may_book) == (True, False)

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion, Selection
-from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, PODS
+from carrel.kubernetes.cluster import DeleteOptions, Selection
+from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.lifecycle.metrics import Metrics
@@ -54,7 +55,7 @@ async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_ha
                 assert await extender.bind(pod, "n1") is None
             await lab.pod("waits", annotations={"carrel.dev/gpu-cards": "4"})
             for name in ("goes", "goes-too"):
-                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+                await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
             held = await _settled(lab, {uids["claims"], uids["stays"]})
 

@@ -12,12 +12,13 @@ from carrel.admission.run import keep_certificates
 from carrel.admission.x509 import Shown
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import BindTarget, Deletion, JsonPatch
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
-from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, GPU_NODE_STATUSES, MUTATING_WEBHOOKS, PODS, SECRETS
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
@@ -86,7 +87,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         # Somebody has deleted a Lease, and the extender has not heard of it yet.
         carrel.cluster_ledger.wrote(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
         replaced = await carrel.sees(await lab.pod("c", limits=GPU_MEM))
-        await lab.client.delete(PODS, "c", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "c", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
         assert isinstance(await carrel.scheduler.bind(replaced, "n2"), Refusal)
         await _wake(lab, carrel)
@@ -118,7 +119,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
             async with Election(Client(recorder), Candidate("carrel", "carrel-controller", identity)).leading():
                 pass
         for name in ("a", "b"):
-            await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda gone=name: carrel.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
             assert await carrel.collector.collect()
         await _tell(lab, carrel)

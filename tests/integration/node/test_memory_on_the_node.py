@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from carrel.dialects import visible_devices
-from carrel.kubernetes.cluster import BindTarget, Deletion, MergePatch
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.node.interfaces import HandedOver
 from carrel.node.settings import MemoryResource
 from tests.kit.agent import an_agent, becomes
@@ -145,7 +146,7 @@ async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_
             )
             await becomes(said, ("node", words))
             assert await shown(lab)() != [None, None]
-            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await becomes(said, ("plugin", ""))
             await eventually(lambda: running.agent.memory.is_registered)
             await becomes(shown(lab), [None, None])  # the kubelet writes its own
@@ -194,7 +195,7 @@ async def test_a_pod_that_came_round_the_scheduler_sets_aside_what_it_can_see() 
             words = f"lab/a holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {cards}"
             await becomes(reasons, [words, words])
             await becomes(shown(lab), ["100", "100"])
-            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await becomes(reasons, [None, None])
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.gpushare import Unit
 from carrel.dialects.registry import Dialect, DialectOptions, PodRequest, request_of
-from carrel.kubernetes.objects.views import GpuClaim
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed, Gang, Memory, Portion, Request

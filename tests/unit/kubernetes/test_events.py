@@ -5,15 +5,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from carrel.kubernetes.objects import views
 from carrel.kubernetes.objects.events import Note, event_name, told_again
+from carrel.kubernetes.objects.kinds import Pod
 from tests.kit.lab import NOON
 from tests.kit.objects import pod_from
 
 NOTE = Note("WaitingForGPU", "no room", "Warning")
 
 
-def a_pod(name: str = "train", uid: str = "u1") -> views.Pod:
+def a_pod(name: str = "train", uid: str = "u1") -> Pod:
     return pod_from({"metadata": {"name": name, "uid": uid}, "spec": {}})
 
 
@@ -29,7 +29,7 @@ def test_the_same_words_about_the_same_object_are_the_same_event() -> None:
         pytest.param(a_pod(), replace(NOTE, reason="GPUAssigned"), id="another reason"),
     ],
 )
-def test_anything_else_is_another_event(pod: views.Pod, note: Note) -> None:
+def test_anything_else_is_another_event(pod: Pod, note: Note) -> None:
     assert event_name(pod, note) != event_name(a_pod(), NOTE)
 
 

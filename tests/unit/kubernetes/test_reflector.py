@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Busy, Event, Expired, Forbidden, NotFound, Page, Selection, Unavailable
+from carrel.kubernetes.cluster import Busy, Expired, Forbidden, ListPage, NotFound, Selection, Unavailable, WatchEvent
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
@@ -58,7 +58,7 @@ class Reflected:
 
 @contextlib.asynccontextmanager
 async def reflecting(
-    lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = (), if_there: bool = False
+    lists: Sequence[ListPage[Any] | Exception], watches: Sequence[Sequence[object]] = (), if_there: bool = False
 ) -> AsyncIterator[Reflected]:
     reflected = Reflected(ScriptedCluster(lists, watches), FakeTime(), if_there)
     running = asyncio.create_task(reflected.reflector.run())
@@ -140,7 +140,7 @@ async def test_another_object_of_the_same_name_is_a_deletion_and_an_addition() -
 
 
 async def test_errors_are_tried_again_later_and_later_and_forgotten_when_it_works() -> None:
-    lists: list[Page[Any] | Exception] = [DOWN, Forbidden(403, "Forbidden", "no right"), *[DOWN] * 4, page(10)]
+    lists: list[ListPage[Any] | Exception] = [DOWN, Forbidden(403, "Forbidden", "no right"), *[DOWN] * 4, page(10)]
     async with reflecting(lists, [[added("a", 11), DOWN], [added("b", 12), SILENCE]]) as seen:
         await seen.time.until(lambda: "b" in seen.names)
         waits = [slept for slept in seen.time.slept if slept <= 8]
@@ -247,7 +247,7 @@ async def test_a_handler_that_raises_ends_it() -> None:
 async def test_whatever_is_doubled_swapped_or_lost_the_next_list_makes_it_right(data: st.DataObject) -> None:
     """A true history is played to the reflector as a bad network would; handlers always tell one story per object."""
     truth: dict[str, tuple[int, str]] = {}
-    events: list[Event[Any]] = []
+    events: list[WatchEvent[Any]] = []
     steps = data.draw(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12))
     for version, (name, is_deletion) in enumerate(steps, start=11):
         if name not in truth:

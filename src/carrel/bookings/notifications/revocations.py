@@ -12,8 +12,8 @@ from carrel.bookings.records import LogEntry
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
-from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.kubernetes.work_queue import Queue, serve
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed

@@ -28,7 +28,7 @@ from carrel.bookings.records import (
 from carrel.bookings.rules import Rules
 from carrel.bookings.tiers import Standing
 from carrel.dialects import carrel, maia
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
 from carrel.parsing.malformed import Malformed

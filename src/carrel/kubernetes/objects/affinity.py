@@ -5,7 +5,7 @@ Volumes, other pods and room for CPU and memory only kube-scheduler knows.
 
 from collections.abc import Callable, Hashable, Mapping
 
-from carrel.kubernetes.objects.shapes import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
+from carrel.kubernetes.objects.kinds import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
 
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
 """A taint with the third effect, PreferNoSchedule, keeps nobody away."""

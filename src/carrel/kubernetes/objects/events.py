@@ -10,8 +10,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, Protocol
 
+from carrel.kubernetes.objects.kinds import EventObject
 from carrel.kubernetes.objects.resources import EVENTS, Resource
-from carrel.kubernetes.objects.shapes import EventObject
 from carrel.parsing.time import seconds
 
 LONGEST_MESSAGE = 1024

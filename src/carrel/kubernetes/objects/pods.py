@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from carrel.kubernetes.objects.kinds import Container, Metadata, Pod
 from carrel.kubernetes.objects.quantity import whole_quantity
-from carrel.kubernetes.objects.shapes import Container, Metadata, Pod
 
 SIDECAR = "Always"
 """The `restartPolicy` of an init container that runs on beside the others."""

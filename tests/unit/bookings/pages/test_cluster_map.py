@@ -17,7 +17,7 @@ from carrel.bookings.pages.services import tier_of
 from carrel.bookings.pages.usage_page import as_csv, fragments, warmth
 from carrel.bookings.records import BookingRecord, Use
 from carrel.bookings.rules import Booking, Rules
-from carrel.kubernetes.objects import views
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
@@ -103,9 +103,7 @@ def test_more_held_than_there_is_stays_inside_the_card() -> None:
     ],
 )
 def test_the_tier_is_what_the_webhook_wrote(annotations: dict[str, str], tier: Tier | None) -> None:
-    pod = msgspec.convert(
-        {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}, views.Pod
-    )
+    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}, Pod)
 
     assert tier_of(pod) is tier
 

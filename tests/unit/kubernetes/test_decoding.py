@@ -1,4 +1,4 @@
-"""What a view keeps, and that no object can make a list fail."""
+"""What is kept of an object, and that no object can make a list fail."""
 
 import json
 import logging
@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS, Resource
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.kubernetes.decoding import read_list, reader_of
+from carrel.kubernetes.objects.kinds import Object
+from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS, Resource
 
 
 def read(resource: Resource[Any], document: Any) -> Any:
-    return views.reader_of(resource)(json.dumps(document).encode())
+    return reader_of(resource)(json.dumps(document).encode())
 
 
 def test_absent_parts_are_empty() -> None:
@@ -79,12 +81,12 @@ def test_an_object_that_cannot_be_read_keeps_its_metadata_and_is_told(caplog: py
 def test_one_unreadable_object_does_not_make_the_list_fail() -> None:
     items = [{"metadata": {"name": "bad"}, "spec": 7}, {"metadata": {"name": "good"}, "spec": {"gangRef": "g"}}]
     body = json.dumps({"metadata": {"resourceVersion": "9", "continue": "abc"}, "items": items}).encode()
-    metadata, read_items = views.read_list(GPU_CLAIMS, body)
+    metadata, read_items = read_list(GPU_CLAIMS, body)
     assert (metadata.resource_version, metadata.continue_token) == ("9", "abc")
     assert [(item.metadata.name, item.spec.gang_ref) for item in read_items] == [("bad", ""), ("good", "g")]
 
 
 def test_a_kind_without_a_shape_keeps_its_metadata() -> None:
-    unknown: Resource[Any] = Resource("library.example", "v1", "desks", "Desk")
+    unknown: Resource[Any] = Resource(Object, "library.example", "v1", "desks", "Desk")
     desk = read(unknown, {"metadata": {"name": "d1", "uid": "u1"}, "spec": {"seats": 1}})
     assert (desk.metadata.name, desk.metadata.uid) == ("d1", "u1")
