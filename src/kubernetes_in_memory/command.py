@@ -29,7 +29,7 @@ def api(
     """
     import asyncio
 
-    from kubernetes_in_memory.serving import Failed, run
+    from kubernetes_in_memory.run import Failed, run
 
     try:
         asyncio.run(run(port=port, tls=tls, manifests=load or [], kubeconfig=kubeconfig))

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.browser.opened import a_service, signed_in
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab

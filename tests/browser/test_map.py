@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.browser.opened import a_service, signed_in
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab

@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Cluster, FieldValidation
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.credentials import Sources, Stored
 from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import ADMIN
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class WithToken:
         self._transport = transport
         self._token = token
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         headers = {**request.headers, "authorization": f"Bearer {self._token}"}
         return await self._transport.send(replace(request, headers=headers))
 

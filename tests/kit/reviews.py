@@ -16,7 +16,7 @@ from carrel.bookings.client.interface import Heard
 from carrel.dialects.hand_over_record import HandOver
 from carrel.dialects.maia import Verdict
 from carrel.dialects.seal import Seal
-from carrel.kubernetes.objects import json_patch
+from kubernetes_in_memory import json_patch
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, MergePatch, Unavailable
 from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.refusals import Refusal
 from carrel.node import allocation
 from carrel.node.allocation import Allocation, Post
@@ -87,7 +87,7 @@ class Away:
         self._lab = lab
         self.calls = 0
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         self.calls += 1
         self._lab.clock.now += timedelta(seconds=1)
         raise Unavailable(0, "Unreachable", "nobody answers")
@@ -190,7 +190,7 @@ async def test_one_pod_that_cannot_be_marked_keeps_no_other_from_it() -> None:
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
 
-        async def send(self, request: ApiRequest) -> ApiResponse:
+        async def send(self, request: ApiRequest) -> ResponseLike:
             if request.method == "PATCH" and request.path.endswith("/a"):
                 raise Forbidden(403, "Forbidden", "not this one")
             return await self._lab.api.send(request)

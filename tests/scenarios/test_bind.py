@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.cluster import DeleteOptions, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -286,7 +286,7 @@ class NoBindings:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if not request.path.endswith("/binding"):
             return await self._inner.send(request)
         no = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not today"}

@@ -11,8 +11,9 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimContext, Claims, Standing
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 

@@ -9,8 +9,9 @@ from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, Resource
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.shares import Holder
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, DeleteOptions, Forbidden, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.node.comparison import Comparison, Findings, HowOffered, reads_its_cards
 from carrel.node.device_names import Inventory
 from carrel.node.interfaces import HandedOver
@@ -147,7 +147,7 @@ async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
 
-        async def send(self, request: ApiRequest) -> ApiResponse:
+        async def send(self, request: ApiRequest) -> ResponseLike:
             if "/leases" in request.path:
                 raise Forbidden(403, "Forbidden", "leases is forbidden: carrel-agent cannot list them")
             return await self._lab.api.send(request)

@@ -17,8 +17,9 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 

@@ -14,8 +14,9 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.gangs import GangTimeouts
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND, a_pod_group
 from tests.kit.lab import Lab, Replica, a_lab

@@ -12,7 +12,8 @@ from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePa
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, Resource
 from carrel.lifecycle.hand_over import End
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (

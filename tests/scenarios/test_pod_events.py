@@ -9,8 +9,9 @@ from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.pod_events import EventRate, PodEventWriter, assigned_note, waiting_note
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.objects import pod as object_pod

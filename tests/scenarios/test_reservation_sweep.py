@@ -18,9 +18,10 @@ import pytest
 
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reservation_pods
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, Replica, a_lab
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))

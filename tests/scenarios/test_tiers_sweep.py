@@ -17,7 +17,8 @@ import pytest
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (

@@ -31,7 +31,7 @@ from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 
 ROUND_S = 0.25
 STORY = 50

@@ -22,7 +22,7 @@ import aiohttp
 import yaml
 
 from carrel.dialects import maia
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.auth import User, service_account
@@ -141,7 +141,7 @@ class _Worn:
     api: Transport
     token: str
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         headers = {**request.headers, "authorization": f"Bearer {self.token}"}
         return await self.api.send(replace(request, headers=headers))
 

@@ -17,7 +17,6 @@ import msgspec
 
 from carrel.kubernetes import responses
 from carrel.kubernetes.backoff import REAL_PACE, Timing
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -41,6 +40,7 @@ from carrel.kubernetes.decoding import read_list, reader_of
 from carrel.kubernetes.objects.kinds import ListMetadata, Object
 from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -210,7 +210,7 @@ class Client:
     async def _object(self, request: ApiRequest) -> Json:
         return responses.object_of(request, await self._send(request))
 
-    async def _send(self, request: ApiRequest) -> ApiResponse:
+    async def _send(self, request: ApiRequest) -> ResponseLike:
         waited = 0.0
         while True:
             try:
@@ -235,7 +235,7 @@ class _Fenced:
         self._transport = transport
         self._require = require
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
         return await self._transport.send(request)
@@ -297,7 +297,7 @@ def _path(resource: Resource[V], namespace: str, name: str | None = None, subres
     return resource.path(namespace, name or "", subresource)
 
 
-def _come_again_in(request: ApiRequest, response: ApiResponse) -> float | None:
+def _come_again_in(request: ApiRequest, response: ResponseLike) -> float | None:
     """Seconds after which the same call may be sent again; None if the answer is one for the caller."""
     asked = response.headers.get("retry-after", "")
     if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):

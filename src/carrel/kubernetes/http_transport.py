@@ -14,11 +14,11 @@ import aiohttp
 from yarl import URL
 
 from carrel import __version__
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.cluster import ClusterError, Unavailable, Unknown
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.credentials import Proof
 from carrel.kubernetes.tls import tls_context
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 

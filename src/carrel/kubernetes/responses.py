@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -25,6 +24,7 @@ from carrel.kubernetes.cluster import (
     Unavailable,
     Unknown,
 )
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 
 _BY_STATUS: Mapping[int, type[ClusterError]] = {
     400: Invalid,
@@ -55,7 +55,7 @@ class Status(msgspec.Struct, rename="camel"):
     details: dict[str, Any] | None = None
 
 
-def error_of(request: ApiRequest, response: ApiResponse) -> ClusterError:
+def error_of(request: ApiRequest, response: ResponseLike) -> ClusterError:
     """The error that an answer with a status of 300 or more stands for."""
     status = _status_in(response.body) or Status(
         reason=response.headers.get("content-type", "no content type"),
@@ -79,7 +79,7 @@ def error_in_stream(request: ApiRequest, body: bytes | msgspec.Raw) -> ClusterEr
     return error(status.code, status.reason, f"{request.method} {request.path}: {status.message}", status.details)
 
 
-def object_of(request: ApiRequest, response: ApiResponse) -> Json:
+def object_of(request: ApiRequest, response: ResponseLike) -> Json:
     """The JSON object in a good answer."""
     try:
         document = msgspec.json.decode(response.body)
@@ -90,7 +90,7 @@ def object_of(request: ApiRequest, response: ApiResponse) -> Json:
     return document
 
 
-def unreadable(request: ApiRequest, response: ApiResponse, why: str) -> ClusterError:
+def unreadable(request: ApiRequest, response: ResponseLike, why: str) -> ClusterError:
     """A 2xx whose body is no Kubernetes JSON: something between us and the API server answered, or cut it short."""
     message = f"{request.method} {request.path}: the answer is not Kubernetes JSON ({why})"
     error = Unavailable if request.method == "GET" else Unknown

@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict
 from typing import TypeVar
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Warnings:
         self._said: OrderedDict[str, None] = OrderedDict()
         self._latest: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
-    def hear(self, request: ApiRequest, response: ApiResponse) -> None:
+    def hear(self, request: ApiRequest, response: ResponseLike) -> None:
         texts = texts_of(response.headers.get("warning", ""))
         for text in texts:
             if text not in self._said:

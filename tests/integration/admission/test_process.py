@@ -37,7 +37,7 @@ from carrel.kubernetes.objects.resources import (
 )
 from carrel.manifests import priority_classes, webhooks
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.reviews import Told, review, told
 from tests.kit.reviews import a_pod as gpu_pod
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.contracts.backends import eventually
 from tests.integration.scheduling.test_process import Process, carrel
 from tests.kit.gpus import A6000, a_node

@@ -10,10 +10,10 @@ from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in import Kubernetes, RoleBook
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
@@ -102,7 +102,7 @@ class Recorder:
         self._api = api
         self.used: set[tuple[str, str, str, str]] = set()
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.path != "/version":
             call = call_of(request, self._api.kinds, ADMIN)
             where = call.target.namespace if call.target.namespace == "carrel" else ""

@@ -15,7 +15,8 @@ from carrel.kubernetes.reflector import WatchTiming
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.lifecycle.metrics import Metrics
 from carrel.lifecycle.reconciler import Reconciler
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

@@ -15,7 +15,7 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
 from carrel.ledger.gpus import Node
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

@@ -13,12 +13,12 @@ from carrel.admission.x509 import Shown
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
@@ -51,7 +51,7 @@ class Recorder:
         self._api = api
         self.used: set[Right] = set()
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.path != "/version":  # which everybody may read
             call = call_of(request, self._api.kinds, ADMIN)
             resource = "/".join(filter(None, (call.kind.plural, call.target.subresource)))

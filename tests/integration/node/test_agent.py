@@ -7,9 +7,9 @@ import grpc
 import pytest
 
 from carrel.dialects.gpushare import Unit
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.node.interfaces import HandedOver
 from carrel.node.settings import Mode, WholeCards
 from tests.kit.agent import an_agent, becomes

@@ -13,8 +13,8 @@ import pytest
 
 from carrel.bookings.people import Grant, Role
 from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.opened import Plan, Service, a_service, csrf_in
 from tests.kit.lab import Clock
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.http import Served, serve
+from kubernetes_in_memory.http_server import Served, serve
 from kubernetes_in_memory.kubeconfig import kubeconfig_for
 
 LIMIT_S = 60.0

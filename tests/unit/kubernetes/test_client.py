@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.kubernetes.backoff import Timing
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import (
     AlreadyExists,
@@ -35,6 +34,7 @@ from carrel.kubernetes.cluster import (
     WatchEvent,
 )
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.unit.kubernetes.scripted import Answering, Scripted, refused, said, streamed
 
 TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})

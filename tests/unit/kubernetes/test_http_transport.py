@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from carrel.kubernetes.calls import ApiRequest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Forbidden, MergePatch, Unavailable, Unknown
 from carrel.kubernetes.config import Access, Trust, access_to
 from carrel.kubernetes.credentials import Sources, Stored
 from carrel.kubernetes.http_transport import HttpTransport, Limits
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.transport import ApiRequest
 from carrel.parsing import Malformed
 from tests.unit.kubernetes.certificates import Authority, Pair
 from tests.unit.kubernetes.test_config import kubeconfig, write

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Unavailable, Unknown
 from carrel.kubernetes.leader_election import (
@@ -25,6 +24,7 @@ from carrel.kubernetes.leader_election import (
     decide,
 )
 from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime
 
@@ -90,7 +90,7 @@ class Wire:
         self.hangs.set()
         self.writes = 0
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         await self.hangs.wait()
         if self.is_cut:
             raise Unavailable(0, "NoConnection", "cut")

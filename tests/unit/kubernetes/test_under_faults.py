@@ -13,8 +13,9 @@ from carrel.kubernetes.objects.resources import LEASES
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
 from tests.contracts.objects import lease
+from tests.kit.faults import Faulty
 from tests.unit.kubernetes.fake_time import FakeTime
 
 HERE = Selection("default")

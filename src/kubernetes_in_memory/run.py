@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.http import Served, serve
+from kubernetes_in_memory.http_server import Served, serve
 from kubernetes_in_memory.kubeconfig import kubeconfig_for
 from kubernetes_in_memory.manifests import load
 

@@ -1,7 +1,7 @@
 """One HTTP call to a Kubernetes API server, as values.
 
-The client speaks in these and the embedded API answers in them, so that the same client and the same server run over
-sockets (`kube.http`, `memory.http`) or straight into each other in one process, byte for byte the same.
+The client makes requests; a `Transport` carries them: `http_transport` over sockets, or in tests and in the demo an API
+server in the same process. Such a server need not know these classes: it answers with anything `ResponseLike`.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -30,9 +30,22 @@ class ApiResponse:
     """Set for a watch: newline-separated JSON, cut anywhere. Whoever receives it closes it with `aclose()`."""
 
 
-class Transport(Protocol):
-    """Carries one call. Raises `ports.cluster.Unavailable` if nothing was sent, `Unknown` if the answer was lost."""
+class ResponseLike(Protocol):
+    """What the client reads of an `ApiResponse`."""
 
-    async def send(self, request: ApiRequest) -> ApiResponse: ...
+    @property
+    def status(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def stream(self) -> AsyncGenerator[bytes, None] | None: ...
+
+
+class Transport(Protocol):
+    """Carries one call. Raises `cluster.Unavailable` if nothing was sent, `Unknown` if the answer was lost."""
+
+    async def send(self, request: ApiRequest) -> ResponseLike: ...
 
     async def aclose(self) -> None: ...

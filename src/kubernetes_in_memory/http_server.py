@@ -1,42 +1,51 @@
-"""The embedded API on a loopback socket, so that kubectl and other clients can use it.
+"""The embedded API on a socket, so that kubectl and other clients can use it.
 
-A pure ASGI wrapper: it turns HTTP into `ApiRequest` and `ApiResponse` and adds nothing. Open watches end when the
-reader goes away or the server stops; the API itself lives on.
+An ASGI app turns HTTP into `HttpRequest` and `HttpResponse` and adds nothing; uvicorn serves it. An open watch ends
+when its reader disconnects or the server stops; the API itself keeps its objects.
 """
 
 import asyncio
 import contextlib
+import socket
+import ssl
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from carrel.http.serving import Address, Receive, Send, Tls, serving
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+import uvicorn
+
 from kubernetes_in_memory.certificates import Certificate
+from kubernetes_in_memory.messages import Api, HttpRequest, HttpResponse
 from kubernetes_in_memory.status import ApiError
 from kubernetes_in_memory.store import encode
 
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
 FINISH_S = 1
-"""Calls are answered in milliseconds, and watches are ended: whoever is still connected then says nothing."""
+"""Calls are answered in milliseconds and watches are ended, so a client that is still connected then is idle."""
+IDLE_S = 120
+"""Go's clients close an idle connection after 90 s. If the server closed it first, a POST could be lost."""
 LARGEST_BODY = 3 * 1024 * 1024
 """What kube-apiserver takes."""
 TOO_LARGE = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
 
 
-class Asgi:
-    def __init__(self, api: Transport) -> None:
+class AsgiApp:
+    def __init__(self, api: Api) -> None:
         self._api = api
         self.closing = asyncio.Event()
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         body = await _body(receive)
         if body is None:
-            answer = ApiResponse(TOO_LARGE.code, encode(TOO_LARGE.status()), {"content-type": "application/json"})
+            answer = HttpResponse(TOO_LARGE.code, encode(TOO_LARGE.status()), {"content-type": "application/json"})
         else:
             answer = await self._api.send(_request(scope, body))
         headers = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
@@ -88,31 +97,50 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(chunks) if size <= LARGEST_BODY else None
 
 
-def _request(scope: MutableMapping[str, Any], body: bytes) -> ApiRequest:
+def _request(scope: Message, body: bytes) -> HttpRequest:
     query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    return ApiRequest(scope["method"], scope["path"], query, headers, body)
+    return HttpRequest(scope["method"], scope["path"], query, headers, body)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     url: str
     certificate: Certificate | None = None
-    """With TLS: what clients have to trust."""
+    """With TLS: the certificate that clients have to trust."""
+
+
+class _Server(uvicorn.Server):
+    capture_signals = staticmethod(contextlib.nullcontext)  # type: ignore[assignment]  # the process handles its signals
 
 
 @contextlib.asynccontextmanager
-async def serve(api: Transport, *, host: str = "127.0.0.1", port: int = 0, tls: bool = False) -> AsyncIterator[Served]:
+async def serve(api: Api, *, host: str = "127.0.0.1", port: int = 0, tls: bool = False) -> AsyncIterator[Served]:
     """Serves while the block runs. Port 0 takes a free one."""
-    app = Asgi(api)
+    app = AsgiApp(api)
     certificate = Certificate.make((host, "localhost")) if tls else None
-    with contextlib.ExitStack() as stack:
-        files = None
-        if certificate is not None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            files = Tls(*map(str, certificate.write(folder)))
-        async with serving(app, Address(host, port), files, finish_s=FINISH_S) as url:
-            try:
-                yield Served(url, certificate)
-            finally:
-                app.closing.set()
+    config = uvicorn.Config(
+        app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
+    )
+    config.timeout_keep_alive, config.timeout_graceful_shutdown = IDLE_S, FINISH_S
+    config.load()
+    config.ssl = _tls_context(certificate) if certificate else None
+    with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        server = _Server(config)
+        running = asyncio.create_task(server.serve([listener]))
+        try:
+            while not (server.started or running.done()):
+                await asyncio.sleep(0.001)
+            shown_host = f"[{host}]" if ":" in host else host
+            yield Served(f"{'https' if tls else 'http'}://{shown_host}:{listener.getsockname()[1]}", certificate)
+        finally:
+            app.closing.set()
+            server.should_exit = True
+            await running
+
+
+def _tls_context(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.TemporaryDirectory() as folder:
+        context.load_cert_chain(*certificate.write(Path(folder)))
+    return context
