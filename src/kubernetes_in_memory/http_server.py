@@ -129,7 +129,7 @@ async def serve(api: Api, *, host: str = "127.0.0.1", port: int = 0, tls: bool =
         server = _Server(config)
         running = asyncio.create_task(server.serve([listener]))
         try:
-            while not (server.started or running.done()):
+            while not (server.started or running.done()):  # noqa: ASYNC110 - uvicorn has a flag for it, and no event
                 await asyncio.sleep(0.001)
             shown_host = f"[{host}]" if ":" in host else host
             yield Served(f"{'https' if tls else 'http'}://{shown_host}:{listener.getsockname()[1]}", certificate)

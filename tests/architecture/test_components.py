@@ -78,6 +78,7 @@ LIBRARIES = {
     "prometheus_client": ("carrel",),
     "psycopg": ("carrel.bookings.store",),
     "pydantic": ("carrel.bookings",),
+    "pytest": ("kubernetes_in_memory.pytest_plugin",),
     "pynvml": ("carrel.node.nvidia",),
     "rich": ("carrel.cli", "carrel.demo"),
     "sqlalchemy": ("carrel.bookings.store",),

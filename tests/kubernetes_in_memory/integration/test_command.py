@@ -1,4 +1,4 @@
-"""`carrel api` as a process: it loads manifests, says how it is reached, and stops when it is told to."""
+"""The command as a process: it loads manifests, prints how to reach it, and stops on a signal."""
 
 import asyncio
 import signal
@@ -29,9 +29,9 @@ items:
 
 
 @asynccontextmanager
-async def carrel_api(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def a_server(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "carrel", "api", "--port", "0", *arguments,
+        sys.executable, "-m", "kubernetes_in_memory", "--port", "0", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -44,10 +44,12 @@ async def carrel_api(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proces
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_serves_what_it_was_given_and_stops_with_watches_open(tmp_path: Path, number: signal.Signals) -> None:
+async def test_it_serves_what_was_loaded_and_stops_although_watches_are_open(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     (tmp_path / "lab.yaml").write_text(MANIFEST)
     config = tmp_path / "kubeconfig"
-    async with carrel_api("--load", str(tmp_path / "lab.yaml"), "--kubeconfig", str(config)) as process:
+    async with a_server("--load", str(tmp_path / "lab.yaml"), "--kubeconfig", str(config)) as process:
         assert process.stdout is not None
         greeting = [(await process.stdout.readline()).decode() for _ in range(3)]
         assert "2 objects loaded." in greeting[1]
@@ -63,10 +65,10 @@ async def test_it_serves_what_it_was_given_and_stops_with_watches_open(tmp_path:
         assert await process.wait() == 0
 
 
-async def test_manifests_that_cannot_be_loaded_are_all_told(tmp_path: Path) -> None:
+async def test_all_manifests_that_cannot_be_loaded_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Desk\napiVersion: v1\n---\n" + MANIFEST.replace("main,", "Main,"))
     arguments = ("--load", str(tmp_path / "bad.yaml"), "--load", str(tmp_path / "none.yaml"))
-    async with carrel_api(*arguments) as process:
+    async with a_server(*arguments) as process:
         _, errors = await process.communicate()
     told = errors.decode()
     assert process.returncode == 1
@@ -75,11 +77,11 @@ async def test_manifests_that_cannot_be_loaded_are_all_told(tmp_path: Path) -> N
     assert "none.yaml: No such file or directory" in told
 
 
-async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
-    async with carrel_api() as process:
+async def test_a_port_that_is_in_use_is_reported(tmp_path: Path) -> None:
+    async with a_server() as process:
         assert process.stdout is not None
         port = (await process.stdout.readline()).decode().split(":")[2].split(",")[0]
-        async with carrel_api("--port", port) as second:
+        async with a_server("--port", port) as second:
             _, errors = await second.communicate()
         assert second.returncode == 1
         assert f"cannot serve on port {port}" in errors.decode()
