@@ -22,14 +22,15 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.maia import TERMINATE_AT, read_terminate_at, write_terminate_at
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
-from carrel.kubernetes.announce import announce
 from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pods import is_going
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.hand_over import HandOvers, Order
+from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
@@ -66,6 +67,7 @@ class Expiry:
         self._cluster = cluster
         self._pods = pods
         self._hand_overs = hand_overs
+        self._events = EventRecorder(cluster, COMPONENT, options.now)
         self._now = options.now
         self._go_on = options.go_on_without_gpu
         self._bookings = options.bookings
@@ -113,7 +115,7 @@ class Expiry:
         if await self._is_extended(warning.pod):
             return
         metadata = warning.pod.metadata
-        await announce(self._cluster, warning.pod, warning.note, self._now())
+        await self._events.record(warning.pod, warning.note)
         memory = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.memory}}})
         await self._cluster.patch(PODS, metadata.name, memory, metadata.namespace)
 

@@ -24,7 +24,6 @@ from enum import Enum
 from carrel.dialects import hand_over_record, maia
 from carrel.dialects.carrel import LEAVE_BY, TIER, USER
 from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
-from carrel.kubernetes.announce import About, announce
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -39,10 +38,12 @@ from carrel.kubernetes.cluster import (
     Selection,
     Unknown,
 )
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.pods import FINISHED
+from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -96,6 +97,7 @@ class HandOvers:
         self._context = context
         self._cluster = context.cluster
         self._now = context.now
+        self._events = EventRecorder(context.cluster, COMPONENT, context.now)
         self._told: set[str] = set()  # the records of which the pods know
 
     async def intend(self, pod: Pod, order: Order) -> str:
@@ -187,7 +189,7 @@ class HandOvers:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
             why = f"a booked pod needs its card, but a disruption budget does not let it go: {busy.message}"
-            await self._tell(About.the(pod), Note(HELD_UP, why, WARNING))
+            await self._tell(pod, Note(HELD_UP, why, WARNING))
             return ASK_AGAIN
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
         return LOOK_AGAIN
@@ -212,7 +214,7 @@ class HandOvers:
             leave_by = {LEAVE_BY: seconds(record.due)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
             await self._cluster.patch(PODS, name, touch, namespace)
-        await self._tell(About.the(pod), leaving_note(record))
+        await self._tell(pod, leaving_note(record))
         self._told.add(record.name)
 
     # --- after it is gone --------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class HandOvers:
         if occupant:
             is_ours = _origin_of(occupant["metadata"].get("annotations", {})) == record.uid
             if is_ours:
-                await self._tell(About.the(occupant), handed_over_note(record))
+                await self._tell(occupant, handed_over_note(record))
             return await self._close(written, End.HANDED_OVER if is_ours else End.TAKEN)
         if record.successor is None:
             return await self._close(written, End.UNWANTED)
@@ -275,7 +277,7 @@ class HandOvers:
                 raise
             return await self._close(written, End.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
-        await self._tell(About.the(successor), handed_over_note(record))
+        await self._tell(successor, handed_over_note(record))
         return await self._close(written, End.HANDED_OVER)
 
     async def _rewrite(self, written: Json, record: HandOver) -> None:
@@ -304,12 +306,13 @@ class HandOvers:
         except NotFound:
             return {}
 
-    async def _tell(self, about: About, note: Note) -> None:
+    async def _tell(self, pod: Json, note: Note) -> None:
         """What cannot be told now must not keep a card from whom it belongs to."""
+        metadata = Metadata(**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")})
         try:
-            await announce(self._cluster, about, note, self._now())
+            await self._events.record(Object(metadata=metadata), note)
         except ClusterError as error:
-            log.info("event_not_told pod=%s reason=%s: %s", about.metadata.name, note.reason, error)
+            log.info("event_not_told pod=%s reason=%s: %s", metadata.name, note.reason, error)
 
 
 def leaving_note(record: HandOver) -> Note:
