@@ -14,7 +14,7 @@ from typing import TypeVar
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Cluster, FieldValidation
 from carrel.kubernetes.config import Access
-from carrel.kubernetes.credentials import Sources, Stored
+from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
@@ -70,7 +70,10 @@ async def memory_over_http() -> AsyncIterator[Backend]:
     api = _embedded()
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(api))
-        wires = [HttpTransport(Access(served.url, Stored(Sources(token=token)))) for token in (TOKEN, "nobody's")]
+        wires = [
+            HttpTransport(Access(served.url, StoredCredentials(CredentialLocations(token=token))))
+            for token in (TOKEN, "nobody's")
+        ]
         for wire in wires:
             stack.push_async_callback(wire.aclose)
         yield Backend.on(wires[0], wires[1], _compaction_of(api))

@@ -1,12 +1,12 @@
-"""The thin Kubernetes client: each verb of the Cluster port is one call on a `Transport`.
+"""The Kubernetes client: each method of `Cluster` is one call on a `Transport`.
 
-It decides nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so a name that would
-make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name would
-empty the namespace.
+It decides nothing: the caller knows what a lost answer or a conflict means. Names become part of paths, so a name that
+would make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name
+would delete everything in the namespace.
 
-One thing it repeats: a call that the server turned away *before* looking at it, with 429 and the time after which to
-come again. Every API server does so under load, and for a moment after a custom resource was defined. Whoever may
-write is asked anew before each try. An eviction is not repeated: there 429 is the word of a disruption budget.
+It repeats one kind of call: one that the server rejected *before* processing it, with 429 and `Retry-After`. Every API
+server does so under load, and for a moment after a custom resource was defined. Before each try the fence is asked
+again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from carrel.kubernetes import responses
-from carrel.kubernetes.backoff import REAL_PACE, Timing
+from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -48,7 +48,7 @@ V = TypeVar("V", bound=Object)
 _JSON = "application/json"
 _TOO_MANY = 429
 _LONGEST_WAIT_S = 15.0
-"""In all, of one call that the server asks to come again later; shorter than whoever waits for us waits."""
+"""Total wait of one call that the server asks to repeat later; shorter than the time-outs of our own callers."""
 
 
 class _WatchLine(msgspec.Struct):
@@ -57,7 +57,7 @@ class _WatchLine(msgspec.Struct):
 
 
 class _Bookmark(msgspec.Struct):
-    """Of its object only the version is given; the rest is null or missing."""
+    """Its object has only a version; the rest is null or missing."""
 
     metadata: ListMetadata
 
@@ -74,17 +74,17 @@ class Client:
         transport: Transport,
         fields: FieldValidation = FieldValidation.STRICT,
         warnings: Warnings | None = None,
-        pace: Timing = REAL_PACE,
+        timing: Timing = REAL_TIME,
     ) -> None:
-        """Strict, so that tests find every field that is misspelled. Doors are told what to do by their settings."""
+        """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
         self._fields = fields
         self._warnings = warnings or Warnings()
-        self._pace = pace
+        self._timing = timing
 
     def fenced(self, require: Callable[[], None]) -> "Client":
-        """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
-        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._pace)
+        """The same client, but `require` is called before every write; if it raises, the write is not sent."""
+        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -92,7 +92,7 @@ class Client:
     # Reading
 
     async def release(self) -> Release:
-        """Which Kubernetes this is, such as (1, 37). Raises `Malformed` where something else answers."""
+        """The release of Kubernetes, such as (1, 37). Raises `Malformed` if something else answers."""
         return read_release(await self._object(ApiRequest("GET", "/version")))
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
@@ -170,7 +170,7 @@ class Client:
     def warnings(
         self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
     ) -> tuple[str, ...]:
-        return self._warnings.about(_path(resource, namespace, name, subresource))
+        return self._warnings.latest(_path(resource, namespace, name, subresource))
 
     async def delete(
         self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
@@ -201,7 +201,7 @@ class Client:
     # One call
 
     async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
-        query = {} if method == "DELETE" else self._options(dry_run)  # whose options are in its body
+        query = {} if method == "DELETE" else self._options(dry_run)  # a DELETE has its options in the body
         return await self._object(ApiRequest(method, path, query, {"content-type": _JSON}, msgspec.json.encode(body)))
 
     def _options(self, dry_run: bool) -> dict[str, str]:
@@ -218,16 +218,16 @@ class Client:
             except Unknown as lost:
                 if request.method != "GET":
                     raise
-                # A read that got lost has written nothing.
+                # A read whose answer was lost has written nothing.
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
-            self._warnings.hear(request, response)
+            self._warnings.add(request, response)
             if response.status < 300:
                 return response
-            wait_s = _come_again_in(request, response)
+            wait_s = _retry_after(request, response)
             if wait_s is None or waited + wait_s > _LONGEST_WAIT_S:
                 raise responses.error_of(request, response)
             waited += wait_s
-            await self._pace.sleep(wait_s)
+            await self._timing.sleep(wait_s)
 
 
 class _Fenced:
@@ -263,7 +263,7 @@ async def _events(
 
 
 async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Whole lines out of chunks that are cut anywhere. A last line without an end was cut off: it is dropped."""
+    """Whole lines from chunks of any size. A last line without a line end is incomplete and dropped."""
     rest: list[bytes] = []
     async for chunk in stream:
         *whole, last = chunk.split(b"\n")
@@ -297,8 +297,8 @@ def _path(resource: Resource[V], namespace: str, name: str | None = None, subres
     return resource.path(namespace, name or "", subresource)
 
 
-def _come_again_in(request: ApiRequest, response: ResponseLike) -> float | None:
-    """Seconds after which the same call may be sent again; None if the answer is one for the caller."""
+def _retry_after(request: ApiRequest, response: ResponseLike) -> float | None:
+    """Seconds after which the same call may be sent again; None if the caller gets this answer."""
     asked = response.headers.get("retry-after", "")
     if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):
         return None

@@ -1,8 +1,8 @@
-"""The Cluster port: what Carrel asks of a Kubernetes API server.
+"""`Cluster`: what Carrel asks of a Kubernetes API server, and the errors.
 
 Two ways of reading, on purpose:
 - one object (`get`, and what a write answers) is the whole JSON, to be changed and written back without loss;
-- many objects (`list`, `watch`) are small read-only views that keep only what Carrel reads.
+- many objects (`list`, `watch`) are small read-only Structs that keep only what Carrel reads.
 
 Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
 without harm. A write whose answer was lost raises `Unknown`: it may have taken effect. Reads never raise it.
@@ -23,7 +23,7 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class ClusterError(Exception):
-    """The API server said no. `reason` is Kubernetes' own word (`AlreadyExists`), `details` its Status.details."""
+    """The API server refused. `reason` is Kubernetes' own word (`AlreadyExists`), `details` its Status.details."""
 
     def __init__(self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         self.status = status
@@ -43,7 +43,7 @@ class NotFound(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """409 on create: the name is taken."""
+    """409 on create: an object of this name exists."""
 
 
 class Conflict(ClusterError):
@@ -62,9 +62,9 @@ class Forbidden(ClusterError):
     """401 or 403: no valid credential, or no right."""
 
     @property
-    def is_namespace_going(self) -> bool:
-        """Nothing new may be made in a namespace that is being deleted."""
-        return "because it is being terminated" in self.message  # older servers give no cause for programs
+    def is_namespace_terminating(self) -> bool:
+        """Nothing can be created in a namespace that is being deleted."""
+        return "because it is being terminated" in self.message  # older servers give no machine-readable cause
 
 
 class Busy(ClusterError):
@@ -84,7 +84,7 @@ class ListPage(Generic[V_co]):
     items: Sequence[V_co]
     resource_version: str
     continue_token: str = ""
-    """Not empty: there is more; pass it to the next `list`."""
+    """Not empty: there are more objects; pass it to the next `list`."""
 
 
 class ChangeType(Enum):
@@ -173,16 +173,16 @@ class BindTarget:
 
 
 class FieldValidation(Enum):
-    """What a server shall do about a field that it does not know, in Kubernetes' words."""
+    """What a server does about a field that it does not know, in Kubernetes' words."""
 
     STRICT = "Strict"
     """Refuse the write."""
     WARN = "Warn"
-    """Drop the field and say so: older definitions must not keep a newer Carrel from reporting."""
+    """Drop the field and warn: with older definitions a newer Carrel must still be able to report."""
 
 
 class Cluster(Protocol):
-    """Implemented by `adapters.kube.Client`, over sockets or straight into the embedded API."""
+    """Implemented by `kubernetes.client.Client`, over sockets or with an API server in the same process."""
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json: ...
 
@@ -224,7 +224,7 @@ class Cluster(Protocol):
     def warnings(
         self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
     ) -> Sequence[str]:
-        """What the server remarked when this object was last updated or patched: a field it does not know, say."""
+        """The server's warnings when this object was last updated or patched, for example about an unknown field."""
         ...
 
     async def delete(

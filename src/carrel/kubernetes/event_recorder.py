@@ -33,7 +33,7 @@ class EventRecorder:
             if count_again:
                 await self._count_again(body["metadata"]["name"], namespace)
         except Forbidden as error:
-            if not error.is_namespace_going:
+            if not error.is_namespace_terminating:
                 raise
             return False
         return True

@@ -76,7 +76,7 @@ class ClusterState:
         self.claims: Reflector[GpuClaim] = self.informers.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
         )
-        self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, if_there=True)
+        self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
         self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)

@@ -273,7 +273,7 @@ class HandOvers:
         except NotFound:
             return await self._close(written, End.UNWANTED)  # the namespace is gone
         except Forbidden as error:
-            if not error.is_namespace_going:
+            if not error.is_namespace_terminating:
                 raise
             return await self._close(written, End.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)

@@ -17,7 +17,7 @@ from carrel.dialects.tier import tier_of
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Lease, Pod
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
@@ -68,20 +68,20 @@ class TierReconciler:
         )
         self._revoking = Revoker(carrel.cluster, carrel.cluster_ledger, carrel.lease_writer, self._hand_overs, context)
         self._settle_s = SETTLE_S
-        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
         carrel.pods.on_change(self._see_pod)
         carrel.leases.on_change(self._see_lease)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        self._due = Queue(backoff=RETRY)
+        self._due = WorkQueue(backoff=RETRY)
         for key in (EXPIRY, REVOCATION, RECORDS):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
-                    tasks.create_task(serve(self._due, self._look_after))
+                    tasks.create_task(run_worker(self._due, self._look_after))
         finally:
             self._due.close()
 

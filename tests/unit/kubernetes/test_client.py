@@ -176,7 +176,7 @@ class TestAServerThatAsksToComeAgain:
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
 
-        return Client(transport, pace=Timing(sleep=sleep)), transport, slept
+        return Client(transport, timing=Timing(sleep=sleep)), transport, slept
 
     @pytest.mark.parametrize("verb", ["get", "create", "delete"])
     async def test_is_asked_again_after_that_time(self, verb: str) -> None:

@@ -14,7 +14,7 @@ from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 
@@ -30,12 +30,12 @@ class Revocations:
     def __init__(self, carrel: ClusterState, outbox: Outbox) -> None:
         self._outbox = outbox
         self._heard: dict[str, HandOver] = {}
-        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         ours = Selection(carrel.options.namespace, labels=LABEL)
         carrel.informers.watch(CONFIG_MAPS, ours).on_change(self._hear)
 
     async def run(self) -> None:
-        await serve(self._due, self._note)
+        await run_worker(self._due, self._note)
 
     def _hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None or old is not None:

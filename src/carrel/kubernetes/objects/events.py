@@ -15,7 +15,7 @@ from carrel.kubernetes.objects.resources import EVENTS, Resource
 from carrel.parsing.time import seconds
 
 LONGEST_MESSAGE = 1024
-"""What events.k8s.io takes; core/v1 takes more, but both show the same objects."""
+"""The limit of events.k8s.io; core/v1 allows more, but both show the same objects."""
 LONGEST_NAME = 253
 
 WARNING = "Warning"
