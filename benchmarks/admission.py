@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.extender import Server, a_server, make_bare
 from benchmarks.measuring import Figure
-from carrel.admission.assembly import Customs, Webhook
+from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.dialects.maia import Verdict
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
@@ -40,8 +40,8 @@ class Booked:
 
 
 def make_webhook() -> AsgiApp:
-    customs = Customs("carrel", spawners=frozenset({SPAWNER}), seal=Seal((b"key",)))
-    webhook = Webhook(Client(EmbeddedApi()), Booked(), customs)
+    options = WebhookOptions("carrel", spawners=frozenset({SPAWNER}), seal=Seal((b"key",)))
+    webhook = AdmissionWebhook(Client(EmbeddedApi()), Booked(), options)
     webhook.informers = _Synced()  # type: ignore[assignment] # nothing is watched, so nothing has to be read first
     return webhook.app(lambda: 0.0)
 

@@ -34,6 +34,7 @@ COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
 SHARED = (
     "carrel",
     "carrel.cluster_file",
+    "carrel.command_errors",
     "carrel.dialects",
     "carrel.http",
     "carrel.kubernetes",
@@ -41,6 +42,7 @@ SHARED = (
     "carrel.ledger",
     "carrel.manifests",
     "carrel.parsing",
+    "carrel.process",
     "carrel.settings",
 )
 """What every component may use."""
@@ -55,6 +57,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
     "carrel.leases": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     "carrel.manifests": (),
+    "carrel.command_errors": (),
+    "carrel.process": ("carrel.command_errors", "carrel.kubernetes", "carrel.parsing", "carrel.settings"),
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.scheduling"),
@@ -85,7 +89,7 @@ LIBRARIES = {
     "starlette": ("carrel",),
     "typer": ("carrel", "kubernetes_in_memory"),
     "uvicorn": ("carrel.http", "kubernetes_in_memory"),
-    "uvloop": ("carrel.settings",),
+    "uvloop": ("carrel.process",),
     "yarl": ("carrel.kubernetes",),
     "yaml": ("carrel", "kubernetes_in_memory"),
 }

@@ -21,7 +21,7 @@ from tests.e2e.pods import eventually
 from tests.e2e.webhook import POLICIES, Somebody, Witness, install_policies, unseen_pod
 from tests.kit.any_pod import any_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
-from tests.kit.reviews import Told, World
+from tests.kit.reviews import Reviewed, ReviewedCluster
 
 Json = dict[str, Any]
 
@@ -85,9 +85,9 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(roo
     for number in range(GENERATED):
         pod = any_pod(random)
         pod["metadata"]["name"] = f"any-{number}"
-        told: Told = asyncio.run(World().make(pod, EVE))
+        reviewed: Reviewed = asyncio.run(ReviewedCluster().create(pod, EVE))
         is_asked = room.asked(pod)
-        if not told.allowed or told.patch:
+        if not reviewed.allowed or reviewed.patch:
             concerned += 1
             assert is_asked, json.dumps(pod)
         asked += is_asked

@@ -226,7 +226,7 @@ def test_eight_cards_of_80_gib_need_a_coarser_unit_only_as_devices(carrel: Carre
             carrel.agent = carrel.start_agent("--memory-unit", "GiB")
             eventually(lambda: carrel.allocatable(MEM) == 640)
             create(carrel.api, ours, a_pod("waits", {MEM: "8"}))
-            why = "its agent counts memory in GiB, the scheduler in MiB; give all doors the same --memory-unit"
+            why = "its agent counts memory in GiB, the scheduler in MiB; give all components the same --memory-unit"
             eventually(lambda: why in str(carrel.pods(ours)["waits"]["status"]))
             carrel.kill_agent()
             carrel.simulate(SMALL_CARDS)

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from carrel.admission import certificates
 from carrel.admission.certificates import Validity
-from carrel.admission.x509 import Shown, X509Notary
+from carrel.admission.served_certificate import ServedCertificate
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
 from carrel.manifests import policies, priority_classes, webhooks
 from testbed.control_plane import ApiServer
@@ -173,11 +174,11 @@ class Witness:
 
     def __init__(self, change: Callable[[Json], list[Json]] = lambda pod: []) -> None:
         self.names: set[str] = set()
-        notary, now = X509Notary(), datetime.now(UTC)
+        now = datetime.now(UTC)
         valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
-        authority = notary.authority(valid)
-        shown = Shown()
-        shown.show(notary.issue(authority, ["127.0.0.1"], valid))
+        authority = certificates.new_authority(valid)
+        served = ServedCertificate()
+        served.load(certificates.issue(authority, ["127.0.0.1"], valid))
         witness = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -194,7 +195,7 @@ class Witness:
                 """What it was asked about is remembered."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        self._server.socket = shown.context.wrap_socket(self._server.socket, server_side=True)
+        self._server.socket = served.context.wrap_socket(self._server.socket, server_side=True)
         bundle = base64.b64encode(authority.certificate).decode()
         self.client_config = {"url": f"https://127.0.0.1:{self._server.server_port}/mutate", "caBundle": bundle}
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

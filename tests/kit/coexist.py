@@ -1,6 +1,6 @@
-"""A node where the kubelet chooses the cards: as a real one does, but the test says which card it chooses.
+"""A node where the kubelet chooses the GPUs, as a real one does; but the test says which GPU it chooses.
 
-It stands for kubelet, NVIDIA's plugin and the program in the reservation pod at once.
+The class acts as the kubelet, NVIDIA's plugin and the program in the reservation pod at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,10 +38,10 @@ class Kubelet:
         self.node = node
         self.choose = choose
         self.given: dict[str, list[str]] = {}
-        """uid → cards: what a kubelet remembers of the pods that it runs."""
+        """uid → UUIDs of the GPUs of the pods that it runs."""
         self.is_away = False
         self.is_silent = False
-        """The program in a reservation pod does not find its card."""
+        """The program in a reservation pod does not find its GPU."""
 
     @property
     def free(self) -> list[str]:
@@ -49,7 +49,7 @@ class Kubelet:
         return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and not gpu.unusable]
 
     async def work(self) -> bool:
-        """One round over its pods; whether something was done."""
+        """One round over its pods. Whether it changed something."""
         if self.is_away:
             return False
         pods = [
@@ -60,12 +60,12 @@ class Kubelet:
         did = False
         for pod in sorted(pods, key=lambda pod: int(pod.metadata.resource_version)):
             try:
-                did |= await self._look_after(pod)
+                did |= await self._sync_pod(pod)
             except (NotFound, Conflict):
                 did = True
         return did
 
-    async def _look_after(self, pod: Pod) -> bool:
+    async def _sync_pod(self, pod: Pod) -> bool:
         metadata = pod.metadata
         if metadata.deletion_timestamp:
             how = DeleteOptions(uid=metadata.uid, grace_seconds=0)
@@ -92,7 +92,7 @@ class Kubelet:
         await self._client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource=subresource)
 
     async def report_users(self) -> None:
-        """What the agent says that it saw on PodResources."""
+        """As the agent reports it from PodResources."""
         status = await self._client.get(GPU_NODE_STATUSES, self.node.name)
         for device in status["status"]["devices"]:
             device["inUseBy"] = [uid for uid, cards in self.given.items() if device["uuid"] in cards]
@@ -100,7 +100,7 @@ class Kubelet:
         await self._client.patch(GPU_NODE_STATUSES, self.node.name, patch, subresource="status")
 
 
-async def open_for_reservations(lab: Lab) -> None:
+async def create_reservation_namespace(lab: Lab) -> None:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
     await lab.client.create(NAMESPACES, body)
 

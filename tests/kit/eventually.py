@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, never for a time. The limit is generous, because machines may be busy."""
+"""Waiting in tests: for a condition, never for a fixed time. The limit is generous: the machine may be busy."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ LIMIT_S = 60.0
 
 
 async def eventually(condition: Callable[[], T], what: str = "the condition") -> T:
-    """The first true answer."""
+    """Returns the first true result of `condition`."""
     give_up = time.monotonic() + LIMIT_S
     while True:
         answer = condition()

@@ -1,4 +1,4 @@
-"""KAI's own kinds, as far as tests need them: a cluster has them only where KAI is installed."""
+"""KAI's own kinds, as far as tests need them. A cluster has them only if KAI is installed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A small cluster on the embedded API, and as many replicas of Carrel's scheduling on it as a test wants."""
+"""A small cluster on the embedded API, with as many replicas of Carrel's scheduling as a test wants."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.assembly import collector_on, reservations_on
+from carrel.lifecycle.assembly import collector_on, reservation_pods_on
 from carrel.manifests import crds
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from carrel.scheduling.gangs import GangTimeouts
@@ -32,11 +32,11 @@ OURS = "carrel"
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 NO_HURRY = GangTimeouts()
 QUICK = WatchTiming(backoff=Backoff(first_s=0.001, limit_s=0.01))
-"""Nobody else uses the embedded API: a watch that failed may be tried again at once."""
+"""Only the test uses the embedded API: a watch that failed may be retried at once."""
 
 
 class Clock:
-    """Shows what the test says."""
+    """Shows the time that the test sets."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -49,11 +49,11 @@ class Clock:
 
 
 class WriteCounter:
-    """A transport that remembers the writes that went through it."""
+    """A transport that records the writes."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        """The transport itself; a `Faulty` one has a story to tell."""
+        """The transport itself; a `Faulty` one has a `story`."""
         self.writes: list[str] = []
 
     async def send(self, request: ApiRequest) -> ApiResponse:
@@ -75,7 +75,7 @@ class Replica(ClusterState):
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
         self.collector = collector_on(self)
-        self.reservations = reservations_on(self)
+        self.reservations = reservation_pods_on(self)
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""
@@ -91,7 +91,7 @@ class Replica(ClusterState):
         return found
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult:
-        """A pod that cannot be understood has room nowhere."""
+        """A pod whose request cannot be read fits on no node."""
         found = self.scheduler.filter(pod, nodes)
         return FilterResult.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
@@ -120,7 +120,7 @@ class Lab:
             try:
                 await running
             except* (asyncio.CancelledError, Crashed):
-                pass  # whatever else broke its watches is the test's business
+                pass  # any other error must fail the test
 
     async def pod(self, name: str, **spec: Any) -> Json:
         """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
@@ -146,7 +146,7 @@ class Lab:
         return found
 
     async def held(self) -> dict[str, dict[str, int | None]]:
-        """What the Leases say, read anew: Lease → uid → MiB (None: whole)."""
+        """What the Leases say, read from the API server: Lease → uid → MiB (None: whole)."""
         leases = (await self.client.list(LEASES, Selection(OURS))).items
         records = {lease.metadata.name: read_lease(lease) for lease in leases}
         return {
@@ -163,7 +163,7 @@ class Lab:
 
 @contextlib.asynccontextmanager
 async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIterator[Lab]:
-    """`in_real_time`: for processes of their own, which know no other time and would not believe an old heartbeat."""
+    """`in_real_time`: for separate processes, which know only the real time and would ignore an old heartbeat."""
     clock = Clock(datetime.now(UTC) if in_real_time else NOON)
     lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
     for crd in crds():

@@ -1,4 +1,4 @@
-"""Admission reviews as kube-apiserver sends them, and what becomes of the object when the answer is believed."""
+"""Admission reviews as kube-apiserver sends them, and the object after the patch in the answer."""
 
 import base64
 import copy
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from carrel.admission.admission import Admission, Known, Policy
-from carrel.admission.handlers import ReviewDesk
-from carrel.admission.metrics import Metrics, Watched
-from carrel.admission.pod_owner import Introduction
+from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
+from carrel.admission.handlers import ReviewHandler
+from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.bookings.client.interface import Heard
 from carrel.dialects.hand_over_record import HandOver
 from carrel.dialects.maia import Verdict
@@ -28,7 +28,7 @@ GPU = {"nvidia.com/gpu": "1"}
 
 @dataclass
 class BookedPeople:
-    """A booking desk that knows these people's bookings, and how many cards are free."""
+    """A booking service that knows these people's bookings, and how many GPUs are free."""
 
     until: dict[str, datetime] = field(default_factory=dict)
     model: str = MODEL
@@ -48,23 +48,23 @@ class BookedPeople:
 
 
 @dataclass
-class World:
-    """What a test may say about the cluster."""
+class ReviewedCluster:
+    """What a test sets about the cluster."""
 
     desk: BookedPeople | None = field(default_factory=BookedPeople)
-    policy: Policy = field(default_factory=Policy)
-    owners: dict[str, str] = field(default_factory=dict)
+    options: AdmissionOptions = field(default_factory=AdmissionOptions)
+    namespace_owners: dict[str, str] = field(default_factory=dict)
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-booked", "carrel-opportunistic")
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
 
-    def reviews(self) -> ReviewDesk:
-        known = Known(
-            introduce=Introduction(
+    def handler(self) -> ReviewHandler:
+        context = AdmissionContext(
+            owners=PodOwnerLookup(
                 "carrel",
-                lambda namespace: self.owners.get(namespace, ""),
+                lambda namespace: self.namespace_owners.get(namespace, ""),
                 frozenset({"root"}),
                 frozenset({SPAWNER}),
                 self.username_prefix,
@@ -75,21 +75,21 @@ class World:
             now=self.now,
             seal=self.seal,
         )
-        metrics = Metrics(Watched(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewDesk(Admission(known, self.policy), metrics, lambda: True)
+        metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
+        return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)
 
-    async def make(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Told":
-        """What becomes of a pod that this user makes."""
+    async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
+        """The pod after review, if this user creates it."""
         return await self.ask(review(pod, user, **changes))
 
-    async def ask(self, question: Json) -> "Told":
-        status, body = await self.reviews().mutate(json.dumps(question).encode())
+    async def ask(self, request_body: Json) -> "Reviewed":
+        status, body = await self.handler().mutate(json.dumps(request_body).encode())
         assert status == 200, body
-        return told(question, json.loads(body))
+        return apply_answer(request_body, json.loads(body))
 
 
 @dataclass
-class Told:
+class Reviewed:
     allowed: bool
     object: Json
     """As it is after the patch."""
@@ -127,14 +127,14 @@ def _value(variable: Json) -> str:
     return f"<{path.removeprefix('metadata.annotations[').strip(']').strip(chr(39))}>"
 
 
-def told(question: Json, answer: Json) -> Told:
+def apply_answer(request_body: Json, answer: Json) -> Reviewed:
     response = answer["response"]
-    assert response["uid"] == question["request"]["uid"]
-    assert answer["apiVersion"] == question["apiVersion"]
+    assert response["uid"] == request_body["request"]["uid"]
+    assert answer["apiVersion"] == request_body["apiVersion"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
-    before = copy.deepcopy(question["request"]["object"])
+    before = copy.deepcopy(request_body["request"]["object"])
     status = response.get("status", {})
-    return Told(
+    return Reviewed(
         response["allowed"],
         json_patch.apply(before, patch),
         status.get("message", ""),

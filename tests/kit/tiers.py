@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from random import Random
 from typing import Any
 
 from carrel.bookings.client.interface import BookingService
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.cluster_state import NAMESPACE_OF
 from carrel.leases.pods import is_waiting
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.expiry import Expiry, ExpiryOptions
-from carrel.lifecycle.hand_over import End, HandOverContext, HandOvers
-from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.assembly import TierOptions, tier_parts_on
+from carrel.lifecycle.hand_over import HandOverResult
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
 
@@ -22,67 +19,54 @@ BOOKED = {"carrel.dev/tier": "booked"}
 OPPORTUNISTIC = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
 
 
-class Terminator:
-    """What a controller does about tiers, on one replica, one round at a time."""
+class TierController:
+    """What the leader does about the two tiers, on one replica, one round at a time."""
 
     def __init__(
         self,
-        carrel: Replica,
+        replica: Replica,
         grace_s: float = 0,
-        by_lot: bool = False,
-        go_on: bool = True,
+        random_victims: bool = False,
+        continue_on_cpu: bool = True,
         bookings: BookingService | None = None,
     ) -> None:
-        self.carrel = carrel
-        now, pods = carrel.options.now, carrel.pods.store
-        hand_over_context = HandOverContext(
-            carrel.cluster, "carrel", now, lambda namespace: pods.find(NAMESPACE_OF, namespace)
-        )
-        self.hand_overs = HandOvers(hand_over_context)
-        context = RevocationContext(
-            pods=pods.snapshot,
-            pod_by_uid=pods.by_uid,
-            understand=carrel.understand,
-            nodes_for=carrel.nodes_for,
-            now=now,
-            schedulers=frozenset({"gpu-scheduler"}),
-            grace=timedelta(seconds=grace_s),
-            lot=Random if by_lot else None,
-        )
-        self.revoking = Revoker(carrel.cluster, carrel.cluster_ledger, carrel.lease_writer, self.hand_overs, context)
-        self.expiry = Expiry(carrel.cluster, pods.snapshot, self.hand_overs, ExpiryOptions(now, go_on, bookings))
-        self.ends: list[End] = []
+        self.replica = replica
+        schedulers = frozenset({"gpu-scheduler"})
+        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, continue_on_cpu)
+        self.parts = tier_parts_on(replica, options, bookings)
+        self.results: list[HandOverResult] = []
 
     async def round(self) -> None:
-        """Everything that a controller does, once."""
-        for warning in self.expiry.warnings():
-            await self.expiry.warn(warning)
-        for pod in self.expiry.over():
-            await self.expiry.end(pod)
-        await self.revoking.round()
-        for name in await self.hand_overs.under_way():
-            step: timedelta | End = timedelta()
-            while step == timedelta():
-                step = await self.hand_overs.advance(name)
-            if isinstance(step, End):
-                self.ends.append(step)
-        await self.carrel.collector.collect()
+        """Everything once."""
+        expiry, hand_overs = self.parts.expiry, self.parts.hand_overs
+        for warning in expiry.warnings():
+            await expiry.warn(warning)
+        for pod in expiry.expired():
+            await expiry.end(pod)
+        await self.parts.revoker.revoke_for_next()
+        for name in await hand_overs.record_names():
+            result: timedelta | HandOverResult = timedelta()
+            while result == timedelta():
+                result = await hand_overs.advance(name)
+            if isinstance(result, HandOverResult):
+                self.results.append(result)
+        await self.replica.collector.collect()
 
 
-async def settle(lab: Lab, terminator: Terminator, nodes: Iterable[str] = ("n1",)) -> None:
-    """The controller, the scheduler and the kubelets do their work until nothing changes any more."""
+async def settle(lab: Lab, controller: TierController, nodes: Iterable[str] = ("n1",)) -> None:
+    """The controller, the scheduler and the kubelets work until nothing changes any more."""
     before = ""
     for _ in range(40):
-        await catch_up(lab, terminator.carrel)
-        await terminator.round()
-        await catch_up(lab, terminator.carrel)
-        await schedule(lab, terminator.carrel, tuple(nodes))
+        await catch_up(lab, controller.replica)
+        await controller.round()
+        await catch_up(lab, controller.replica)
+        await schedule(lab, controller.replica, tuple(nodes))
         await end_deleted(lab)
         now = str(sorted(map(str, await everything(lab))))
         if now == before:
             return
         before = now
-    raise AssertionError("it does not come to rest")
+    raise AssertionError("it still changes after 40 rounds")
 
 
 async def everything(lab: Lab) -> list[Any]:
@@ -96,7 +80,7 @@ async def everything(lab: Lab) -> list[Any]:
 
 
 async def catch_up(lab: Lab, replica: Replica) -> None:
-    """The replica's cache shows the pods as they are."""
+    """Waits until the replica's cache shows the pods as they are."""
     there = {each.metadata.uid: each.metadata.resource_version for each in (await pods_of(lab)).values()}
 
     def has_caught_up() -> bool:
@@ -111,7 +95,7 @@ async def pods_of(lab: Lab) -> dict[str, Any]:
 
 
 async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
-    """As kube-scheduler does with the extender: binds whoever fits, and says of the others that they do not."""
+    """As kube-scheduler does with the extender: binds the pods that fit, and marks the others as unschedulable."""
     for pod in sorted(replica.pods.store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
         if not is_waiting(pod) or pod.spec.scheduler_name != "gpu-scheduler":
             continue
@@ -121,12 +105,12 @@ async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
         if refused is None:
             await set_status(lab, pod.metadata.name, {"phase": "Running", "startTime": lab.clock.now.isoformat()})
         elif not pod.status.conditions:
-            await refuse(lab, pod.metadata.name)
+            await mark_unschedulable(lab, pod.metadata.name)
 
 
-async def refuse(lab: Lab, name: str) -> None:
+async def mark_unschedulable(lab: Lab, name: str) -> None:
     """What kube-scheduler writes on a pod that it could not place."""
-    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node will do"}
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
     await set_status(lab, name, {"conditions": [no_room]})
 
 
@@ -135,7 +119,7 @@ async def set_status(lab: Lab, name: str, status: Mapping[str, Any]) -> None:
 
 
 async def end_deleted(lab: Lab) -> None:
-    """As a kubelet does: the containers have stopped, the pod goes."""
+    """As a kubelet does: the containers have stopped, and the pod is removed."""
     for pod in (await pods_of(lab)).values():
         if pod.metadata.deletion_timestamp:
             try:
@@ -145,26 +129,26 @@ async def end_deleted(lab: Lab) -> None:
                 pass
 
 
-async def open_gates(lab: Lab, name: str) -> Json:
-    """As whoever has set them does."""
+async def remove_gates(lab: Lab, name: str) -> Json:
+    """Removes the scheduling gates of a pod."""
     return await lab.client.patch(PODS, name, MergePatch({"spec": {"schedulingGates": None}}), "lab")
 
 
 async def an_owner(lab: Lab) -> Json:
-    """A reference to a controller that there is; of which kind it is does not matter."""
+    """A reference to an existing controller; its kind does not matter."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
     uid = (await lab.client.create(CONFIG_MAPS, body, "lab"))["metadata"]["uid"]
     return {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "controller": True}
 
 
-async def an_opportunist(lab: Lab, replica: Replica, name: str, node: str = "n1", **spec: Any) -> Json:
-    """A pod without a booking that runs with a card."""
+async def an_opportunistic_pod(lab: Lab, replica: Replica, name: str, node: str = "n1", **spec: Any) -> Json:
+    """A pod without a booking that runs with a GPU."""
     return await _running(
         lab, replica, await lab.pod(name, **{"limits": WHOLE, "annotations": OPPORTUNISTIC, **spec}), node
     )
 
 
-async def a_booked_one(lab: Lab, replica: Replica, name: str, node: str = "n1") -> Json:
+async def a_booked_pod(lab: Lab, replica: Replica, name: str, node: str = "n1") -> Json:
     return await _running(lab, replica, await lab.pod(name, limits=WHOLE, annotations=BOOKED), node)
 
 
@@ -175,8 +159,8 @@ async def _running(lab: Lab, replica: Replica, pod: Json, node: str) -> Json:
     return await lab.client.get(PODS, name, "lab")
 
 
-async def a_booked_one_in_vain(lab: Lab, name: str, **spec: Any) -> Json:
-    """A booked pod for which kube-scheduler has found no room."""
+async def an_unschedulable_booked_pod(lab: Lab, name: str, **spec: Any) -> Json:
+    """A booked pod for which kube-scheduler has found no node."""
     await lab.pod(name, **{"limits": WHOLE, "annotations": BOOKED, **spec})
-    await refuse(lab, name)
+    await mark_unschedulable(lab, name)
     return await lab.client.get(PODS, name, "lab")

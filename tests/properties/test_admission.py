@@ -14,18 +14,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.admission.admission import Policy
+from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.hand_over_record import HandOver, Phase, Why
 from carrel.dialects.seal import Seal
 from tests.kit.any_pod import any_pod
-from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Told, World, review
+from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Reviewed, ReviewedCluster, review
 
 RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-1")
 USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 
 worlds = st.builds(
-    World,
+    ReviewedCluster,
     desk=st.none()
     | st.builds(
         BookedPeople,
@@ -33,7 +33,7 @@ worlds = st.builds(
         cards=st.sampled_from(({}, {"NVIDIA-RTX-A6000": 0}, {"NVIDIA-RTX-A6000": 1})),
         silence=st.sampled_from(("", "refused")),
     ),
-    policy=st.builds(Policy, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    policy=st.builds(AdmissionOptions, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
     owners=st.sampled_from(({}, {"lab": "owner@lab.example"})),
     handed_over=st.sampled_from(({}, {"job-1": RECORD})),
     classes=st.sampled_from(((), ("carrel-booked", "carrel-opportunistic"))),
@@ -43,10 +43,10 @@ worlds = st.builds(
 
 @settings(max_examples=PODS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), worlds, st.sampled_from(USERS))
-def test_an_answer_is_settled_and_its_patch_applies(random: Random, world: World, user: str) -> None:
-    async def twice() -> tuple[Told, Told]:
-        first = await world.make(any_pod(random), user)
-        return first, await world.make(first.object, user)
+def test_an_answer_is_settled_and_its_patch_applies(random: Random, world: ReviewedCluster, user: str) -> None:
+    async def twice() -> tuple[Reviewed, Reviewed]:
+        first = await world.create(any_pod(random), user)
+        return first, await world.create(first.object, user)
 
     first, second = asyncio.run(twice())
 
@@ -56,7 +56,7 @@ def test_an_answer_is_settled_and_its_patch_applies(random: Random, world: World
         _never_sees_more_than_its_own(first)
 
 
-def _never_sees_more_than_its_own(told: Told) -> None:
+def _never_sees_more_than_its_own(told: Reviewed) -> None:
     """No container of a GPU pod has a word of its author in what it sees."""
     if told.object["spec"].get("schedulerName") != "gpu-scheduler" or "admitted" not in str(told.annotations):
         return
@@ -85,7 +85,10 @@ def test_whatever_stands_anywhere_in_a_review_is_answered(random: Random, operat
     question = review(pod, old=old, operation=operation, subresource=subresource)
     for _ in range(random.randint(1, 2)):
         _put_somewhere(random, question, anything)
-    desk, body = World(desk=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).reviews(), json.dumps(question).encode()
+    desk, body = (
+        ReviewedCluster(desk=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).handler(),
+        json.dumps(question).encode(),
+    )
 
     status, said = asyncio.run(desk.mutate(body))
     assert status in (200, 400), said

@@ -162,7 +162,7 @@ def test_an_annotation_arrives_through_an_admission_answer(
     key: str, value: str, present: dict[str, str] | None
 ) -> None:
     document: dict[str, Any] = {"metadata": {"annotations": present}}
-    request = review.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", review.User("a"))
+    request = review.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", review.RequestUser("a"))
     wanted = {"metadata": {"annotations": {**(present or {}), key: value}}}
     response = review.allowed(request, diff(document, wanted))["response"]
     operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []

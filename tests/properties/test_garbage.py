@@ -23,8 +23,8 @@ from tests.kit.objects import claim, config_map, gpu_node_status, init_container
 
 BODIES: dict[Callable[[object], object], list[str]] = {
     review.read: ["apiVersion", "kind", "request", "uid", "operation", "userInfo", "groups", "object", "dryRun"],
-    extender_calls.read_question: ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
-    extender_calls.read_binding: ["PodName", "PodNamespace", "PodUID", "Node"],
+    extender_calls.read_extender_args: ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
+    extender_calls.read_bind_args: ["PodName", "PodNamespace", "PodUID", "Node"],
     maia.read_enquiry: ["user_email", "namespace", "token", "booking", "gpu", "starting_time", "ending_time"],
     maia.read_verdict: ["schedulable", "until", "gpu"],
     maia.read_free: ["gpu", "T4"],

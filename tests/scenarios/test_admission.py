@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.admission import Policy
+from carrel.admission.admission import AdmissionOptions
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, Phase, Why
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
-from tests.kit.reviews import GPU, MODEL, NOON, SPAWNER, BookedPeople, Json, World, a_pod, review
+from tests.kit.reviews import GPU, MODEL, NOON, SPAWNER, BookedPeople, Json, ReviewedCluster, a_pod, review
 
 ALICE = "alice@lab.example"
 EVENING = NOON + timedelta(hours=8)
@@ -19,53 +19,53 @@ DEVICES = {"NVIDIA_VISIBLE_DEVICES": "<carrel.dev/devices>", "CUDA_VISIBLE_DEVIC
 JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
 
 
-def booked(**changes: Any) -> World:
-    return World(desk=BookedPeople({ALICE: EVENING}, **changes))
+def booked(**changes: Any) -> ReviewedCluster:
+    return ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, **changes))
 
 
-def full(**policy: Any) -> World:
-    return World(desk=BookedPeople(cards={MODEL: 0}), policy=Policy(**policy))
+def full(**options: Any) -> ReviewedCluster:
+    return ReviewedCluster(desk=BookedPeople(cards={MODEL: 0}), options=AdmissionOptions(**options))
 
 
 # --- tiers -----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_pod_of_somebody_with_an_active_booking_is_booked_until_its_end() -> None:
-    told = await booked().make(a_pod(GPU))
+    reviewed = await booked().create(a_pod(GPU))
 
-    assert told.annotations == {
+    assert reviewed.annotations == {
         "carrel.dev/tier": "booked",
         "carrel.dev/user": ALICE,
         "terminate-at": "2026-11-16T20:00:00Z",
         "carrel.dev/gpu-model": MODEL,
     }
-    assert told.object["spec"]["priorityClassName"] == "carrel-booked"
-    assert told.object["spec"]["schedulerName"] == "gpu-scheduler"
-    assert told.env() == DEVICES
+    assert reviewed.object["spec"]["priorityClassName"] == "carrel-booked"
+    assert reviewed.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert reviewed.env() == DEVICES
 
 
 async def test_a_pod_of_anybody_else_is_opportunistic_and_may_be_revoked_at_any_time() -> None:
-    told = await World().make(a_pod(GPU))
+    reviewed = await ReviewedCluster().create(a_pod(GPU))
 
-    assert told.annotations == {
+    assert reviewed.annotations == {
         "carrel.dev/tier": "opportunistic",
         "carrel.dev/user": ALICE,
         "terminate-at": "1900-01-01T08:00:00Z",
     }
-    assert told.object["spec"]["priorityClassName"] == "carrel-opportunistic"
-    assert told.container()["resources"]["limits"] == GPU
+    assert reviewed.object["spec"]["priorityClassName"] == "carrel-opportunistic"
+    assert reviewed.container()["resources"]["limits"] == GPU
 
 
 async def test_the_number_that_belongs_to_another_priority_class_is_taken_off() -> None:
-    told = await booked().make(a_pod(GPU, priorityClassName="mine", preemptionPolicy="PreemptLowerPriority"))
+    reviewed = await booked().create(a_pod(GPU, priorityClassName="mine", preemptionPolicy="PreemptLowerPriority"))
 
-    assert "priority" not in told.object["spec"] and "preemptionPolicy" not in told.object["spec"]
+    assert "priority" not in reviewed.object["spec"] and "preemptionPolicy" not in reviewed.object["spec"]
 
 
 async def test_a_priority_class_that_does_not_exist_is_not_named_as_no_pod_could_be_made() -> None:
-    told = await replace(booked(), classes=()).make(a_pod(GPU))
+    reviewed = await replace(booked(), classes=()).create(a_pod(GPU))
 
-    assert "priorityClassName" not in told.object["spec"]
+    assert "priorityClassName" not in reviewed.object["spec"]
 
 
 @pytest.mark.parametrize(
@@ -76,47 +76,51 @@ async def test_a_priority_class_that_does_not_exist_is_not_named_as_no_pod_could
 @pytest.mark.parametrize("name", ["carrel-booked", "carrel-opportunistic"])
 async def test_the_priority_of_a_tier_is_had_by_no_pod_without_one(pod: Json, user: str, name: str) -> None:
     asked = {**pod, "spec": {**pod["spec"], "priorityClassName": name, "priority": 1000, "preemptionPolicy": "Never"}}
-    told = await booked().make(asked, user)
+    reviewed = await booked().create(asked, user)
 
-    assert told.allowed and not told.object["spec"].keys() & {"priorityClassName", "priority", "preemptionPolicy"}
-    mine = await booked().make({**pod, "spec": {**pod["spec"], "priorityClassName": "mine"}}, user)
+    assert reviewed.allowed and not reviewed.object["spec"].keys() & {
+        "priorityClassName",
+        "priority",
+        "preemptionPolicy",
+    }
+    mine = await booked().create({**pod, "spec": {**pod["spec"], "priorityClassName": "mine"}}, user)
     assert mine.object["spec"]["priorityClassName"] == "mine"
 
 
 async def test_a_booking_that_has_just_ended_is_none() -> None:
-    world = World(desk=BookedPeople({ALICE: NOON}))
+    cluster = ReviewedCluster(desk=BookedPeople({ALICE: NOON}))
 
-    assert (await world.make(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
+    assert (await cluster.create(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
 
 
 async def test_a_model_that_the_pod_names_itself_is_left_alone() -> None:
-    told = await booked().make(a_pod(GPU, annotations={"carrel.dev/gpu-model": MODEL}))
+    reviewed = await booked().create(a_pod(GPU, annotations={"carrel.dev/gpu-model": MODEL}))
 
-    assert told.annotations["carrel.dev/tier"] == "booked"
-    assert (await booked().make(a_pod(GPU, nodeSelector={"nvidia.com/gpu.product": MODEL}))).annotations.get(
+    assert reviewed.annotations["carrel.dev/tier"] == "booked"
+    assert (await booked().create(a_pod(GPU, nodeSelector={"nvidia.com/gpu.product": MODEL}))).annotations.get(
         "carrel.dev/gpu-model"
     ) is None
 
 
 async def test_a_booking_is_for_its_model_and_no_other() -> None:
-    told = await booked().make(a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}))
+    reviewed = await booked().create(a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}))
 
-    assert told.annotations["carrel.dev/tier"] == "opportunistic"
-    assert f"the booking is for {MODEL}, not for NVIDIA-H100" in told.warnings[0]
+    assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
+    assert f"the booking is for {MODEL}, not for NVIDIA-H100" in reviewed.warnings[0]
 
 
 async def test_a_booking_service_that_is_down_makes_a_pod_opportunistic_and_says_so() -> None:
-    told = await World(desk=BookedPeople({ALICE: EVENING}, silence="refused")).make(a_pod(GPU))
+    reviewed = await ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, silence="refused")).create(a_pod(GPU))
 
-    assert told.allowed and told.annotations["carrel.dev/tier"] == "opportunistic"
-    assert told.warnings == ["the booking service is silent; decided as if no booking were active"]
-    assert told.container()["resources"]["limits"] == GPU, "whether a card is free is not known, so it waits"
+    assert reviewed.allowed and reviewed.annotations["carrel.dev/tier"] == "opportunistic"
+    assert reviewed.warnings == ["the booking service does not answer; decided as if no booking were active"]
+    assert reviewed.container()["resources"]["limits"] == GPU, "whether a card is free is not known, so it waits"
 
 
 async def test_where_nobody_books_pods_have_no_tier_but_see_their_cards() -> None:
-    told = await World(desk=None).make(a_pod(GPU))
+    reviewed = await ReviewedCluster(desk=None).create(a_pod(GPU))
 
-    assert told.annotations == {} and told.env() == DEVICES
+    assert reviewed.annotations == {} and reviewed.env() == DEVICES
 
 
 # --- no card free ----------------------------------------------------------------------------------------------------
@@ -124,32 +128,34 @@ async def test_where_nobody_books_pods_have_no_tier_but_see_their_cards() -> Non
 
 async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_card_is_free() -> None:
     two = [{"name": "main", "resources": {"limits": GPU, "requests": {**GPU, "cpu": "1"}}}, {"name": "log"}]
-    told = await full().make(a_pod(containers=two, initContainers=[{"name": "init", "env": []}]))
+    reviewed = await full().create(a_pod(containers=two, initContainers=[{"name": "init", "env": []}]))
 
-    assert told.container()["resources"] == {"limits": {}, "requests": {"cpu": "1"}}
-    assert [told.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
-    assert "carrel.dev/tier" not in told.annotations and "terminate-at" not in told.annotations
-    assert told.warnings == ["runs without a GPU: no card is free, and no booking is active"]
+    assert reviewed.container()["resources"] == {"limits": {}, "requests": {"cpu": "1"}}
+    assert [reviewed.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
+    assert "carrel.dev/tier" not in reviewed.annotations and "terminate-at" not in reviewed.annotations
+    assert reviewed.warnings == ["runs without a GPU: no GPU is free, and no booking is active"]
 
 
 @pytest.mark.parametrize(
-    ("world", "pod"),
+    ("cluster", "pod"),
     [
         pytest.param(full(waits_when_full=True), a_pod(GPU), id="the cluster is set to wait"),
         pytest.param(full(), a_pod({"aliyun.com/gpu-mem": "100"}), id="a part of a card may be free"),
         pytest.param(full(), a_pod(annotations={"gpu-fraction": "0.5"}), id="so may a fraction"),
         pytest.param(full(), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="nobody knows what a claim is for"),
         pytest.param(full(), a_pod(GPU, annotations={"carrel.dev/gpu-model": "other"}), id="a model nobody counts"),
-        pytest.param(World(desk=BookedPeople(cards={})), a_pod(GPU), id="nobody counts at all"),
-        pytest.param(World(desk=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one card is free"),
-        pytest.param(World(desk=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})), a_pod(GPU), id="it is booked"),
+        pytest.param(ReviewedCluster(desk=BookedPeople(cards={})), a_pod(GPU), id="nobody counts at all"),
+        pytest.param(ReviewedCluster(desk=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one card is free"),
+        pytest.param(
+            ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})), a_pod(GPU), id="it is booked"
+        ),
         pytest.param(replace(full(), desk=None), a_pod(GPU), id="nobody books"),
     ],
 )
-async def test_a_pod_keeps_asking_for_its_card(world: World, pod: Json) -> None:
-    told = await world.make(pod)
+async def test_a_pod_keeps_asking_for_its_card(cluster: ReviewedCluster, pod: Json) -> None:
+    reviewed = await cluster.create(pod)
 
-    assert told.allowed and told.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert reviewed.allowed and reviewed.object["spec"]["schedulerName"] == "gpu-scheduler"
 
 
 # --- who it is -------------------------------------------------------------------------------------------------------
@@ -180,25 +186,27 @@ JUPYTER = {"hub.jupyter.org/username": "bob-40lab-2eexample"}
     ],
 )
 async def test_who_a_pod_belongs_to(user: str, pod: Json, who: str) -> None:
-    world = World(owners={"lab": "owner@lab.example"}, username_prefix="oidc:")
+    cluster = ReviewedCluster(namespace_owners={"lab": "owner@lab.example"}, username_prefix="oidc:")
 
-    assert (await world.make(pod, user)).annotations["carrel.dev/user"] == who
+    assert (await cluster.create(pod, user)).annotations["carrel.dev/user"] == who
 
 
 async def test_a_pod_of_nobody_has_no_tier_but_sees_its_card() -> None:
-    world = booked()
-    told = await world.make(a_pod(GPU), JOB_CONTROLLER)
+    cluster = booked()
+    reviewed = await cluster.create(a_pod(GPU), JOB_CONTROLLER)
 
-    assert told.annotations == {} and told.env() == DEVICES
-    assert world.desk is not None and not world.desk.asked
+    assert reviewed.annotations == {} and reviewed.env() == DEVICES
+    assert cluster.desk is not None and not cluster.desk.asked
 
 
 async def test_a_strict_cluster_refuses_a_gpu_pod_of_nobody_and_no_other() -> None:
-    world = World(policy=Policy(strict=True))
+    cluster = ReviewedCluster(options=AdmissionOptions(strict=True))
 
-    told = await world.make(a_pod(GPU), JOB_CONTROLLER)
-    assert not told.allowed and told.message == "pod lab/train asks for a GPU, and nobody knows whose pod it is"
-    assert (await world.make(a_pod(), JOB_CONTROLLER)).allowed
+    reviewed = await cluster.create(a_pod(GPU), JOB_CONTROLLER)
+    assert (
+        not reviewed.allowed and reviewed.message == "pod lab/train asks for a GPU, and Carrel cannot tell who owns it"
+    )
+    assert (await cluster.create(a_pod(), JOB_CONTROLLER)).allowed
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -223,19 +231,21 @@ async def test_a_strict_cluster_refuses_a_gpu_pod_of_nobody_and_no_other() -> No
     ],
 )
 async def test_a_gpu_pod_that_cannot_be_served_is_refused_with_the_reason(pod: Json, why: str) -> None:
-    told = await World().make(pod)
+    reviewed = await ReviewedCluster().create(pod)
 
-    assert not told.allowed and told.code == 422
-    assert why in told.message
+    assert not reviewed.allowed and reviewed.code == 422
+    assert why in reviewed.message
 
 
 @pytest.mark.parametrize("scheduler", ["", "default-scheduler", "kai-scheduler", "gpu-scheduler"])
 async def test_a_pod_that_did_not_choose_is_given_to_the_scheduler_that_asks_carrel(scheduler: str) -> None:
-    assert (await World().make(a_pod(GPU, schedulerName=scheduler))).object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert (await ReviewedCluster().create(a_pod(GPU, schedulerName=scheduler))).object["spec"][
+        "schedulerName"
+    ] == "gpu-scheduler"
 
 
 async def test_a_quantity_of_nothing_asks_for_nothing() -> None:
-    assert (await World().make(a_pod({"nvidia.com/gpu": "0"}, nodeName="n1"))).patch == []
+    assert (await ReviewedCluster().create(a_pod({"nvidia.com/gpu": "0"}, nodeName="n1"))).patch == []
 
 
 # --- environment -----------------------------------------------------------------------------------------------------
@@ -295,9 +305,9 @@ async def test_a_quantity_of_nothing_asks_for_nothing() -> None:
     ],
 )
 async def test_each_container_sees_its_own_cards(pod: Json, seen: dict[str, str]) -> None:
-    told = await World().make(pod)
+    reviewed = await ReviewedCluster().create(pod)
 
-    assert {name: told.env(name)["NVIDIA_VISIBLE_DEVICES"] for name in seen} == seen
+    assert {name: reviewed.env(name)["NVIDIA_VISIBLE_DEVICES"] for name in seen} == seen
 
 
 @pytest.mark.parametrize(
@@ -316,10 +326,10 @@ async def test_what_a_user_wrote_is_replaced(written: list[Json]) -> None:
     mine = {"name": "MINE", "value": "$(CUDA_VISIBLE_DEVICES)"}
     container = {"name": "main", "resources": {"limits": GPU}, "env": [mine, *written]}
 
-    told = await World().make(a_pod(containers=[container]))
+    reviewed = await ReviewedCluster().create(a_pod(containers=[container]))
 
-    assert told.env() == {**DEVICES, "MINE": "$(CUDA_VISIBLE_DEVICES)"}
-    assert told.container()["env"][-1] == mine, "it may refer to the others, so it comes after them"
+    assert reviewed.env() == {**DEVICES, "MINE": "$(CUDA_VISIBLE_DEVICES)"}
+    assert reviewed.container()["env"][-1] == mine, "it may refer to the others, so it comes after them"
 
 
 MEMORY = {
@@ -335,11 +345,11 @@ async def test_each_container_is_told_its_part_of_the_memory_as_gpushares_plugin
     containers = [{"name": name, "resources": {"limits": each}} for name, each in limits.items()]
     warms_up = {"name": "warms-up", "resources": {"limits": {"aliyun.com/gpu-mem": "8000"}}}
 
-    told = await World().make(a_pod(containers=containers, initContainers=[warms_up]))
+    reviewed = await ReviewedCluster().create(a_pod(containers=containers, initContainers=[warms_up]))
 
     for name, units in (("a", "4000"), ("b", "6000"), ("warms-up", "8000")):
-        assert told.env(name) == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": units}
-    assert told.env("log") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        assert reviewed.env(name) == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": units}
+    assert reviewed.env("log") == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 async def test_who_wrote_himself_a_part_is_told_his_own_and_isolation_is_his_to_choose() -> None:
@@ -348,20 +358,20 @@ async def test_who_wrote_himself_a_part_is_told_his_own_and_isolation_is_his_to_
     limits = {"limits": {"aliyun.com/gpu-mem": "8138"}}
     container = {"name": "main", "resources": limits, "env": [*written, *mine]}
 
-    told = await World().make(a_pod(containers=[container]))
+    reviewed = await ReviewedCluster().create(a_pod(containers=[container]))
 
     own = {"CGPU_DISABLE": "true", "MINE": "$(ALIYUN_COM_GPU_MEM_CONTAINER)"}
-    assert told.env() == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": "8138", **own}
-    assert told.container()["env"][-2:] == mine
-    assert (await World().make(told.object)).object == told.object, "who asks again gets the same"
+    assert reviewed.env() == {**DEVICES, **MEMORY, "ALIYUN_COM_GPU_MEM_CONTAINER": "8138", **own}
+    assert reviewed.container()["env"][-2:] == mine
+    assert (await ReviewedCluster().create(reviewed.object)).object == reviewed.object, "who asks again gets the same"
 
 
 async def test_beside_nvidias_plugin_its_own_word_stands() -> None:
-    world = World(policy=Policy(coexist=True))
+    cluster = ReviewedCluster(options=AdmissionOptions(coexist=True))
     container = {"name": "main", "resources": {"limits": GPU}, "env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}
 
-    assert (await world.make(a_pod(containers=[container]))).env() == {}
-    assert (await world.make(a_pod(annotations={"gpu-fraction": "0.5"}))).env() == DEVICES
+    assert (await cluster.create(a_pod(containers=[container]))).env() == {}
+    assert (await cluster.create(a_pod(annotations={"gpu-fraction": "0.5"}))).env() == DEVICES
 
 
 async def test_a_container_that_joins_a_running_pod_sees_what_it_looks_at_and_others_stay_as_they_are() -> None:
@@ -373,26 +383,28 @@ async def test_a_container_that_joins_a_running_pod_sees_what_it_looks_at_and_ot
     new = {**running, "spec": {**running["spec"]}}
     new["spec"]["ephemeralContainers"] = [here, {"name": "debug", "targetContainerName": "b"}, {"name": "free"}]
 
-    told = await World().make(new, old=running, operation="UPDATE", subresource="ephemeralcontainers")
+    reviewed = await ReviewedCluster().create(new, old=running, operation="UPDATE", subresource="ephemeralcontainers")
 
-    assert told.container("old") == here
-    assert told.env("debug")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/b>"
-    assert told.env("free")["NVIDIA_VISIBLE_DEVICES"] == "<carrel.dev/devices>"
+    assert reviewed.container("old") == here
+    assert reviewed.env("debug")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/b>"
+    assert reviewed.env("free")["NVIDIA_VISIBLE_DEVICES"] == "<carrel.dev/devices>"
 
 
 @pytest.mark.parametrize(
     ("looks_at", "policy", "sees"),
     [
-        pytest.param("a", Policy(), "<carrel.dev/devices>", id="a container with a card"),
-        pytest.param("b", Policy(), "void", id="a container without one"),
-        pytest.param("viewer", Policy(), "void", id="a sidecar without one"),
-        pytest.param("nobody", Policy(), "void", id="a container that does not exist"),
-        pytest.param("", Policy(), "<carrel.dev/devices>", id="the whole pod"),
-        pytest.param("a", Policy(coexist=True), "void", id="what NVIDIA's plugin gave nobody can say"),
-        pytest.param("", Policy(coexist=True), "void", id="nor for the whole pod"),
+        pytest.param("a", AdmissionOptions(), "<carrel.dev/devices>", id="a container with a card"),
+        pytest.param("b", AdmissionOptions(), "void", id="a container without one"),
+        pytest.param("viewer", AdmissionOptions(), "void", id="a sidecar without one"),
+        pytest.param("nobody", AdmissionOptions(), "void", id="a container that does not exist"),
+        pytest.param("", AdmissionOptions(), "<carrel.dev/devices>", id="the whole pod"),
+        pytest.param("a", AdmissionOptions(coexist=True), "void", id="what NVIDIA's plugin gave nobody can say"),
+        pytest.param("", AdmissionOptions(coexist=True), "void", id="nor for the whole pod"),
     ],
 )
-async def test_a_container_that_joins_a_gpu_pod_cannot_name_its_cards(looks_at: str, policy: Policy, sees: str) -> None:
+async def test_a_container_that_joins_a_gpu_pod_cannot_name_its_cards(
+    looks_at: str, policy: AdmissionOptions, sees: str
+) -> None:
     running = a_pod(
         containers=[{"name": "a", "resources": {"limits": GPU}}, {"name": "b"}],
         initContainers=[{"name": "viewer", "restartPolicy": "Always"}],
@@ -404,10 +416,12 @@ async def test_a_container_that_joins_a_gpu_pod_cannot_name_its_cards(looks_at: 
     }
     new = {**running, "spec": {**running["spec"], "ephemeralContainers": [debug]}}
 
-    told = await World(policy=policy).make(new, old=running, operation="UPDATE", subresource="ephemeralcontainers")
+    reviewed = await ReviewedCluster(options=policy).create(
+        new, old=running, operation="UPDATE", subresource="ephemeralcontainers"
+    )
 
-    assert told.env("debug")["NVIDIA_VISIBLE_DEVICES"] == sees
-    assert "all" not in told.env("debug").values()
+    assert reviewed.env("debug")["NVIDIA_VISIBLE_DEVICES"] == sees
+    assert "all" not in reviewed.env("debug").values()
 
 
 async def test_where_cards_are_hidden_from_everybody_also_a_container_that_joins_later_sees_none() -> None:
@@ -415,9 +429,9 @@ async def test_where_cards_are_hidden_from_everybody_also_a_container_that_joins
     running, later = a_pod(), {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
     new = {**running, "spec": {**running["spec"], "ephemeralContainers": [all_cards]}}
 
-    hiding = World(policy=Policy(hides_from_everybody=True))
-    assert (await hiding.make(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert (await World().make(new, old=running, **later)).patch == []
+    hiding = ReviewedCluster(options=AdmissionOptions(hides_from_everybody=True))
+    assert (await hiding.create(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (await ReviewedCluster().create(new, old=running, **later)).patch == []
 
 
 # --- what today's pods can say ---------------------------------------------------------------------------------------
@@ -428,46 +442,48 @@ QUOTA = {"schedulingGates": [{"name": "example.com/quota"}]}
 
 async def test_a_sidecar_with_a_card_sees_its_own() -> None:
     prepare = {"name": "prepare", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
-    told = await World().make(a_pod(GPU, initContainers=[SIDECAR, prepare]))
+    reviewed = await ReviewedCluster().create(a_pod(GPU, initContainers=[SIDECAR, prepare]))
 
-    assert told.env("viewer")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/viewer>"
-    assert told.env("main")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/main>"
-    assert told.env("prepare") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert reviewed.env("viewer")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/viewer>"
+    assert reviewed.env("main")["NVIDIA_VISIBLE_DEVICES"] == "<devices.carrel.dev/main>"
+    assert reviewed.env("prepare") == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 async def test_a_sidecar_alone_with_a_card_is_the_only_one_that_sees_it() -> None:
-    told = await World().make(a_pod(initContainers=[SIDECAR]))
+    reviewed = await ReviewedCluster().create(a_pod(initContainers=[SIDECAR]))
 
-    assert (told.env("viewer"), told.env("main")) == (DEVICES, {"NVIDIA_VISIBLE_DEVICES": "void"})
+    assert (reviewed.env("viewer"), reviewed.env("main")) == (DEVICES, {"NVIDIA_VISIBLE_DEVICES": "void"})
 
 
 async def test_a_sidecar_loses_its_card_too_when_none_is_free() -> None:
-    told = await full().make(a_pod(initContainers=[SIDECAR]))
+    reviewed = await full().create(a_pod(initContainers=[SIDECAR]))
 
-    assert not told.container("viewer")["resources"]["limits"]
-    assert told.env("viewer") == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert not reviewed.container("viewer")["resources"]["limits"]
+    assert reviewed.env("viewer") == {"NVIDIA_VISIBLE_DEVICES": "none"}
 
 
 async def test_a_pod_with_scheduling_gates_keeps_its_gpu_when_none_is_free_as_it_is_not_to_run_now() -> None:
-    told = await full().make(a_pod(GPU, **QUOTA))
+    reviewed = await full().create(a_pod(GPU, **QUOTA))
 
-    assert told.annotations["carrel.dev/tier"] == "opportunistic"
-    assert told.container()["resources"]["limits"] == GPU
-    assert told.object["spec"]["schedulingGates"] == QUOTA["schedulingGates"]
+    assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
+    assert reviewed.container()["resources"]["limits"] == GPU
+    assert reviewed.object["spec"]["schedulingGates"] == QUOTA["schedulingGates"]
 
 
-@pytest.mark.parametrize("world", [World(), full(), booked()], ids=["a card is free", "none is", "it is booked"])
-async def test_what_todays_pods_say_passes_through_as_it_is(world: World) -> None:
+@pytest.mark.parametrize(
+    "cluster", [ReviewedCluster(), full(), booked()], ids=["a card is free", "none is", "it is booked"]
+)
+async def test_what_todays_pods_say_passes_through_as_it_is(cluster: ReviewedCluster) -> None:
     said = {
         "resources": {"limits": {"cpu": "4", "memory": "8Gi"}},
         "volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}],
         "resourceClaims": [{"name": "net", "resourceClaimName": "fast-net"}],
         "a field of tomorrow": {"of": ["which nobody has heard"]},
     }
-    told = await world.make(a_pod(GPU, **said))
+    reviewed = await cluster.create(a_pod(GPU, **said))
 
-    assert told.allowed
-    assert {key: told.object["spec"][key] for key in said} == said
+    assert reviewed.allowed
+    assert {key: reviewed.object["spec"][key] for key in said} == said
 
 
 @pytest.mark.parametrize("subresource", ["resize", "eviction", "scale"])
@@ -476,41 +492,45 @@ async def test_what_becomes_of_a_gpu_pod_on_another_way_is_none_of_our_business(
     resized = {**running, "spec": {**running["spec"], "containers": [{"name": "main", "resources": {"limits": GPU}}]}}
     question = review(resized, old=running, operation="UPDATE", subresource=subresource)
 
-    told = await World().ask(question)
-    assert told.allowed and told.patch == []
+    reviewed = await ReviewedCluster().ask(question)
+    assert reviewed.allowed and reviewed.patch == []
 
 
 # --- pods that are none of our business ------------------------------------------------------------------------------
 
 
 async def test_a_pod_that_asks_for_no_gpu_is_not_touched() -> None:
-    told = await full(strict=True).make(a_pod({"cpu": "1"}, nodeName="n1", schedulerName="mine"))
+    reviewed = await full(strict=True).create(a_pod({"cpu": "1"}, nodeName="n1", schedulerName="mine"))
 
-    assert told.allowed and told.patch == [] and told.warnings == []
+    assert reviewed.allowed and reviewed.patch == [] and reviewed.warnings == []
 
 
 async def test_where_it_is_wanted_such_a_pod_is_told_to_see_no_card() -> None:
-    told = await World(policy=Policy(hides_from_everybody=True)).make(a_pod())
+    reviewed = await ReviewedCluster(options=AdmissionOptions(hides_from_everybody=True)).create(a_pod())
 
-    assert told.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 @pytest.mark.parametrize("user", ["system:serviceaccount:carrel:carrel-controller", "root"])
 async def test_what_carrel_makes_itself_is_left_alone(user: str) -> None:
-    told = await World().make(a_pod(GPU, annotations=PROTECTED, nodeName="n1"), user)
+    reviewed = await ReviewedCluster().create(a_pod(GPU, annotations=PROTECTED, nodeName="n1"), user)
 
-    assert told.allowed and told.patch == []
+    assert reviewed.allowed and reviewed.patch == []
 
 
 async def test_the_next_pod_of_an_owner_whose_pod_gave_its_card_back_runs_without_a_gpu() -> None:
     record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
-    told = await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
+    reviewed = await ReviewedCluster(handed_over={"job-uid": record}).create(
+        a_pod(GPU, owner="job-uid"), JOB_CONTROLLER
+    )
 
-    assert told.container()["resources"] == {"limits": {}}
-    assert told.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
-    assert told.annotations == {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
-    assert (await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="other"))).env() == DEVICES
-    assert (await World(handed_over={"job-uid": record}).make(told.object, JOB_CONTROLLER)).patch == []
+    assert reviewed.container()["resources"] == {"limits": {}}
+    assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert reviewed.annotations == {
+        "carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'
+    }
+    assert (await ReviewedCluster(handed_over={"job-uid": record}).create(a_pod(GPU, owner="other"))).env() == DEVICES
+    assert (await ReviewedCluster(handed_over={"job-uid": record}).create(reviewed.object, JOB_CONTROLLER)).patch == []
 
 
 async def test_nobody_else_says_that_he_is_the_successor_of_a_pod() -> None:
@@ -518,13 +538,15 @@ async def test_nobody_else_says_that_he_is_the_successor_of_a_pod() -> None:
     mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
     elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
 
-    assert (await World().make(a_pod(annotations=mark))).annotations == {}
-    assert (await World(handed_over={"job-uid": elsewhere}).make(a_pod(GPU, owner="job-uid"))).env() == DEVICES
+    assert (await ReviewedCluster().create(a_pod(annotations=mark))).annotations == {}
+    assert (
+        await ReviewedCluster(handed_over={"job-uid": elsewhere}).create(a_pod(GPU, owner="job-uid"))
+    ).env() == DEVICES
 
 
 @pytest.mark.parametrize("scheduler", ["kai-scheduler", "gpu-scheduler"])
 async def test_a_pod_that_runs_without_a_gpu_does_not_wait_for_a_scheduler_of_gpus(scheduler: str) -> None:
-    assert "schedulerName" not in (await full().make(a_pod(GPU, schedulerName=scheduler))).object["spec"]
+    assert "schedulerName" not in (await full().create(a_pod(GPU, schedulerName=scheduler))).object["spec"]
 
 
 # --- forged keys -----------------------------------------------------------------------------------------------------
@@ -536,9 +558,9 @@ async def test_a_forged_key_is_stripped(key: str, limits: dict[str, str]) -> Non
     group = "annotations" if key in PROTECTED else "labels"
     forged = PROTECTED.get(key) or PROTECTED_LABELS[key]
 
-    told = await World(desk=None).make(a_pod(limits, **{group: {key: forged, "mine": "stays"}}))
+    reviewed = await ReviewedCluster(desk=None).create(a_pod(limits, **{group: {key: forged, "mine": "stays"}}))
 
-    assert told.object["metadata"][group] == {"mine": "stays"}
+    assert reviewed.object["metadata"][group] == {"mine": "stays"}
 
 
 def test_every_protected_key_is_tried() -> None:
@@ -550,19 +572,19 @@ def test_every_protected_key_is_tried() -> None:
 
 async def test_an_admitted_gpu_pod_carries_a_seal_and_keeps_it_when_asked_again() -> None:
     later = NOON
-    world = replace(booked(), seal=Seal((b"key",)), now=lambda: later)
+    cluster = replace(booked(), seal=Seal((b"key",)), now=lambda: later)
 
-    first = await world.make(a_pod(GPU))
+    first = await cluster.create(a_pod(GPU))
     later = NOON + timedelta(seconds=30)
-    again = await world.make(first.object)
+    again = await cluster.create(first.object)
 
     assert first.annotations["carrel.dev/admitted"].startswith("2026-11-16T12:00:00Z ")
     assert again.patch == []
 
 
 async def test_a_pod_without_a_gpu_has_no_seal() -> None:
-    assert (await replace(full(), seal=Seal((b"key",))).make(a_pod(GPU))).annotations == {}
-    assert (await replace(full(), seal=Seal((b"key",))).make(a_pod())).patch == []
+    assert (await replace(full(), seal=Seal((b"key",))).create(a_pod(GPU))).annotations == {}
+    assert (await replace(full(), seal=Seal((b"key",))).create(a_pod())).patch == []
 
 
 # --- reviews ---------------------------------------------------------------------------------------------------------
@@ -570,10 +592,10 @@ async def test_a_pod_without_a_gpu_has_no_seal() -> None:
 
 async def test_an_old_review_is_answered_in_its_own_version_and_a_dry_run_like_any_other() -> None:
     for changes in ({"version": "v1beta1"}, {"dry_run": True}):
-        assert (await World().make(a_pod(GPU), **changes)).env() == DEVICES
+        assert (await ReviewedCluster().create(a_pod(GPU), **changes)).env() == DEVICES
 
 
 async def test_other_kinds_and_other_operations_are_let_through() -> None:
-    assert (await World().make({"metadata": {}}, kind="Service")).patch == []
-    assert (await World().make(a_pod(GPU), operation="UPDATE", old=a_pod(GPU))).patch == []
-    assert (await World().ask(review(None, old=a_pod(GPU), operation="DELETE"))).allowed
+    assert (await ReviewedCluster().create({"metadata": {}}, kind="Service")).patch == []
+    assert (await ReviewedCluster().create(a_pod(GPU), operation="UPDATE", old=a_pod(GPU))).patch == []
+    assert (await ReviewedCluster().ask(review(None, old=a_pod(GPU), operation="DELETE"))).allowed

@@ -19,12 +19,12 @@ GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 
 
 async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dialect() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
-        assert await carrel.bind(pod, "n1") is None
+        assert await replica.bind(pod, "n1") is None
 
-        assert carrel.transport.writes == [
+        assert replica.transport.writes == [
             "POST /apis/coordination.k8s.io/v1/namespaces/carrel/leases",
             "POST /api/v1/namespaces/lab/pods/train/binding",
         ]
@@ -77,10 +77,10 @@ async def test_every_dialect_is_told_its_cards(
     async with a_lab([a_node("n1")]) as lab:
         claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
         await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 2}}}, "lab")
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             pod = await lab.pod("train", annotations=annotations, limits=limits)
 
-            assert await carrel.bind(pod, "n1") is None
+            assert await replica.bind(pod, "n1") is None
 
             assert await lab.annotations("train") == {**annotations, **expected}
             uid = pod["metadata"]["uid"]
@@ -91,20 +91,20 @@ async def test_every_dialect_is_told_its_cards(
 @pytest.mark.parametrize(("label", "told"), [("true", "true"), ("yes", "false"), ("", "false")])
 async def test_a_pod_is_told_whether_its_node_keeps_memory_apart(label: str, told: str) -> None:
     node = replace(a_node("n1"), labels={"cgpu.disable.isolation": label})
-    async with a_lab([node]) as lab, lab.replica() as carrel:
-        assert await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
+    async with a_lab([node]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         assert (await lab.annotations("train"))["carrel.dev/cgpu-disable"] == told
 
 
 async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         containers = [
             {"name": name, "image": "work", "resources": {"limits": {"nvidia.com/gpu": count}}}
             for name, count in (("left", "1"), ("right", "2"))
         ]
         pod = await lab.pod("train", containers=containers)
 
-        assert await carrel.bind(pod, "n1") is None
+        assert await replica.bind(pod, "n1") is None
 
         assert await lab.annotations("train") == {
             "carrel.dev/devices": "GPU-n1-0,GPU-n1-1,GPU-n1-2",
@@ -114,11 +114,11 @@ async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
 
 
 async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await carrel.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await replica.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
         before = await lab.held()
 
-        refusal = await carrel.bind(await lab.pod("second", limits=GPU_MEM), "n1")
+        refusal = await replica.bind(await lab.pod("second", limits=GPU_MEM), "n1")
 
         assert refusal is not None
         assert refusal.reason == "GPU 0 of n1 has 0 MiB free, 8,138 MiB asked; held by lab/first"
@@ -126,25 +126,25 @@ async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind()
 
 
 async def test_a_pod_that_vanishes_before_its_binding_gives_its_card_back() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
-        seen = await carrel.sees(pod)
+        seen = await replica.sees(pod)
         await lab.client.delete(PODS, "train", "lab")
 
-        refusal = await carrel.scheduler.bind(seen, "n1")
+        refusal = await replica.scheduler.bind(seen, "n1")
 
         assert refusal is not None
         assert await lab.held() == {}
-        assert [card.free for card in carrel.ledger.cards("n1")] == [16276, 16276]
+        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
 async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        seen = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        seen = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await lab.client.delete(PODS, "train", "lab")
         successor = await lab.pod("train", limits=GPU_MEM)
 
-        assert await carrel.scheduler.bind(seen, "n1") is not None
+        assert await replica.scheduler.bind(seen, "n1") is not None
 
         assert await lab.held() == {}
         assert (await lab.bound()).get(successor["metadata"]["uid"]) is None
@@ -191,17 +191,17 @@ async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_ov
             "metadata": {"name": "gpu-n1-0", "annotations": {"carrel.dev/shares": "{not json"}},
         }
         await lab.client.create(LEASES, forged, "carrel")
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             pod = await lab.pod("train", limits=GPU_MEM)
 
-            assert await carrel.bind(pod, "n1") is None
+            assert await replica.bind(pod, "n1") is None
 
             assert set(await lab.annotations("train")) > {"ALIYUN_COM_GPU_MEM_IDX"}
             assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
-            assert "expected JSON" in carrel.ledger.cards("n1")[0].gpu.unusable
+            assert "expected JSON" in replica.ledger.cards("n1")[0].gpu.unusable
 
             await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=DeleteOptions())
-            await eventually(lambda: not carrel.ledger.cards("n1")[0].gpu.unusable)
+            await eventually(lambda: not replica.ledger.cards("n1")[0].gpu.unusable)
 
 
 async def test_a_whole_card_that_a_peer_took_by_its_own_lease_is_left_to_it() -> None:
@@ -213,21 +213,21 @@ async def test_a_whole_card_that_a_peer_took_by_its_own_lease_is_left_to_it() ->
             "spec": {"holderIdentity": "somebody"},
         }
         await lab.client.create(LEASES, theirs, "carrel")
-        async with lab.replica() as carrel:
-            refusal = await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1")
+        async with lab.replica() as replica:
+            refusal = await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1")
 
             assert refusal is not None
-            assert "Lease gpu-n1-0 still records another card" in refusal.reason
+            assert "Lease gpu-n1-0 still records another GPU" in refusal.reason
 
 
 async def test_forged_annotations_on_a_pod_change_nothing() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         lies = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "-99999", "carrel.dev/devices": "GPU-n1-0"}
         await lab.pod("liar", annotations=lies)
 
         whole = await lab.pod("whole", limits={"nvidia.com/gpu": "1"})
 
-        assert await carrel.bind(whole, "n1") is None
+        assert await replica.bind(whole, "n1") is None
 
         assert await lab.held() == {"gpu-n1-0": {whole["metadata"]["uid"]: None}}
 
@@ -240,41 +240,41 @@ async def _renumber_the_cards(lab: Lab) -> None:
 
 async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_leases_are_clear() -> None:
     async with a_lab([a_node("n1")]) as lab:
-        async with lab.replica() as carrel:
-            assert await carrel.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
+        async with lab.replica() as replica:
+            assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         await _renumber_the_cards(lab)
-        async with lab.replica() as carrel:
-            cards = {card.gpu.uuid: card for card in carrel.ledger.cards("n1")}
+        async with lab.replica() as replica:
+            cards = {card.gpu.uuid: card for card in replica.ledger.cards("n1")}
 
             assert cards["GPU-n1-0"].free == 8138
             assert "it is still recorded on Lease gpu-n1-0: its index has changed" in cards["GPU-n1-0"].gpu.unusable
-            assert "Lease gpu-n1-0 still records another card" in cards["GPU-n1-1"].gpu.unusable
+            assert "Lease gpu-n1-0 still records another GPU" in cards["GPU-n1-1"].gpu.unusable
 
             await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
-            await eventually(lambda: not len(carrel.pods.store))
-            await carrel.collector.collect()
-            assert [card.gpu.unusable for card in carrel.ledger.cards("n1")] == ["", ""]
+            await eventually(lambda: not len(replica.pods.store))
+            await replica.collector.collect()
+            assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
 
 
 async def test_a_binding_that_is_refused_for_good_gives_the_card_back() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
         with pytest.raises(Forbidden):
-            await carrel.bind(pod, "n1")
+            await replica.bind(pod, "n1")
 
         assert await lab.held() == {}
 
 
-async def test_a_user_cannot_have_a_card_freed_that_the_pod_was_bound_with() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        assert await carrel.bind(await lab.pod("train", annotations={"carrel.dev/gpu-cards": "2"}), "n1") is None
+async def test_a_user_cannot_have_a_gpu_freed_that_the_pod_was_bound_with() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("train", annotations={"carrel.dev/gpu-cards": "2"}), "n1") is None
         lies = {"carrel.dev/gpu-cards": "1", "carrel.dev/devices": "GPU-n1-0"}
         forged = await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": lies}}), "lab")
-        await carrel.sees(forged)
+        await replica.sees(forged)
 
         for _ in range(3):
-            await carrel.collector.collect()
+            await replica.collector.collect()
             lab.clock.now += timedelta(minutes=2)
 
         assert set(await lab.held()) == {"gpu-n1-0", "gpu-n1-1"}

@@ -1,4 +1,4 @@
-"""The webhook's certificates: made, shared, renewed in time, and trusted before they are shown."""
+"""The webhook's certificates: made, shared, renewed in time, and trusted before they are served."""
 
 import base64
 import ssl
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.certificate_renewal import Certificates, Lifetimes, Names
-from carrel.admission.certificates import Pair, Unreadable, Validity
-from carrel.admission.x509 import Shown, X509Notary
+from carrel.admission import certificates
+from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
+from carrel.admission.certificates import CertificatePair, UnreadableCertificate, Validity
+from carrel.admission.served_certificate import ServedCertificate
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Conflict, JsonPatch
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
@@ -20,215 +21,216 @@ from tests.kit.lab import Clock
 
 START = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
-NOTARY = X509Notary()
-NAMES = Names("carrel", "carrel-webhook-tls", "carrel", ("carrel-webhook.carrel.svc", "127.0.0.1"))
+NAMES = CertificateNames("carrel", "carrel-webhook-tls", "carrel", ("carrel-webhook.carrel.svc", "127.0.0.1"))
 
 
-class ClusterOptions:
+class CertificateCluster:
     """The embedded API with the webhook configurations, and as many replicas as a test wants."""
 
     def __init__(self) -> None:
         self.client = Client(EmbeddedApi())
         self.clock = Clock(START)
 
-    async def furnish(self) -> "ClusterOptions":
+    async def with_webhooks(self) -> "CertificateCluster":
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "carrel"}}
         await self.client.create(NAMESPACES, body)
         for each in webhooks(for_embedded_api=True):
             await self.client.create(MUTATING_WEBHOOKS, each)
         return self
 
-    def replica(self, names: Names = NAMES, **lifetimes: timedelta) -> Certificates:
-        return Certificates(self.client, NOTARY, names, self.clock, Lifetimes(**lifetimes))
+    def replica(self, names: CertificateNames = NAMES, **lifetimes: timedelta) -> CertificateRenewal:
+        return CertificateRenewal(self.client, names, self.clock, CertificateLifetimes(**lifetimes))
 
     async def secret(self) -> dict[str, bytes]:
         data = (await self.client.get(SECRETS, NAMES.secret, "carrel"))["data"]
         return {key: base64.b64decode(value) for key, value in data.items()}
 
-    async def take_out(self, key: str) -> None:
-        """As an admin does who wants a new one."""
+    async def remove_key(self, key: str) -> None:
+        """As an admin does to get a new one."""
         patch = JsonPatch([{"op": "remove", "path": f"/data/{key}"}])
         await self.client.patch(SECRETS, NAMES.secret, patch, "carrel")
 
     async def trusted(self) -> list[bytes]:
         """The authorities that the API server is told to trust."""
         (webhook,) = (await self.client.get(MUTATING_WEBHOOKS, "carrel"))["webhooks"]
-        return NOTARY.split(base64.b64decode(webhook["clientConfig"]["caBundle"]))
+        return certificates.split_bundle(base64.b64decode(webhook["clientConfig"]["caBundle"]))
 
-    async def is_trusted(self, shown: Pair) -> bool:
-        return any(NOTARY.is_by(shown.certificate, each) for each in await self.trusted())
+    async def is_trusted(self, served: CertificatePair) -> bool:
+        return any(certificates.is_signed_by(served.certificate, each) for each in await self.trusted())
 
 
-async def test_the_first_replica_makes_them_tells_the_api_server_and_the_others_show_the_same() -> None:
-    options = await ClusterOptions().furnish()
+async def test_the_first_replica_makes_certificates_that_the_api_server_trusts_and_all_replicas_serve_them() -> None:
+    cluster = await CertificateCluster().with_webhooks()
 
-    shown = await options.replica().keep()
+    served = await cluster.replica().renew()
 
-    assert await options.replica().keep() == shown
-    assert await options.is_trusted(shown)
-    assert NOTARY.names(shown.certificate) == {"carrel-webhook.carrel.svc", "127.0.0.1"}
-    assert set(await options.secret()) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
+    assert await cluster.replica().renew() == served
+    assert await cluster.is_trusted(served)
+    assert certificates.names_of(served.certificate) == {"carrel-webhook.carrel.svc", "127.0.0.1"}
+    assert set(await cluster.secret()) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
 
 
 async def test_nothing_is_written_while_nothing_is_due() -> None:
-    options = await ClusterOptions().furnish()
-    await options.replica().keep()
-    before = (await options.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]
+    cluster = await CertificateCluster().with_webhooks()
+    await cluster.replica().renew()
+    before = (await cluster.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]
 
-    options.clock.now += 50 * DAY
-    await options.replica().keep()
+    cluster.clock.now += 50 * DAY
+    await cluster.replica().renew()
 
-    assert (await options.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"] == before
+    assert (await cluster.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"] == before
 
 
-async def test_a_certificate_is_renewed_when_a_third_of_it_is_left_by_the_same_authority() -> None:
-    options = await ClusterOptions().furnish()
-    first, authorities = await options.replica().keep(), await options.trusted()
+async def test_the_same_authority_renews_a_certificate_when_a_third_of_its_time_is_left() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    first, authorities = await cluster.replica().renew(), await cluster.trusted()
 
-    options.clock.now += 59 * DAY
-    assert await options.replica().keep() == first
-    options.clock.now += 2 * DAY
-    second = await options.replica().keep()
+    cluster.clock.now += 59 * DAY
+    assert await cluster.replica().renew() == first
+    cluster.clock.now += 2 * DAY
+    second = await cluster.replica().renew()
 
-    assert second != first and await options.trusted() == authorities
-    assert NOTARY.validity(second.certificate).ends == options.clock.now + 90 * DAY
+    assert second != first and await cluster.trusted() == authorities
+    assert certificates.validity(second.certificate).ends == cluster.clock.now + 90 * DAY
 
 
 async def test_a_new_authority_is_trusted_beside_the_old_one_before_it_signs() -> None:
-    options = await ClusterOptions().furnish()
-    first = await options.replica().keep()
-    old = await options.trusted()
+    cluster = await CertificateCluster().with_webhooks()
+    first = await cluster.replica().renew()
+    old = await cluster.trusted()
 
-    await options.take_out("ca.key")
-    assert await options.replica().keep() == first, "no API server may be shown what it does not know yet"
-    assert (await options.trusted())[1:] == old
-    options.clock.now += timedelta(minutes=11)
-    second = await options.replica().keep()
+    await cluster.remove_key("ca.key")
+    assert await cluster.replica().renew() == first, (
+        "no API server may get a certificate whose authority it does not know yet"
+    )
+    assert (await cluster.trusted())[1:] == old
+    cluster.clock.now += timedelta(minutes=11)
+    second = await cluster.replica().renew()
 
-    assert NOTARY.is_by(second.certificate, (await options.trusted())[0])
-    assert await options.is_trusted(first), "a replica that is behind still shows the old one"
+    assert certificates.is_signed_by(second.certificate, (await cluster.trusted())[0])
+    assert await cluster.is_trusted(first), "a replica that is behind still serves the old one"
 
 
-async def test_an_authority_is_replaced_before_it_could_sign_what_outlives_it() -> None:
-    options = await ClusterOptions().furnish()
-    await options.replica(authority=200 * DAY).keep()
+async def test_an_authority_is_replaced_before_it_signs_a_certificate_that_is_valid_longer() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    await cluster.replica(authority=200 * DAY).renew()
 
     for _ in range(40):
-        options.clock.now += 10 * DAY
-        shown = await options.replica(authority=200 * DAY).keep()
-        assert await options.is_trusted(shown)
-        assert NOTARY.validity(shown.certificate).ends > options.clock.now
-    assert len(await options.trusted()) <= 4
+        cluster.clock.now += 10 * DAY
+        served = await cluster.replica(authority=200 * DAY).renew()
+        assert await cluster.is_trusted(served)
+        assert certificates.validity(served.certificate).ends > cluster.clock.now
+    assert len(await cluster.trusted()) <= 4
 
 
-async def test_a_certificate_that_was_taken_out_or_broken_is_made_anew() -> None:
-    options = await ClusterOptions().furnish()
-    shown = [await options.replica().keep()]
+async def test_a_certificate_that_is_removed_or_broken_is_made_again() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    served = [await cluster.replica().renew()]
     for key in ("tls.crt", "tls.key"):
-        await options.take_out(key)
-        shown.append(await options.replica().keep())
+        await cluster.remove_key(key)
+        served.append(await cluster.replica().renew())
     broken = JsonPatch([{"op": "replace", "path": "/data/tls.key", "value": base64.b64encode(b"rubbish").decode()}])
-    await options.client.patch(SECRETS, NAMES.secret, broken, "carrel")
-    shown.append(await options.replica().keep())
+    await cluster.client.patch(SECRETS, NAMES.secret, broken, "carrel")
+    served.append(await cluster.replica().renew())
 
-    assert len({each.certificate for each in shown}) == 4
-    assert len(await options.trusted()) == 1
+    assert len({each.certificate for each in served}) == 4
+    assert len(await cluster.trusted()) == 1
 
 
 @pytest.mark.parametrize("key", ["tls.crt", "tls.key", "ca.crt", "ca.key"])
-async def test_whatever_is_left_of_a_broken_secret_it_is_made_whole(key: str) -> None:
-    options = await ClusterOptions().furnish()
-    await options.replica().keep()
-    kept, random = await options.secret(), Random(key)
+async def test_a_broken_secret_is_repaired(key: str) -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    await cluster.replica().renew()
+    kept, random = await cluster.secret(), Random(key)
     first, *lines, last = kept[key].splitlines()
     for _ in range(60):
         broken = bytearray(base64.b64decode(b"".join(lines)))
         broken[random.randrange(len(broken))] ^= random.randrange(1, 256)
         value = base64.b64encode(b"\n".join([first, base64.b64encode(broken), last])).decode()
         change = JsonPatch([{"op": "replace", "path": f"/data/{key}", "value": value}])
-        await options.client.patch(SECRETS, NAMES.secret, change, "carrel")
+        await cluster.client.patch(SECRETS, NAMES.secret, change, "carrel")
 
-        assert await options.is_trusted(await options.replica().keep())
-
-
-async def test_what_a_clock_that_was_far_ahead_has_made_is_made_anew() -> None:
-    options = await ClusterOptions().furnish()
-    options.clock.now += DAY
-    ahead = await options.replica().keep()
-    options.clock.now -= DAY
-    shown = await options.replica().keep()
-
-    assert shown != ahead and NOTARY.validity(shown.certificate).begins <= options.clock.now
-    assert NOTARY.validity((await options.trusted())[0]).begins <= options.clock.now
+        assert await cluster.is_trusted(await cluster.replica().renew())
 
 
-async def test_a_certificate_is_not_shown_while_the_api_server_could_not_be_told_whom_to_trust() -> None:
-    options = await ClusterOptions().furnish()
-    update = options.client.update
+async def test_a_certificate_that_is_not_valid_yet_is_made_again() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    cluster.clock.now += DAY
+    ahead = await cluster.replica().renew()
+    cluster.clock.now -= DAY
+    served = await cluster.replica().renew()
+
+    assert served != ahead and certificates.validity(served.certificate).begins <= cluster.clock.now
+    assert certificates.validity((await cluster.trusted())[0]).begins <= cluster.clock.now
+
+
+async def test_a_certificate_is_not_served_before_its_authority_is_in_the_webhook_configuration() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    update = cluster.client.update
 
     async def changed_by_others(resource: Any, body: Any) -> Any:
         if resource is MUTATING_WEBHOOKS:
             raise Conflict(409, "Conflict", "changed")
         return await update(resource, body)
 
-    options.client.update = changed_by_others  # type: ignore[method-assign,assignment] # whenever it is written
+    cluster.client.update = changed_by_others  # type: ignore[method-assign,assignment] # whenever it is written
 
     with pytest.raises(Conflict):
-        await options.replica().keep()
+        await cluster.replica().renew()
 
 
 async def test_another_name_needs_another_certificate() -> None:
-    options = await ClusterOptions().furnish()
-    first = await options.replica().keep()
-    renamed = Names(NAMES.namespace, NAMES.secret, NAMES.configuration, ("elsewhere",))
+    cluster = await CertificateCluster().with_webhooks()
+    first = await cluster.replica().renew()
+    renamed = CertificateNames(NAMES.namespace, NAMES.secret, NAMES.configuration, ("elsewhere",))
 
-    assert await options.replica(renamed).keep() != first
+    assert await cluster.replica(renamed).renew() != first
 
 
-async def test_two_replicas_that_begin_at_once_agree() -> None:
-    options = await ClusterOptions().furnish()
-    one, other = options.replica(), options.replica()
+async def test_two_replicas_that_start_at_once_agree() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    one, other = cluster.replica(), cluster.replica()
     raced = False
 
     async def racing(*arguments: Any, **more: Any) -> Any:
         nonlocal raced
         if not raced:
             raced = True
-            await other.keep()
+            await other.renew()
         return await create(*arguments, **more)
 
-    create = options.client.create
-    options.client.create = racing  # type: ignore[method-assign] # between the first one's look and its write
+    create = cluster.client.create
+    cluster.client.create = racing  # type: ignore[method-assign] # between its read and its write
 
-    assert await one.keep() == await other.keep()
+    assert await one.renew() == await other.renew()
 
 
-async def test_an_admin_who_applies_the_manifests_again_is_corrected() -> None:
-    options = await ClusterOptions().furnish()
-    shown = await options.replica().keep()
+async def test_the_authority_is_written_again_after_an_admin_applies_the_manifests() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    served = await cluster.replica().renew()
     for each in webhooks(for_embedded_api=True):
-        version = (await options.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]["resourceVersion"]
+        version = (await cluster.client.get(MUTATING_WEBHOOKS, "carrel"))["metadata"]["resourceVersion"]
         again = {**each, "metadata": {"name": "carrel", "resourceVersion": version}}
-        await options.client.update(MUTATING_WEBHOOKS, again)
+        await cluster.client.update(MUTATING_WEBHOOKS, again)
 
-    assert await options.replica().keep() == shown and await options.is_trusted(shown)
+    assert await cluster.replica().renew() == served and await cluster.is_trusted(served)
 
 
-async def test_without_configurations_the_certificates_are_kept_all_the_same() -> None:
-    options = ClusterOptions()
+async def test_certificates_are_made_also_without_a_webhook_configuration() -> None:
+    cluster = CertificateCluster()
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "carrel"}}
-    await options.client.create(NAMESPACES, body)
+    await cluster.client.create(NAMESPACES, body)
 
-    assert await options.replica().keep() == await options.replica().keep()
+    assert await cluster.replica().renew() == await cluster.replica().renew()
 
 
-async def test_what_is_shown_changes_only_to_a_certificate_with_its_own_key() -> None:
+async def test_only_a_certificate_with_its_own_key_is_loaded() -> None:
     valid = Validity(START, START + DAY)
-    one, other = (NOTARY.issue(NOTARY.authority(valid), ["a"], valid) for _ in range(2))
-    shown = Shown()
+    one, other = (certificates.issue(certificates.new_authority(valid), ["a"], valid) for _ in range(2))
+    served = ServedCertificate()
 
-    assert shown.show(one) and not shown.show(one)
-    with pytest.raises(Unreadable):
-        shown.show(Pair(other.certificate, one.key))
-    assert shown.pair == one and shown.expires_at == (START + DAY).timestamp()
-    assert shown.context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert served.load(one) and not served.load(one)
+    with pytest.raises(UnreadableCertificate):
+        served.load(CertificatePair(other.certificate, one.key))
+    assert served.pair == one and served.expires_at == (START + DAY).timestamp()
+    assert served.context.minimum_version == ssl.TLSVersion.TLSv1_2

@@ -10,7 +10,7 @@ from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json,
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimContext, Claims, Standing
+from carrel.lifecycle.claim_status import ClaimContext, ClaimState, ClaimStatusWriter
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
@@ -24,29 +24,29 @@ NAMES_IT = {"gpu.scheduling/claim": "two-cards"}
 class Writer:
     """Writes claims as the controller does."""
 
-    def __init__(self, carrel: Replica) -> None:
-        self.carrel = carrel
-        known = ClaimContext(carrel.cluster_ledger, self._pods_of, self._why, carrel.options.dialect_options)
-        self.claims = Claims(carrel.cluster, known)
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        known = ClaimContext(replica.cluster_ledger, self._pods_of, self._why, replica.options.dialect_options)
+        self.claims = ClaimStatusWriter(replica.cluster, known)
 
     def _pods_of(self, claim: GpuClaim) -> Sequence[Pod]:
         named = claim.metadata.name
-        return [pod for pod in self.carrel.pods.store if pod.metadata.annotations.get("gpu.scheduling/claim") == named]
+        return [pod for pod in self.replica.pods.store if pod.metadata.annotations.get("gpu.scheduling/claim") == named]
 
     def _why(self, pod: Pod) -> Refusal | None:
-        return self.carrel.why(pod)
+        return self.replica.why(pod)
 
-    async def write(self, lab: Lab, name: str = "two-cards") -> Standing | None:
+    async def write(self, lab: Lab, name: str = "two-cards") -> ClaimState | None:
         """Once everything that the API server has is seen here."""
         claim = await lab.client.get(GPU_CLAIMS, name, "lab")
         pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
         leases = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(LEASES)).items}
 
         def is_here() -> GpuClaim | None:
-            found = self.carrel.claims.store.get(name, "lab")
+            found = self.replica.claims.store.get(name, "lab")
             same = found and found.metadata.resource_version == claim["metadata"]["resourceVersion"]
-            seen = {pod.metadata.uid: pod.metadata.resource_version for pod in self.carrel.pods.store}
-            known = {lease.uid: lease.version for lease in self.carrel.cluster_ledger.leases()}
+            seen = {pod.metadata.uid: pod.metadata.resource_version for pod in self.replica.pods.store}
+            known = {lease.uid: lease.version for lease in self.replica.cluster_ledger.leases()}
             return found if same and seen == pods and known == leases else None
 
         found = await eventually(is_here, f"the claim {name}, all pods and Leases in the cache")
@@ -65,10 +65,10 @@ async def status(lab: Lab, name: str = "two-cards") -> dict[str, Any]:
 
 
 async def test_a_claim_that_no_pod_names_is_pending_and_says_so() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         assert await status(lab) == {
             "phase": "Pending",
@@ -79,24 +79,24 @@ async def test_a_claim_that_no_pod_names_is_pending_and_says_so() -> None:
 
 
 async def test_a_claim_whose_pod_waits_says_why_in_the_words_of_why() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        pod = await carrel.sees(await lab.pod("train", annotations=NAMES_IT))
-        why = carrel.why(pod)
+        pod = await replica.sees(await lab.pod("train", annotations=NAMES_IT))
+        why = replica.why(pod)
         assert why is not None
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert (written["phase"], written["message"]) == ("Pending", why.reason)
 
 
 async def test_a_claim_whose_pod_is_bound_says_which_cards_on_which_node() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+        assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert (written["phase"], written["nodeName"], written["gpuIds"]) == ("Bound", "n1", [0, 1])
@@ -112,19 +112,19 @@ async def test_a_claim_whose_cards_are_taken_but_whose_pod_is_not_bound_is_reser
             with pytest.raises(Crashed):
                 await dies.bind(pod, "n1")
 
-        async with lab.replica() as carrel:
-            await Writer(carrel).write(lab)
+        async with lab.replica() as replica:
+            await Writer(replica).write(lab)
 
         written = await status(lab)
         assert (written["phase"], written["nodeName"], written["gpuIds"]) == ("Reserved", "n1", [0, 1])
 
 
 async def test_annotations_that_a_user_forged_give_no_cards() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         await lab.pod("train", annotations={**NAMES_IT, "gpu.scheduling/allocated": "0,1"})
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         assert (await status(lab))["gpuIds"] == []
 
@@ -137,10 +137,10 @@ async def test_annotations_that_a_user_forged_give_no_cards() -> None:
     ],
 )
 async def test_a_claim_that_cannot_be_met_as_it_is_written_has_failed(spec: Json, complaint: str) -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_claim(lab, spec)
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert written["phase"] == "Failed"
@@ -148,12 +148,12 @@ async def test_a_claim_that_cannot_be_met_as_it_is_written_has_failed(spec: Json
 
 
 async def test_a_claim_whose_pod_was_bound_past_carrel_has_failed() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         pod = await lab.pod("train", annotations=NAMES_IT)
         await lab.client.bind(BindTarget("lab", "train", pod["metadata"]["uid"], "n1"))
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert (written["phase"], written["gpuIds"]) == ("Failed", [])
@@ -161,11 +161,11 @@ async def test_a_claim_whose_pod_was_bound_past_carrel_has_failed() -> None:
 
 
 async def test_a_claim_that_several_pods_name_shows_the_oldest_that_is_alive() -> None:
-    async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
-            assert await carrel.bind(await lab.pod(name, annotations=NAMES_IT), node) is None
-        writer = Writer(carrel)
+            assert await replica.bind(await lab.pod(name, annotations=NAMES_IT), node) is None
+        writer = Writer(replica)
 
         await writer.write(lab)
         written = await status(lab)
@@ -179,14 +179,14 @@ async def test_a_claim_that_several_pods_name_shows_the_oldest_that_is_alive() -
 
 
 async def test_a_claim_is_free_again_when_its_pod_has_finished() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
-        await Writer(carrel).write(lab)
+        assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+        await Writer(replica).write(lab)
         done = MergePatch({"status": {"phase": "Failed"}})
         await lab.client.patch(PODS, "train", done, "lab", subresource="status")
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert written["phase"] == "Pending"
@@ -195,49 +195,49 @@ async def test_a_claim_is_free_again_when_its_pod_has_finished() -> None:
 
 
 async def test_a_pod_that_is_going_still_has_its_cards() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        assert await carrel.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
+        assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=30))
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         written = await status(lab)
         assert (written["phase"], written["allocated"]) == ("Bound", "n1:0,1")
-        assert "going" in written["message"]
+        assert "being deleted" in written["message"]
 
 
 async def test_a_status_is_written_only_when_it_changes() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        assert await Writer(carrel).write(lab) is not None
+        assert await Writer(replica).write(lab) is not None
         before = (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"]
 
-        assert await Writer(carrel).write(lab) is None
+        assert await Writer(replica).write(lab) is None
 
         assert (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"] == before
 
 
 async def test_a_status_says_which_generation_of_the_claim_it_is_about() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
         await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"spec": {"devices": {"count": 3}}}), "lab")
 
-        await Writer(carrel).write(lab)
+        await Writer(replica).write(lab)
 
         assert (await status(lab))["observedGeneration"] == 2
 
 
 async def test_a_claim_that_changed_since_it_was_read_is_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
-        old = await eventually(lambda: carrel.claims.store.get("two-cards", "lab"))
+        old = await eventually(lambda: replica.claims.store.get("two-cards", "lab"))
         assert old is not None
         await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"metadata": {"labels": {"a": "b"}}}), "lab")
 
         with pytest.raises(Conflict):
-            await Writer(carrel).claims.write(old)
+            await Writer(replica).claims.write(old)
 
         assert await status(lab) == {}
 
@@ -249,5 +249,5 @@ async def test_after_a_crash_right_after_the_write_nothing_is_written_again() ->
             with pytest.raises(Crashed):
                 await Writer(dies).write(lab)
 
-        async with lab.replica() as carrel:
-            assert await Writer(carrel).write(lab) is None
+        async with lab.replica() as replica:
+            assert await Writer(replica).write(lab) is None

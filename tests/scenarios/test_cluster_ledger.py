@@ -28,7 +28,7 @@ def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> GpuNodeSta
 def books_with(*nodes: Node) -> ClusterLedger:
     cluster_ledger = ClusterLedger(lambda _: None)
     for node in nodes:
-        cluster_ledger.see_node_status(None, status(node))
+        cluster_ledger.on_node_status(None, status(node))
     return cluster_ledger
 
 
@@ -39,16 +39,16 @@ def a_lease(index: int, gpu: str, pod: str, mib: int | None, version: int) -> Kn
 
 def test_a_card_that_two_leases_record_counts_both_and_is_set_aside_until_one_is_gone() -> None:
     cluster_ledger = books_with(a_node("n1"))
-    cluster_ledger.wrote(a_lease(0, "GPU-n1-0", "a", 8000, 5))
+    cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
 
-    cluster_ledger.wrote(a_lease(1, "GPU-n1-0", "b", 5000, 6))
+    cluster_ledger.lease_written(a_lease(1, "GPU-n1-0", "b", 5000, 6))
 
     card = cluster_ledger.ledger.card("GPU-n1-0")
     assert card is not None
     assert card.free == 16276 - 13000
     assert "still recorded on Lease gpu-n1-1" in card.gpu.unusable
 
-    cluster_ledger.erased("gpu-n1-1", "lease-1")
+    cluster_ledger.lease_deleted("gpu-n1-1", "lease-1")
     card = cluster_ledger.ledger.card("GPU-n1-0")
     assert card is not None
     assert (card.free, card.gpu.unusable) == (16276 - 8000, "")
@@ -57,8 +57,8 @@ def test_a_card_that_two_leases_record_counts_both_and_is_set_aside_until_one_is
 def test_an_object_that_speaks_for_another_node_is_not_believed() -> None:
     cluster_ledger = books_with(a_node("n1"))
 
-    cluster_ledger.see_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
-    cluster_ledger.see_node_status(status(a_node("n1"), name="intruder"), None)
+    cluster_ledger.on_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
+    cluster_ledger.on_node_status(status(a_node("n1"), name="intruder"), None)
 
     assert [card.gpu.memory for card in cluster_ledger.ledger.cards("n1")] == [16276, 16276]
     assert cluster_ledger.ledger.nodes == ("n1",)
@@ -67,9 +67,9 @@ def test_an_object_that_speaks_for_another_node_is_not_believed() -> None:
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["long ago", "in the future"])
 def test_a_heartbeat_that_is_far_off_makes_a_node_unusable(off: timedelta) -> None:
     cluster_ledger = ClusterLedger(lambda _: None)
-    cluster_ledger.see_node_status(None, status(a_node("n1"), NOW + off))
+    cluster_ledger.on_node_status(None, status(a_node("n1"), NOW + off))
 
-    cluster_ledger.look_for_silent_agents(NOW)
+    cluster_ledger.mark_silent_agents(NOW)
 
     node = cluster_ledger.ledger.node("n1")
     assert node is not None
@@ -86,7 +86,7 @@ def test_an_index_that_no_lease_can_be_named_after_is_malformed() -> None:
 
 def test_a_promise_is_for_all_cards_or_none() -> None:
     cluster_ledger = books_with(a_node("n1"))
-    cluster_ledger.wrote(a_lease(1, "GPU-n1-1", "tenant", None, 5))
+    cluster_ledger.lease_written(a_lease(1, "GPU-n1-1", "tenant", None, 5))
     both = Placement("n1", a_node("n1").gpus, whole(2))
 
     with pytest.raises(LedgerError):
@@ -112,24 +112,24 @@ def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_
     node = a_node("n1")
     body = gpuclaim.node_status(node, {}, NOW, gpuclaim.Remarks(memory_unit="4MiB"))
     cluster_ledger = ClusterLedger(lambda _: None, Unit.MIB)
-    cluster_ledger.see_node_status(None, msgspec.convert(body, GpuNodeStatus))
+    cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
     agreeing = ClusterLedger(lambda _: None, Unit.MIB_4)
-    agreeing.see_node_status(None, msgspec.convert(body, GpuNodeStatus))
+    agreeing.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
     node_of = {each: each.ledger.node("n1") for each in (cluster_ledger, agreeing)}
     assert [found.unusable for found in node_of.values() if found] == [
-        "its agent counts memory in 4MiB, the scheduler in MiB; give all doors the same --memory-unit",
+        "its agent counts memory in 4MiB, the scheduler in MiB; give all components the same --memory-unit",
         "",
     ]
 
 
 def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
     cluster_ledger = books_with(a_node("n1"))
-    cluster_ledger.wrote(a_lease(0, "GPU-n1-0", "a", 8000, 5))
+    cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
     before = cluster_ledger.ledger.moment
 
-    cluster_ledger.see_node_status(status(a_node("n1")), status(a_node("n1"), NOW + timedelta(seconds=30)))
+    cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1"), NOW + timedelta(seconds=30)))
     assert cluster_ledger.ledger.moment == before
 
-    cluster_ledger.see_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
+    cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276 - 8000]

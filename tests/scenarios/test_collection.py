@@ -18,94 +18,94 @@ from tests.kit.lab import Lab, Replica, a_lab
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 
 
-async def a_bound_pod(lab: Lab, carrel: Replica, name: str = "train", mib: int = 8138) -> str:
+async def a_bound_pod(lab: Lab, replica: Replica, name: str = "train", mib: int = 8138) -> str:
     pod = await lab.pod(name, limits={"aliyun.com/gpu-mem": str(mib)})
-    assert await carrel.bind(pod, "n1") is None
-    await eventually(lambda: (found := carrel.pods.store.get(name, "lab")) and found.spec.node_name)
+    assert await replica.bind(pod, "n1") is None
+    await eventually(lambda: (found := replica.pods.store.get(name, "lab")) and found.spec.node_name)
     uid: str = pod["metadata"]["uid"]
     return uid
 
 
-async def freed(carrel: Replica) -> list[str]:
-    return [each.why for each in await carrel.collector.collect()]
+async def freed(replica: Replica) -> list[str]:
+    return [each.why for each in await replica.collector.collect()]
 
 
-def later(carrel: Replica, seconds: float) -> None:
-    clock = carrel.collector._clock
-    carrel.collector._clock = lambda: clock() + seconds
+def later(replica: Replica, seconds: float) -> None:
+    clock = replica.collector._clock
+    replica.collector._clock = lambda: clock() + seconds
 
 
 async def test_a_running_pod_keeps_its_card() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica)
 
-        assert await freed(carrel) == []
+        assert await freed(replica) == []
 
 
 async def test_a_terminating_pod_keeps_its_card_until_it_is_really_gone() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab")
-        await eventually(lambda: (pod := carrel.pods.store.get("train", "lab")) and pod.metadata.deletion_timestamp)
+        await eventually(lambda: (pod := replica.pods.store.get("train", "lab")) and pod.metadata.deletion_timestamp)
 
-        assert await freed(carrel) == []
-        assert [card.free for card in carrel.ledger.cards("n1")] == [8138, 16276]
+        assert await freed(replica) == []
+        assert [card.free for card in replica.ledger.cards("n1")] == [8138, 16276]
 
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
-        assert await freed(carrel) == ["the pod is gone"]
+        await eventually(lambda: replica.pods.store.get("train", "lab") is None)
+        assert await freed(replica) == ["the pod is gone"]
         assert await lab.held() == {}
-        assert [card.free for card in carrel.ledger.cards("n1")] == [16276, 16276]
+        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
 async def test_a_finished_pod_gives_its_card_back_though_it_still_exists() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica)
         done = MergePatch({"status": {"phase": "Succeeded"}})
         await lab.client.patch(PODS, "train", done, "lab", subresource="status")
-        await eventually(lambda: (pod := carrel.pods.store.get("train", "lab")) and pod.status.phase == "Succeeded")
+        await eventually(lambda: (pod := replica.pods.store.get("train", "lab")) and pod.status.phase == "Succeeded")
 
-        assert await freed(carrel) == ["the pod has finished"]
+        assert await freed(replica) == ["the pod has finished"]
 
 
 async def test_a_successor_of_the_same_name_does_not_inherit_the_card() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        uid = await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        uid = await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("train", limits=GPU_MEM)
-        await eventually(lambda: carrel.pods.store.by_uid(uid) is None)
+        await eventually(lambda: replica.pods.store.by_uid(uid) is None)
 
-        assert await freed(carrel) == ["another pod has its name now"]
+        assert await freed(replica) == ["another pod has its name now"]
 
 
 async def test_a_card_that_was_taken_for_a_pod_but_never_bound_is_freed_after_a_while() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        await _take_without_binding(carrel, pod.metadata.uid)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        await _take_without_binding(replica, pod.metadata.uid)
 
-        assert await freed(carrel) == [], "a bind may be under way in another replica"
+        assert await freed(replica) == [], "a bind may be under way in another replica"
 
-        later(carrel, 61)
-        assert await freed(carrel) == ["the pod was not bound to n1"]
+        later(replica, 61)
+        assert await freed(replica) == ["the pod was not bound to n1"]
 
 
 async def test_a_cache_that_lags_does_not_free_a_living_pods_card() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        uid = await a_bound_pod(lab, carrel)
-        carrel.collector._pod_by_uid = lambda _: None  # as if the watch had lost the pod
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        uid = await a_bound_pod(lab, replica)
+        replica.collector._pod_by_uid = lambda _: None  # as if the watch had lost the pod
 
-        assert await freed(carrel) == []
+        assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {uid: 8138}}
 
 
 async def test_the_neighbours_on_a_card_are_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel, "goes")
-        stays = await a_bound_pod(lab, carrel, "stays")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica, "goes")
+        stays = await a_bound_pod(lab, replica, "stays")
         await lab.client.delete(PODS, "goes", "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: carrel.pods.store.get("goes", "lab") is None)
+        await eventually(lambda: replica.pods.store.get("goes", "lab") is None)
 
-        assert await freed(carrel) == ["the pod is gone"]
+        assert await freed(replica) == ["the pod is gone"]
         assert await lab.held() == {"gpu-n1-0": {stays: 8138}}
 
 
@@ -131,91 +131,91 @@ async def test_whoever_binds_a_pod_a_moment_before_its_card_would_be_freed_keeps
 
 
 async def test_pods_that_come_to_a_card_and_go_do_not_keep_a_failed_bind_on_it() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        await _take_without_binding(carrel, pod.metadata.uid)
-        assert await freed(carrel) == []
-        later(carrel, 61)
-        await a_bound_pod(lab, carrel, "neighbour", mib=1000)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        await _take_without_binding(replica, pod.metadata.uid)
+        assert await freed(replica) == []
+        later(replica, 61)
+        await a_bound_pod(lab, replica, "neighbour", mib=1000)
 
-        assert await freed(carrel) == ["the pod was not bound to n1"]
+        assert await freed(replica) == ["the pod was not bound to n1"]
 
 
 async def test_a_pod_that_takes_its_card_anew_has_time_to_be_bound_anew() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        await _take_without_binding(carrel, pod.metadata.uid)
-        assert await freed(carrel) == []
-        later(carrel, 61)
-        await carrel.lease_writer.give_back(pod.metadata.uid)
-        await _take_without_binding(carrel, pod.metadata.uid)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        await _take_without_binding(replica, pod.metadata.uid)
+        assert await freed(replica) == []
+        later(replica, 61)
+        await replica.lease_writer.give_back(pod.metadata.uid)
+        await _take_without_binding(replica, pod.metadata.uid)
 
-        assert await freed(carrel) == []
+        assert await freed(replica) == []
 
 
 async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab/gone"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
-        await eventually(lambda: carrel.cluster_ledger.lease("gpu-n1-0"))
+        await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
-        assert await freed(carrel) == ["the pod is gone"]
+        assert await freed(replica) == ["the pod is gone"]
         assert await _leases(lab) == []
 
 
 async def test_a_card_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("urgent", limits=GPU_MEM))
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("urgent", limits=GPU_MEM))
         record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab/urgent"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
-        await eventually(lambda: carrel.cluster_ledger.lease("gpu-n1-0"))
+        await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
         for _ in range(2):
-            assert await freed(carrel) == []
-            later(carrel, 1000)
+            assert await freed(replica) == []
+            later(replica, 1000)
 
 
 async def test_a_lease_that_names_nobody_does_not_keep_a_renumbered_card_aside() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         record = LeaseRecord("n1", 0, "GPU-n1-1")
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
-        await eventually(lambda: any(card.gpu.unusable for card in carrel.ledger.cards("n1")))
+        await eventually(lambda: any(card.gpu.unusable for card in replica.ledger.cards("n1")))
 
-        await carrel.collector.collect()
+        await replica.collector.collect()
 
         assert await _leases(lab) == []
-        assert not any(card.gpu.unusable for card in carrel.ledger.cards("n1"))
+        assert not any(card.gpu.unusable for card in replica.ledger.cards("n1"))
 
 
 async def test_a_lost_node_frees_nothing_while_its_pods_are_there_and_leaves_nothing_when_they_are_gone() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica)
         await lab.client.delete(NODES, "n1")
         await lab.client.delete(GPU_NODE_STATUSES, "n1")
-        await eventually(lambda: not carrel.ledger.nodes)
-        assert await freed(carrel) == []
+        await eventually(lambda: not replica.ledger.nodes)
+        assert await freed(replica) == []
 
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
-        assert await freed(carrel) == ["the pod is gone"]
+        await eventually(lambda: replica.pods.store.get("train", "lab") is None)
+        assert await freed(replica) == ["the pod is gone"]
         assert await _leases(lab) == []
 
 
 async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
-            await a_bound_pod(lab, carrel, name, mib=16276)
+            await a_bound_pod(lab, replica, name, mib=16276)
             await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: not len(carrel.pods.store))
-        ask_the_server = carrel.collector._cluster.get
+        await eventually(lambda: not len(replica.pods.store))
+        ask_the_server = replica.collector._cluster.get
 
         async def not_now(resource: Resource[Pod], name: str, namespace: str) -> Json:
             if name == "a":
                 raise Unavailable(503, "ServiceUnavailable", "later")
             return await ask_the_server(resource, name, namespace)
 
-        carrel.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
-        assert [each.holder.name for each in await carrel.collector.collect()] == ["lab/b"]
+        replica.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
+        assert [each.holder.name for each in await replica.collector.collect()] == ["lab/b"]
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
@@ -230,17 +230,17 @@ async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_o
             with pytest.raises(Crashed):
                 await dies.collector.collect()
 
-        async with lab.replica() as carrel:
-            assert len(await carrel.collector.collect()) == 3 - write
+        async with lab.replica() as replica:
+            assert len(await replica.collector.collect()) == 3 - write
             assert await lab.held() == {"gpu-n1-0": {stays: 1000}}
-            assert await carrel.collector.collect() == []
+            assert await replica.collector.collect() == []
 
 
 async def test_a_list_that_is_behind_does_not_make_a_lease_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        await a_bound_pod(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
+        await eventually(lambda: replica.pods.store.get("train", "lab") is None)
 
         async def refused(*_: object, **__: object) -> Json:
             raise Conflict(409, "Conflict", "the Lease has changed")
@@ -249,11 +249,11 @@ async def test_a_list_that_is_behind_does_not_make_a_lease_forgotten(monkeypatch
             return ListPage([], "1")
 
         with monkeypatch.context() as bad_day:
-            bad_day.setattr(carrel.cluster, "delete", refused)
-            bad_day.setattr(carrel.cluster, "list", behind)
-            assert await freed(carrel) == []
+            bad_day.setattr(replica.cluster, "delete", refused)
+            bad_day.setattr(replica.cluster, "list", behind)
+            assert await freed(replica) == []
 
-        assert await freed(carrel) == ["the pod is gone"]
+        assert await freed(replica) == ["the pod is gone"]
         assert await _leases(lab) == []
 
 
@@ -261,28 +261,28 @@ async def _leases(lab: Lab) -> list[str]:
     return [lease.metadata.name for lease in (await lab.client.list(LEASES, Selection("carrel"))).items]
 
 
-async def _take_without_binding(carrel: Replica, uid: str) -> None:
-    placement = place(carrel.ledger, memory(8138), "n1")
+async def _take_without_binding(replica: Replica, uid: str) -> None:
+    placement = place(replica.ledger, memory(8138), "n1")
     assert isinstance(placement, Placement)
-    assert await carrel.lease_writer.take(placement, Holder(uid, "lab/train")) is None
+    assert await replica.lease_writer.take(placement, Holder(uid, "lab/train")) is None
 
 
 async def test_a_card_is_kept_for_a_booked_pod_through_a_failed_bind_and_until_it_is_bound() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         booked = Holder(pod.metadata.uid, "lab/train")
         lease = write_lease(LeaseRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
         await lab.client.create(LEASES, lease, "carrel")
-        await eventually(lambda: carrel.ledger.kept_for(booked.uid))
-        placement = place(carrel.ledger, memory(8138), "n1", booked.uid)
+        await eventually(lambda: replica.ledger.kept_for(booked.uid))
+        placement = place(replica.ledger, memory(8138), "n1", booked.uid)
         assert isinstance(placement, Placement)
 
-        assert await carrel.lease_writer.take(placement, booked) is None
-        await carrel.lease_writer.give_back(booked.uid)
-        assert carrel.ledger.kept_for(booked.uid) == {"GPU-n1-0"}
+        assert await replica.lease_writer.take(placement, booked) is None
+        await replica.lease_writer.give_back(booked.uid)
+        assert replica.ledger.kept_for(booked.uid) == {"GPU-n1-0"}
 
-        assert await carrel.scheduler.bind(pod, "n1") is None
-        await eventually(lambda: (seen := carrel.pods.store.get("train", "lab")) and seen.spec.node_name)
-        await carrel.collector.collect()
-        assert carrel.ledger.kept_for(booked.uid) == frozenset()
-        assert [card.free for card in carrel.ledger.cards("n1")] == [8138]
+        assert await replica.scheduler.bind(pod, "n1") is None
+        await eventually(lambda: (seen := replica.pods.store.get("train", "lab")) and seen.spec.node_name)
+        await replica.collector.collect()
+        assert replica.ledger.kept_for(booked.uid) == frozenset()
+        assert [card.free for card in replica.ledger.cards("n1")] == [8138]

@@ -11,7 +11,7 @@ from carrel.kubernetes.cluster import MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import NOON, Lab, a_lab
-from tests.kit.tiers import BOOKED, WHOLE, Terminator, an_opportunist, catch_up, pods_of, settle
+from tests.kit.tiers import BOOKED, WHOLE, TierController, an_opportunistic_pod, catch_up, pods_of, settle
 
 LAB = [a_node("n1", cards=1)]
 
@@ -35,15 +35,15 @@ async def is_over(lab: Lab, uid: str) -> bool:
     ],
 )
 async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(text: str) -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        pod = await an_opportunist(lab, carrel, "train", annotations=ends(text))
-        terminator = Terminator(carrel)
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends(text))
+        controller = TierController(replica)
         lab.clock.now = NOON + timedelta(minutes=30) - timedelta(microseconds=1)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert not await is_over(lab, pod["metadata"]["uid"])
 
         lab.clock.now = NOON + timedelta(minutes=30)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         successor = (await pods_of(lab))["train"]
         assert successor.metadata.uid != pod["metadata"]["uid"]
@@ -62,11 +62,11 @@ async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(tex
     ],
 )
 async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
+    async with a_lab(LAB) as lab, lab.replica() as replica:
         there = await lab.pod("train", **pod)
-        await carrel.sees(there)
+        await replica.sees(there)
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert not await is_over(lab, there["metadata"]["uid"])
 
@@ -83,12 +83,12 @@ async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
     ids=["nvidia", "gpushare", "KAI", "a claim", "carrel"],
 )
 async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict[str, str]]) -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
+    async with a_lab(LAB) as lab, lab.replica() as replica:
         notes = {**ends("2026-11-16T11:59:59Z"), **asks.get("note", {})}
         pod = await lab.pod("train", limits=asks.get("limits", {}), annotations=notes)
-        await carrel.sees(pod)
+        await replica.sees(pod)
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await is_over(lab, pod["metadata"]["uid"])
         again = (await pods_of(lab))["train"]
@@ -97,17 +97,17 @@ async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict
 
 
 async def test_a_booking_that_was_extended_a_moment_ago_goes_on() -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        pod = await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-16T12:00:00Z"))
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        (over,) = terminator.expiry.over()
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        (over,) = controller.parts.expiry.expired()
         longer = {"metadata": {"annotations": {"terminate-at": "2026-11-20T12:00:00Z"}}}
         await lab.client.patch(PODS, "train", MergePatch(longer), "lab")
 
-        assert await terminator.expiry.end(over) == ""
+        assert await controller.parts.expiry.end(over) == ""
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert not await is_over(lab, pod["metadata"]["uid"])
 
 
@@ -145,10 +145,10 @@ LATER = NOON + timedelta(days=3)
 async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdict | None, goes_on: bool) -> None:
     notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
     clerk = BookingClerk(verdict)
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        pod = await an_opportunist(lab, carrel, "train", annotations=notes)
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=notes)
 
-        await settle(lab, Terminator(carrel, bookings=clerk))
+        await settle(lab, TierController(replica, bookings=clerk))
 
         assert await is_over(lab, pod["metadata"]["uid"]) != goes_on
         assert ("ada@lab.org", "lab") in clerk.asked
@@ -158,10 +158,10 @@ async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdi
 
 
 async def test_where_the_house_says_so_a_pod_is_only_ended() -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-16T12:00:00Z"))
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
 
-        await settle(lab, Terminator(carrel, go_on=False))
+        await settle(lab, TierController(replica, continue_on_cpu=False))
 
         assert await pods_of(lab) == {}
         assert await lab.held() == {}
@@ -177,18 +177,18 @@ async def warnings(lab: Lab) -> list[str]:
 
 async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() -> None:
     async with a_lab(LAB) as lab:
-        async with lab.replica() as carrel:
-            await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-18T12:00:00Z"))
+        async with lab.replica() as replica:
+            await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-18T12:00:00Z"))
         told: list[int] = []
         for before in (timedelta(hours=30), timedelta(hours=24), timedelta(hours=2), timedelta(hours=1)):
             lab.clock.now = NOON + timedelta(days=2) - before
             for _ in range(2):  # the second time it is another controller, and Kubernetes has forgotten the Events
-                async with lab.replica() as carrel:
-                    await settle(lab, Terminator(carrel))
+                async with lab.replica() as replica:
+                    await settle(lab, TierController(replica))
             told.append(len(await warnings(lab)))
         lab.clock.now = NOON + timedelta(days=2) - timedelta(minutes=15)
-        async with lab.replica() as carrel:
-            await settle(lab, Terminator(carrel))
+        async with lab.replica() as replica:
+            await settle(lab, TierController(replica))
 
         assert told == [0, 1, 1, 2]
         assert sorted(await warnings(lab)) == [
@@ -199,45 +199,45 @@ async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() ->
 
 async def test_a_warning_is_not_repeated_when_kubernetes_has_forgotten_the_event() -> None:
     async with a_lab(LAB) as lab:
-        async with lab.replica() as carrel:
-            await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-17T11:00:00Z"))
-            await settle(lab, Terminator(carrel))
+        async with lab.replica() as replica:
+            await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-17T11:00:00Z"))
+            await settle(lab, TierController(replica))
         (event,) = (await lab.client.list(EVENTS, Selection("lab"))).items
         await lab.client.delete(EVENTS, event.metadata.name, "lab")
 
-        async with lab.replica() as carrel:
-            await settle(lab, Terminator(carrel))
+        async with lab.replica() as replica:
+            await settle(lab, TierController(replica))
 
         assert await warnings(lab) == []
 
 
 async def test_a_pod_that_begins_late_is_told_only_what_is_true_then() -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-16T12:30:00Z"))
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:30:00Z"))
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         (told,) = await warnings(lab)
         assert "in less than 1h" in told
 
 
 async def test_an_extended_booking_is_warned_of_anew() -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", annotations=ends("2026-11-16T12:10:00Z"))
-        await settle(lab, Terminator(carrel))
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:10:00Z"))
+        await settle(lab, TierController(replica))
         longer = {"metadata": {"annotations": {"terminate-at": "2026-11-17T12:00:00Z"}}}
         await lab.client.patch(PODS, "train", MergePatch(longer), "lab")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert len(await warnings(lab)) == 2
 
 
 async def test_an_end_that_cannot_be_read_is_complained_about() -> None:
-    async with a_lab(LAB) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", annotations=ends("tomorrow"))
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", annotations=ends("tomorrow"))
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         (told,) = await warnings(lab)
         assert "terminate-at" in told and "'tomorrow'" in told

@@ -1,6 +1,6 @@
 """Bad days, by seed: crashes after every write, lost answers, stale caches, two replicas at once.
 
-At every moment: no card has more promised than it has, and every bound pod has its cards on Leases.
+At every moment: no card has more promised than it has, and every bound pod has its GPUs on Leases.
 When the faults stop: nothing is lost, leaked or double, and the end is the one that a good day would have had.
 
 `CARREL_SWEEP=1000` tries that many seeds; a failing one is in the name of its test, and its story is printed.
@@ -189,8 +189,8 @@ async def test_the_sweep_is_no_fair_weather() -> None:
 
 
 async def test_a_lease_that_is_left_when_everything_has_gone_would_be_noticed() -> None:
-    async with a_lab([a_node("n1", cards=1, memory=MEMORY)]) as lab, lab.replica() as carrel:
-        assert await carrel.bind(await lab.pod("p1", limits={"aliyun.com/gpu-mem": "300"}), "n1") is None
+    async with a_lab([a_node("n1", cards=1, memory=MEMORY)]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("p1", limits={"aliyun.com/gpu-mem": "300"}), "n1") is None
         lease = (await lab.client.list(LEASES, Selection("carrel"))).items[0]
         await lab.client.delete(LEASES, lease.metadata.name, "carrel")
 

@@ -21,7 +21,7 @@ from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND, a_pod_group
 from tests.kit.lab import Lab, Replica, a_lab
 
-HASTY = GangTimeouts(together_s=0.3, step_aside_s=0.0)
+HASTY = GangTimeouts(together_s=0.3, back_off_s=0.0)
 NODES = ("n1", "n2", "n3", "n4")
 
 
@@ -41,98 +41,98 @@ async def a_member(lab: Lab, gang: str, number: int) -> Json:
     return await lab.pod(f"{gang}-{number}", annotations={"gpu.scheduling/claim": gang})
 
 
-async def schedule(carrel: Replica, pod: Json, nodes: Sequence[str]) -> Refusal | None:
+async def schedule(replica: Replica, pod: Json, nodes: Sequence[str]) -> Refusal | None:
     """As kube-scheduler does: filter, then bind on one of the nodes that are left."""
-    seen = await carrel.sees(pod)
-    found = carrel.filter(seen, nodes)
+    seen = await replica.sees(pod)
+    found = replica.filter(seen, nodes)
     if not found.fitting:
         return Refusal(next(iter(found.refused)))
-    return await carrel.scheduler.bind(seen, min(found.fitting))
+    return await replica.scheduler.bind(seen, min(found.fitting))
 
 
-async def ready(carrel: Replica, pods: Sequence[Json]) -> None:
-    await eventually(lambda: len(carrel.claims.store) > 0)
+async def ready(replica: Replica, pods: Sequence[Json]) -> None:
+    await eventually(lambda: len(replica.claims.store) > 0)
     for pod in pods:
-        await carrel.sees(pod)
+        await replica.sees(pod)
 
 
 async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
-    async with a_lab([a_node(name, cards=4) for name in NODES]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node(name, cards=4) for name in NODES]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 8, cards=2)
-        await ready(carrel, pods)
+        await ready(replica, pods)
 
-        early = [asyncio.ensure_future(schedule(carrel, pod, NODES)) for pod in pods[:7]]
-        await eventually(lambda: len(list(carrel.ledger.holders())) == 8)
+        early = [asyncio.ensure_future(schedule(replica, pod, NODES)) for pod in pods[:7]]
+        await eventually(lambda: len(list(replica.ledger.holders())) == 8)
         assert await lab.bound() == {}, "nobody is bound before all are ready"
 
-        assert await schedule(carrel, pods[7], NODES) is None
+        assert await schedule(replica, pods[7], NODES) is None
         assert await asyncio.gather(*early) == [None] * 7
         assert len(await lab.bound()) == 8
         assert len(await lab.held()) == 16
 
 
 async def test_a_gang_waits_until_its_members_exist_and_says_who_is_missing() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 3)
-        await ready(carrel, pods)
+        await ready(replica, pods)
         await lab.client.delete(PODS, "job-2", "lab")
-        await eventually(lambda: len(carrel.pods.store) == 2)
+        await eventually(lambda: len(replica.pods.store) == 2)
 
-        answer = await schedule(carrel, pods[0], ["n1"])
+        answer = await schedule(replica, pods[0], ["n1"])
 
         assert answer == Refusal("gang lab/job waits for 1 more member: 2 of 3 are here")
 
 
 async def test_members_that_are_put_aside_are_woken_when_the_gang_is_complete() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
-        await ready(carrel, pods)
+        await ready(replica, pods)
 
-        carrel.filter(await carrel.sees(pods[1]), ["n1"])
+        replica.filter(await replica.sees(pods[1]), ["n1"])
 
         def woken() -> bool:
-            found = carrel.pods.store.get("job-0", "lab")
+            found = replica.pods.store.get("job-0", "lab")
             return found is not None and "carrel.dev/woken-at" in found.metadata.annotations
 
         await eventually(woken)
 
 
 async def test_when_one_member_never_comes_all_give_everything_back() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica(timeouts=HASTY) as carrel:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 3)
-        await ready(carrel, pods)
+        await ready(replica, pods)
 
-        answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods[:2]))
+        answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods[:2]))
 
-        assert all(answer and "waited in vain for 1 of its members" in answer.reason for answer in answers)
+        assert all(answer and "waited too long for 1 of its members" in answer.reason for answer in answers)
         assert await lab.held() == {}
         assert await lab.bound() == {}
-        assert [card.free for card in carrel.ledger.cards("n1")] == [16276] * 4
-        carrel.ledger.audit()
+        assert [card.free for card in replica.ledger.cards("n1")] == [16276] * 4
+        replica.ledger.audit()
 
 
 async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 2)
-        await ready(carrel, pods)
-        carrel.filter(await carrel.sees(pods[0]), ["n1"])
-        assert [card.free for card in carrel.ledger.cards("n1")] == [0, 0]
+        await ready(replica, pods)
+        replica.filter(await replica.sees(pods[0]), ["n1"])
+        assert [card.free for card in replica.ledger.cards("n1")] == [0, 0]
 
         lab.clock.now += timedelta(seconds=1)
-        carrel.scheduler.expire_gangs()
+        replica.scheduler.expire_gangs()
 
-        assert [card.free for card in carrel.ledger.cards("n1")] == [16276, 16276]
+        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
 async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         first, second = await a_gang(lab, "first", 2), await a_gang(lab, "second", 2)
-        await ready(carrel, [*first, *second])
-        await eventually(lambda: len(carrel.claims.store) == 2)
+        await ready(replica, [*first, *second])
+        await eventually(lambda: len(replica.claims.store) == 2)
 
         # Their members come mixed, which is how two gangs could each hold half of the cards.
         answers = await asyncio.gather(
-            *(schedule(carrel, pod, ["n1"]) for pair in zip(first, second, strict=True) for pod in pair)
+            *(schedule(replica, pod, ["n1"]) for pair in zip(first, second, strict=True) for pod in pair)
         )
 
         assert sum(answer is None for answer in answers) == 2
@@ -142,28 +142,28 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None
         for pod in winners[0]:
             assert pod["metadata"]["uid"] in bound
             await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=DeleteOptions(grace_seconds=0))
-        await eventually(lambda: len(carrel.pods.store) == 2)
-        await carrel.collector.collect()
+        await eventually(lambda: len(replica.pods.store) == 2)
+        await replica.collector.collect()
 
         losers = second if winners[0] is first else first
-        assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in losers)) == [None, None]
+        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in losers)) == [None, None]
 
 
 async def test_a_node_that_is_lost_half_way_gives_everything_back_and_the_gang_goes_elsewhere() -> None:
     nodes = [a_node(name, cards=2) for name in NODES]
-    async with a_lab(nodes) as lab, lab.replica(timeouts=HASTY) as carrel:
+    async with a_lab(nodes) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 4)
-        await ready(carrel, pods)
-        waiting = [asyncio.ensure_future(schedule(carrel, pod, NODES)) for pod in pods[:3]]
-        await eventually(lambda: len(list(carrel.ledger.holders())) == 4)
-        (lost,) = carrel.filter(await carrel.sees(pods[3]), NODES).fitting
+        await ready(replica, pods)
+        waiting = [asyncio.ensure_future(schedule(replica, pod, NODES)) for pod in pods[:3]]
+        await eventually(lambda: len(list(replica.ledger.holders())) == 4)
+        (lost,) = replica.filter(await replica.sees(pods[3]), NODES).fitting
         remaining = [name for name in NODES if name != lost]
 
-        assert isinstance(await schedule(carrel, pods[3], remaining), Refusal)
+        assert isinstance(await schedule(replica, pods[3], remaining), Refusal)
         assert all(isinstance(answer, Refusal) for answer in await asyncio.gather(*waiting))
         assert await lab.bound() == {}
 
-        assert await asyncio.gather(*(schedule(carrel, pod, remaining) for pod in pods)) == [None] * 4
+        assert await asyncio.gather(*(schedule(replica, pod, remaining) for pod in pods)) == [None] * 4
         assert lost not in (await lab.bound()).values()
 
 
@@ -172,17 +172,17 @@ async def test_after_a_crash_at_any_write_the_gang_goes_on_with_the_leases_it_ha
     """Two members: two pods are woken, two Leases taken, two Bindings written."""
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
-        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=after)), HASTY) as carrel:
-            await ready(carrel, pods)
-            answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods), return_exceptions=True)
-            await eventually(lambda: carrel.transport.inner.writes >= after)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=after)), HASTY) as replica:
+            await ready(replica, pods)
+            answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods), return_exceptions=True)
+            await eventually(lambda: replica.transport.inner.writes >= after)
         held, bound = await lab.held(), await lab.bound()
         assert after == 6 or answers != [None, None] or len(bound) == 2
 
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             rest = [pod for pod in pods if pod["metadata"]["uid"] not in bound]
-            await ready(carrel, rest)
-            assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in rest)) == [None] * len(rest)
+            await ready(replica, rest)
+            assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in rest)) == [None] * len(rest)
         assert len(await lab.bound()) == 2
         after_all = await lab.held()
         assert len(after_all) == 2
@@ -190,79 +190,79 @@ async def test_after_a_crash_at_any_write_the_gang_goes_on_with_the_leases_it_ha
 
 
 async def test_a_member_that_comes_later_joins_a_gang_that_runs() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
-        await ready(carrel, pods)
-        assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods)) == [None, None]
+        await ready(replica, pods)
+        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None, None]
         await lab.client.delete(PODS, "job-1", "lab", how=DeleteOptions(grace_seconds=0))
         successor = await a_member(lab, "job", 1)
-        await eventually(lambda: carrel.pods.store.by_uid(pods[1]["metadata"]["uid"]) is None)
-        await carrel.collector.collect()
+        await eventually(lambda: replica.pods.store.by_uid(pods[1]["metadata"]["uid"]) is None)
+        await replica.collector.collect()
 
-        assert await schedule(carrel, successor, ["n1"]) is None
+        assert await schedule(replica, successor, ["n1"]) is None
 
 
 async def test_of_more_members_than_there_is_room_for_as_many_run_as_the_gang_needs() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
-        await ready(carrel, pods)
+        await ready(replica, pods)
 
-        answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods))
+        answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods))
 
         assert answers[:2] == [None, None]
         assert answers[2] is not None and "joins them when they run" in answers[2].reason
 
 
 async def test_a_plan_for_a_member_that_has_gone_is_made_anew() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
-        await ready(carrel, pods)
-        carrel.filter(await carrel.sees(pods[0]), ["n1"])
+        await ready(replica, pods)
+        replica.filter(await replica.sees(pods[0]), ["n1"])
         await lab.client.delete(PODS, "job-2", "lab")
-        await eventually(lambda: len(carrel.pods.store) == 2)
+        await eventually(lambda: len(replica.pods.store) == 2)
 
-        assert await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods[:2])) == [None, None]
-        assert carrel.ledger.rooms["n1"].whole == 1
+        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods[:2])) == [None, None]
+        assert replica.ledger.rooms["n1"].whole == 1
 
 
 async def test_when_one_member_cannot_write_its_lease_nobody_is_bound_and_nothing_is_left() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         plan = FaultPlan(seed=3, refuse=1.0)
-        async with lab.replica(Faulty(lab.api, plan), HASTY) as carrel:
-            await ready(carrel, pods)
-            answers = await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods), return_exceptions=True)
+        async with lab.replica(Faulty(lab.api, plan), HASTY) as replica:
+            await ready(replica, pods)
+            answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods), return_exceptions=True)
 
             assert None not in answers
             assert await lab.bound() == {}
             assert await lab.held() == {}
-            assert carrel.ledger.rooms["n1"].whole == 2
+            assert replica.ledger.rooms["n1"].whole == 2
 
 
 async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
-        await ready(carrel, pods)
+        await ready(replica, pods)
         stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, Pod)
 
-        found = carrel.filter(stranger, ["n1"])
+        found = replica.filter(stranger, ["n1"])
 
         assert not found.fitting
-        assert "has not heard of" in found.why_not()["n1"]
-        assert carrel.ledger.rooms["n1"].whole == 2
+        assert "does not know" in found.why_not()["n1"]
+        assert replica.ledger.rooms["n1"].whole == 2
 
 
 async def test_the_cards_of_a_member_whose_gang_runs_are_not_collected() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         # Two pods woken, two Leases, one Binding; then the process is gone for longer than any bind takes.
-        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as carrel:
-            await ready(carrel, pods)
-            await asyncio.gather(*(schedule(carrel, pod, ["n1"]) for pod in pods), return_exceptions=True)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as replica:
+            await ready(replica, pods)
+            await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods), return_exceptions=True)
         assert len(await lab.bound()) == 1
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             for _ in range(3):
-                await carrel.collector.collect()
+                await replica.collector.collect()
                 lab.clock.now += timedelta(minutes=2)
 
             assert len(await lab.held()) == 2
@@ -272,19 +272,19 @@ async def test_a_pod_group_of_kais_says_how_large_the_gang_is_where_its_kind_is_
     async with a_lab([a_node("n1", cards=4)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         await lab.client.create(POD_GROUPS, a_pod_group("pg-job", 3), "lab")
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             half = {"gpu-fraction": "0.5", "pod-group-name": "pg-job"}
             pods = [await lab.pod(f"member-{number}", annotations=half) for number in range(2)]
             for pod in pods:
-                await carrel.sees(pod)
+                await replica.sees(pod)
 
-            answer = await schedule(carrel, pods[0], ["n1"])
+            answer = await schedule(replica, pods[0], ["n1"])
 
             assert answer == Refusal("gang lab/pg-job waits for 1 more member: 2 of 3 are here")
 
 
 async def test_a_pod_that_names_a_pod_group_goes_by_itself_where_nobody_says_how_large_it_is() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", annotations={"gpu-fraction": "0.5", "pod-group-name": "pg-job"})
 
-        assert await schedule(carrel, pod, ["n1"]) is None
+        assert await schedule(replica, pod, ["n1"]) is None

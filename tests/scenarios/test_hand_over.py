@@ -11,17 +11,17 @@ import pytest
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, Resource
-from carrel.lifecycle.hand_over import End
+from carrel.lifecycle.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
     OPPORTUNISTIC,
-    Terminator,
-    a_booked_one_in_vain,
-    an_opportunist,
+    TierController,
+    an_opportunistic_pod,
     an_owner,
+    an_unschedulable_booked_pod,
     catch_up,
     pods_of,
     set_status,
@@ -62,11 +62,11 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
             {"name": "EPOCHS", "value": "90"},
         ],
     }
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        train = await an_opportunist(lab, carrel, "train", annotations=notes, containers=[container], limits={})
-        await a_booked_one_in_vain(lab, "urgent")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train", annotations=notes, containers=[container], limits={})
+        await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         successor = await lab.client.get(PODS, "train", "lab")
         assert successor["metadata"]["uid"] != train["metadata"]["uid"]
@@ -86,7 +86,7 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
         assert await records(lab) == []
         assert {"GPURevoked train", "HandedOverToCPU train"} <= set(await events(lab))
         record = f"/api/v1/namespaces/carrel/configmaps/handover-{train['metadata']['uid']}"
-        touched = [write for write in carrel.transport.writes if record in write]
+        touched = [write for write in replica.transport.writes if record in write]
         assert touched == [f"DELETE {record}"], "nothing has changed since it was written"
 
 
@@ -101,11 +101,11 @@ class Story:
 
     async def live(self, transport: Faulty, rounds: int = 12) -> None:
         """A controller, until it dies or `rounds` have passed. What fails is tried again."""
-        async with self.lab.replica(transport) as carrel:
-            terminator = Terminator(carrel)
+        async with self.lab.replica(transport) as replica:
+            controller = TierController(replica)
             for _ in range(rounds):
                 with contextlib.suppress(ClusterError):
-                    await terminator.round()
+                    await controller.round()
                 await self._kubelet()
                 await asyncio.sleep(0.01)  # the watches have their turn
 
@@ -116,8 +116,8 @@ class Story:
                 await self.lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
 
     async def ends_well(self) -> None:
-        async with self.lab.replica() as carrel:
-            await settle(self.lab, Terminator(carrel))
+        async with self.lab.replica() as replica:
+            await settle(self.lab, TierController(replica))
         pods = await pods_of(self.lab)
         assert pods.keys() == {"train", "urgent", "bystander"}, "no workload is lost, none is doubled"
         assert pods["urgent"].metadata.uid == self.urgent["metadata"]["uid"]
@@ -132,11 +132,11 @@ class Story:
 @contextlib.asynccontextmanager
 async def a_story() -> Any:
     async with a_lab([a_node("n1", cards=2)]) as lab:
-        async with lab.replica() as carrel:
-            await an_opportunist(lab, carrel, "bystander")
+        async with lab.replica() as replica:
+            await an_opportunistic_pod(lab, replica, "bystander")
             lab.clock.now += timedelta(hours=1)
-            train = await an_opportunist(lab, carrel, "train")
-        yield Story(lab, train, await a_booked_one_in_vain(lab, "urgent"))
+            train = await an_opportunistic_pod(lab, replica, "train")
+        yield Story(lab, train, await an_unschedulable_booked_pod(lab, "urgent"))
 
 
 async def writes_of_a_good_day() -> int:
@@ -179,57 +179,57 @@ async def test_two_controllers_at_once_lose_and_double_nothing(seed: int) -> Non
 @contextlib.asynccontextmanager
 async def an_announced_end(**spec: Any) -> Any:
     """A victim that has been told, and has ten minutes left."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        train = await an_opportunist(lab, carrel, "train", **spec)
-        await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel, grace_s=600)
-        await catch_up(lab, carrel)
-        await terminator.round()
-        yield lab, carrel, terminator, train
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train", **spec)
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica, grace_s=600)
+        await catch_up(lab, replica)
+        await controller.round()
+        yield lab, replica, controller, train
 
 
 async def test_a_victim_is_told_when_it_has_to_leave_and_has_until_then() -> None:
-    async with an_announced_end() as (lab, _, terminator, train):
+    async with an_announced_end() as (lab, _, controller, train):
         assert (await lab.annotations("train"))["carrel.dev/leave-by"] == "2026-11-16T12:10:00Z"
         lab.clock.now += timedelta(minutes=9, seconds=59)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert (await pods_of(lab))["train"].metadata.uid == train["metadata"]["uid"]
 
         lab.clock.now += timedelta(seconds=1)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert (await pods_of(lab))["train"].metadata.uid != train["metadata"]["uid"]
-        assert terminator.ends == [End.HANDED_OVER]
+        assert controller.results == [HandOverResult.HANDED_OVER]
 
 
 async def test_the_successor_is_the_pod_as_it_was_in_the_end_not_as_it_was_told() -> None:
     """In the meantime somebody gave it another image, and a label. A pod that is resized in place changes like that."""
-    async with an_announced_end() as (lab, _, terminator, train):
+    async with an_announced_end() as (lab, _, controller, train):
         updated = [{**train["spec"]["containers"][0], "image": "work:2"}]
         changed = {"spec": {"containers": updated}, "metadata": {"labels": {"stage": "late"}}}
         await lab.client.patch(PODS, "train", MergePatch(changed), "lab")
 
         lab.clock.now += timedelta(minutes=10)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         successor = await lab.client.get(PODS, "train", "lab")
         assert successor["metadata"]["uid"] != train["metadata"]["uid"]
         assert successor["spec"]["containers"][0]["image"] == "work:2"
         assert successor["metadata"]["labels"] == {"stage": "late"}
-        assert terminator.ends == [End.HANDED_OVER]
+        assert controller.results == [HandOverResult.HANDED_OVER]
 
 
 async def test_a_pod_that_its_controller_has_let_go_of_meanwhile_is_brought_back_by_us() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        train = await an_opportunist(lab, carrel, "train", owner=await an_owner(lab))
-        await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel, grace_s=600)
-        await catch_up(lab, carrel)
-        await terminator.round()
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train", owner=await an_owner(lab))
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica, grace_s=600)
+        await catch_up(lab, replica)
+        await controller.round()
         await lab.client.patch(PODS, "train", MergePatch({"metadata": {"ownerReferences": None}}), "lab")
 
         lab.clock.now += timedelta(minutes=10)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         mark = json.loads((await lab.annotations("train"))["carrel.dev/handed-over"])
         assert mark["from"] == train["metadata"]["uid"]
@@ -237,22 +237,22 @@ async def test_a_pod_that_its_controller_has_let_go_of_meanwhile_is_brought_back
 
 
 async def test_a_pod_that_its_user_deletes_before_it_has_to_leave_does_not_come_back() -> None:
-    async with an_announced_end() as (lab, _, terminator, __):
+    async with an_announced_end() as (lab, _, controller, __):
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         pods = await pods_of(lab)
         assert pods.keys() == {"urgent"}
         assert pods["urgent"].spec.node_name == "n1"
-        assert terminator.ends == [End.LEFT]
+        assert controller.results == [HandOverResult.LEFT]
 
 
 async def test_a_pod_that_finishes_before_it_has_to_leave_is_not_run_again() -> None:
-    async with an_announced_end() as (lab, _, terminator, train):
+    async with an_announced_end() as (lab, _, controller, train):
         await set_status(lab, "train", {"phase": "Succeeded"})
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         pods = await pods_of(lab)
         assert pods["train"].metadata.uid == train["metadata"]["uid"]
@@ -263,48 +263,48 @@ async def test_a_pod_that_finishes_before_it_has_to_leave_is_not_run_again() -> 
     ("asked", "given"), [(30, 30), (300, 300), (31_536_000, 300)], ids=["a while", "the longest", "a year"]
 )
 async def test_a_victim_has_the_time_it_asks_for_to_end_but_not_for_ever(asked: int, given: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", grace_seconds=asked)
-        await a_booked_one_in_vain(lab, "urgent")
-        await catch_up(lab, carrel)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", grace_seconds=asked)
+        await an_unschedulable_booked_pod(lab, "urgent")
+        await catch_up(lab, replica)
 
-        await Terminator(carrel).round()
+        await TierController(replica).round()
 
         assert (await lab.client.get(PODS, "train", "lab"))["metadata"]["deletionGracePeriodSeconds"] == given
 
 
 async def test_a_name_that_somebody_took_meanwhile_is_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        await terminator.round()
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        await controller.round()
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         mine = await lab.pod("train")
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert (await pods_of(lab))["train"].metadata.uid == mine["metadata"]["uid"]
-        assert terminator.ends == [End.TAKEN]
+        assert controller.results == [HandOverResult.TAKEN]
 
 
 # --- pods that have a controller --------------------------------------------------------------------------------------
 
 
-async def an_owned_victim(lab: Lab, carrel: Replica) -> tuple[Json, Terminator]:
-    pod = await an_opportunist(lab, carrel, "rs-1", owner=await an_owner(lab), labels={"app": "rs"})
+async def an_owned_victim(lab: Lab, replica: Replica) -> tuple[Json, TierController]:
+    pod = await an_opportunistic_pod(lab, replica, "rs-1", owner=await an_owner(lab), labels={"app": "rs"})
     await set_status(lab, "rs-1", {"conditions": [{"type": "Ready", "status": "True"}]})
-    await a_booked_one_in_vain(lab, "urgent")
-    await catch_up(lab, carrel)
-    return pod, Terminator(carrel)
+    await an_unschedulable_booked_pod(lab, "urgent")
+    await catch_up(lab, replica)
+    return pod, TierController(replica)
 
 
 async def test_a_pod_with_a_controller_is_evicted_and_its_replacement_is_the_controllers() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod, terminator = await an_owned_victim(lab, carrel)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod, controller = await an_owned_victim(lab, replica)
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert (await pods_of(lab)).keys() == {"urgent"}
         record = await lab.client.get(CONFIG_MAPS, f"handover-{pod['metadata']['uid']}", "carrel")
@@ -315,7 +315,7 @@ async def test_a_pod_with_a_controller_is_evicted_and_its_replacement_is_the_con
         assert "successor" not in record["data"]
 
         await replace_it(lab, pod)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert await records(lab) == []
 
@@ -329,56 +329,56 @@ async def replace_it(lab: Lab, pod: Json, name: str = "rs-2") -> None:
 
 async def test_a_controller_that_does_not_replace_its_pod_is_not_waited_for_for_ever() -> None:
     """A Job that was suspended at that moment, say."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        _, terminator = await an_owned_victim(lab, carrel)
-        await settle(lab, terminator)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        _, controller = await an_owned_victim(lab, replica)
+        await settle(lab, controller)
 
         lab.clock.now += timedelta(minutes=9, seconds=59)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert await records(lab) != []
 
         lab.clock.now += timedelta(seconds=1)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert await records(lab) == []
-        assert terminator.ends == [End.UNWANTED]
+        assert controller.results == [HandOverResult.UNWANTED]
 
 
 async def test_a_job_that_replaces_its_pod_before_it_is_gone_is_done_with_at_once() -> None:
     """As `podReplacementPolicy: TerminatingOrFailed` has it. Its next pod is none of the successors."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod, terminator = await an_owned_victim(lab, carrel)
-        await terminator.round()
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod, controller = await an_owned_victim(lab, replica)
+        await controller.round()
         assert (await pods_of(lab))["rs-1"].metadata.deletion_timestamp
 
         await replace_it(lab, pod)
-        await catch_up(lab, carrel)
-        await terminator.round()
+        await catch_up(lab, replica)
+        await controller.round()
 
         assert "rs-1" in await pods_of(lab), "it is still going"
         assert await records(lab) == []
-        assert terminator.ends == [End.HANDED_OVER]
+        assert controller.results == [HandOverResult.HANDED_OVER]
 
 
 async def test_a_pod_that_a_budget_held_for_hours_is_replaced_as_late_as_that() -> None:
     """As `podReplacementPolicy: Failed` has it: the Job waits until the pod is gone, and then a while longer."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
-        pod, terminator = await an_owned_victim(lab, carrel)
-        await settle(lab, terminator)
+        pod, controller = await an_owned_victim(lab, replica)
+        await settle(lab, controller)
         lab.clock.now += timedelta(hours=3)
         await lab.client.delete(BUDGETS, "all", "lab")
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert (await pods_of(lab)).keys() == {"urgent"}
 
         lab.clock.now += timedelta(minutes=6)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert await records(lab) != [], "the webhook must know the Job's next pod"
 
         await replace_it(lab, pod)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert await records(lab) == []
-        assert terminator.ends == [End.HANDED_OVER]
+        assert controller.results == [HandOverResult.HANDED_OVER]
 
 
 async def successions(lab: Lab) -> dict[str, str]:
@@ -388,31 +388,31 @@ async def successions(lab: Lab) -> dict[str, str]:
 
 
 async def test_two_pods_of_one_job_at_once_have_two_successors_though_the_webhook_names_one_of_them_twice() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         owner = await an_owner(lab)
-        first, second = [await an_opportunist(lab, carrel, f"job-{number}", owner=owner) for number in range(2)]
+        first, second = [await an_opportunistic_pod(lab, replica, f"job-{number}", owner=owner) for number in range(2)]
         for name in ("urgent-1", "urgent-2"):
-            await a_booked_one_in_vain(lab, name)
-        terminator = Terminator(carrel)
-        await settle(lab, terminator)
+            await an_unschedulable_booked_pod(lab, name)
+        controller = TierController(replica)
+        await settle(lab, controller)
         assert len(await records(lab)) == 2
 
         for name in ("job-2", "job-3"):
             await replace_it(lab, first, name)
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert await successions(lab) == {first["metadata"]["uid"]: "job-2", second["metadata"]["uid"]: "job-3"}
         assert await records(lab) == []
 
 
 async def test_siblings_that_keep_their_gpu_are_nobodys_successors() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod, terminator = await an_owned_victim(lab, carrel)
-        await settle(lab, terminator)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod, controller = await an_owned_victim(lab, replica)
+        await settle(lab, controller)
 
         for name in ("x", "y"):
             await lab.pod(name, owner=pod["metadata"]["ownerReferences"][0])
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert await successions(lab) == {}
         assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
@@ -420,8 +420,8 @@ async def test_siblings_that_keep_their_gpu_are_nobodys_successors() -> None:
 
 @pytest.mark.parametrize("whose", ["an older pod", "another controller's pod"])
 async def test_nobody_is_taken_for_a_successor_who_is_none(whose: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        pod, terminator = await an_owned_victim(lab, carrel)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod, controller = await an_owned_victim(lab, replica)
         stranger = {"metadata": {"uid": "somebody-else", "ownerReferences": pod["metadata"]["ownerReferences"]}}
         if whose == "another controller's pod":
             uid = (await pods_of(lab))["urgent"].metadata.uid  # somebody whom there is
@@ -432,7 +432,7 @@ async def test_nobody_is_taken_for_a_successor_who_is_none(whose: str) -> None:
         if whose == "an older pod":
             lab.clock.now += timedelta(seconds=1)
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert set(await successions(lab)) == {"somebody-else"}
         assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
@@ -441,17 +441,17 @@ async def test_nobody_is_taken_for_a_successor_who_is_none(whose: str) -> None:
 @pytest.mark.parametrize("phase", ["announced", "ending"])
 async def test_a_pod_that_its_job_deletes_because_it_is_suspended(phase: str) -> None:
     """Before its end it has left by itself. After that nobody can tell the one from the other."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_owned_victim(lab, carrel)
-        terminator = Terminator(carrel, grace_s=600 if phase == "announced" else 0)
-        await terminator.round()
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_owned_victim(lab, replica)
+        controller = TierController(replica, grace_s=600 if phase == "announced" else 0)
+        await controller.round()
         await lab.client.delete(PODS, "rs-1", "lab", how=DeleteOptions(grace_seconds=0))
 
-        await settle(lab, terminator)
-        assert terminator.ends == ([End.LEFT] if phase == "announced" else [])
+        await settle(lab, controller)
+        assert controller.results == ([HandOverResult.LEFT] if phase == "announced" else [])
 
         lab.clock.now += timedelta(minutes=10)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert await records(lab) == []
         assert (await pods_of(lab)).keys() == {"urgent"}
 
@@ -459,14 +459,14 @@ async def test_a_pod_that_its_job_deletes_because_it_is_suspended(phase: str) ->
 async def test_the_end_of_a_booking_waits_for_no_budget_and_its_replacement_is_awaited_also_when_it_comes_late() -> (
     None
 ):
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}  # nobody was there to end it
-        pod = await an_opportunist(
-            lab, carrel, "rs-1", owner=await an_owner(lab), labels={"app": "rs"}, annotations=over
+        pod = await an_opportunistic_pod(
+            lab, replica, "rs-1", owner=await an_owner(lab), labels={"app": "rs"}, annotations=over
         )
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await pods_of(lab) == {}
         assert await records(lab) == [f"handover-{pod['metadata']['uid']}"]
@@ -475,17 +475,17 @@ async def test_the_end_of_a_booking_waits_for_no_budget_and_its_replacement_is_a
 @pytest.mark.parametrize("why", ["revoked", "expired"])
 async def test_a_pod_of_a_controller_is_evicted_so_that_a_job_can_tell(why: str) -> None:
     """Who is evicted gets the condition DisruptionTarget, which a Job's `podFailurePolicy` can let pass."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}
         notes = over if why == "expired" else OPPORTUNISTIC
-        await an_opportunist(lab, carrel, "rs-1", owner=await an_owner(lab), annotations=notes)
+        await an_opportunistic_pod(lab, replica, "rs-1", owner=await an_owner(lab), annotations=notes)
         if why == "revoked":
-            await a_booked_one_in_vain(lab, "urgent")
-        await catch_up(lab, carrel)
+            await an_unschedulable_booked_pod(lab, "urgent")
+        await catch_up(lab, replica)
 
-        await Terminator(carrel).round()
+        await TierController(replica).round()
 
-        writes = [each for each in carrel.transport.writes if "/pods/rs-1" in each]
+        writes = [each for each in replica.transport.writes if "/pods/rs-1" in each]
         assert writes[-1] == "POST /api/v1/namespaces/lab/pods/rs-1/eviction"
         assert (await pods_of(lab))["rs-1"].metadata.deletion_timestamp
 
@@ -497,17 +497,17 @@ async def forbid_evictions(lab: Lab) -> None:
 
 
 async def test_a_disruption_budget_is_waited_for_and_the_pod_says_so() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
-        pod, terminator = await an_owned_victim(lab, carrel)
+        pod, controller = await an_owned_victim(lab, replica)
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert (await pods_of(lab))["rs-1"].metadata.uid == pod["metadata"]["uid"]
         assert "RevocationHeldUp rs-1" in await events(lab)
-        card = carrel.ledger.card("GPU-n1-0")
+        card = replica.ledger.card("GPU-n1-0")
         assert card and card.kept_for and card.kept_for.name == "lab/urgent", "nobody else gets it meanwhile"
 
         await lab.client.delete(BUDGETS, "all", "lab")
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         assert (await pods_of(lab))["urgent"].spec.node_name == "n1"

@@ -21,8 +21,8 @@ NO_ROOM = waiting_note(Refusal("none of 2 nodes has 8,138 MiB on one card"))
 LESS_ROOM = waiting_note(Refusal("there is no node for 8,138 MiB on one card"))
 
 
-def teller(lab: Lab, carrel: Replica, allowance: EventRate | None = None) -> PodEventWriter:
-    return PodEventWriter(carrel.cluster, lab.clock, allowance or EventRate())
+def teller(lab: Lab, replica: Replica, allowance: EventRate | None = None) -> PodEventWriter:
+    return PodEventWriter(replica.cluster, lab.clock, allowance or EventRate())
 
 
 async def told(lab: Lab) -> dict[str, int]:
@@ -31,12 +31,12 @@ async def told(lab: Lab) -> dict[str, int]:
 
 
 async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_why() -> None:
-    async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        why = carrel.why(pod)
+    async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        why = replica.why(pod)
         assert why is not None
 
-        assert await teller(lab, carrel).tell(pod, waiting_note(why))
+        assert await teller(lab, replica).tell(pod, waiting_note(why))
 
         (event,) = (await lab.client.list(EVENTS, Selection("lab"))).items
         whole = await lab.client.get(EVENTS, event.metadata.name, "lab")
@@ -54,9 +54,9 @@ async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_w
 
 
 async def test_the_same_reason_is_told_once_and_a_changed_one_again() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        telling = teller(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, replica)
         answers = []
         for note in (NO_ROOM, NO_ROOM, LESS_ROOM, LESS_ROOM, NO_ROOM):
             answers.append(await telling.tell(pod, note))
@@ -77,10 +77,10 @@ async def test_another_leader_does_not_repeat_what_was_told() -> None:
 
 
 async def test_a_pod_of_the_same_name_is_another_pod() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        telling = teller(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        telling = teller(lab, replica)
         for _ in range(2):
-            pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+            pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
             assert await telling.tell(pod, NO_ROOM)
             await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
@@ -88,9 +88,9 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
 
 
 async def test_a_reason_that_changes_all_the_time_is_told_every_so_often() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        telling = teller(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, replica)
         for second in range(60):
             await telling.tell(pod, waiting_note(Refusal(f"GPU 0 has {second} MiB free")))
             lab.clock.now += timedelta(seconds=1)
@@ -99,9 +99,9 @@ async def test_a_reason_that_changes_all_the_time_is_told_every_so_often() -> No
 
 
 async def test_a_reason_that_stays_true_is_told_again_before_it_is_forgotten() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        telling = teller(lab, carrel)
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        telling = teller(lab, replica)
         await telling.tell(pod, NO_ROOM)
         lab.clock.now += timedelta(minutes=31)
 
@@ -111,9 +111,9 @@ async def test_a_reason_that_stays_true_is_told_again_before_it_is_forgotten() -
 
 
 async def test_many_pods_at_once_are_told_at_a_bearable_pace() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pods = [await carrel.sees(await lab.pod(f"train-{number}", limits=GPU_MEM)) for number in range(10)]
-        telling = teller(lab, carrel, EventRate(per_s=2, burst=4))
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pods = [await replica.sees(await lab.pod(f"train-{number}", limits=GPU_MEM)) for number in range(10)]
+        telling = teller(lab, replica, EventRate(per_s=2, burst=4))
 
         assert sum([await telling.tell(pod, NO_ROOM) for pod in pods]) == 4
         lab.clock.now += timedelta(seconds=1)
@@ -130,8 +130,8 @@ async def test_a_crash_right_after_the_event_does_not_repeat_it() -> None:
                 await teller(lab, dies).tell(await dies.sees(body), NO_ROOM)
 
         lab.clock.now += timedelta(seconds=60)
-        async with lab.replica() as carrel:
-            assert not await teller(lab, carrel).tell(await carrel.sees(body), NO_ROOM)
+        async with lab.replica() as replica:
+            assert not await teller(lab, replica).tell(await replica.sees(body), NO_ROOM)
 
         assert await told(lab) == {NO_ROOM.message: 1}
 
@@ -139,8 +139,8 @@ async def test_a_crash_right_after_the_event_does_not_repeat_it() -> None:
 async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() -> None:
     async with a_lab([a_node("n1")]) as lab:
         body = await lab.pod("train", limits=GPU_MEM)
-        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, lose_answer=1.0))) as carrel:
-            telling, pod = teller(lab, carrel), await carrel.sees(body)
+        async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, lose_answer=1.0))) as replica:
+            telling, pod = teller(lab, replica), await replica.sees(body)
             with pytest.raises(Unknown):
                 await telling.tell(pod, NO_ROOM)
             lab.clock.now += timedelta(seconds=60)
@@ -150,13 +150,13 @@ async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() ->
 
 
 async def test_a_placed_pod_is_told_its_cards_once() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel, lab.replica() as other:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica, lab.replica() as other:
         body = await lab.pod("train", limits=GPU_MEM)
-        note = await _assigned(lab, carrel, body)
+        note = await _assigned(lab, replica, body)
         assert note == Note("GPUAssigned", "n1: GPU 0 (8,138 MiB)")
-        bound = await carrel.sees(await lab.client.get(PODS, "train", "lab"))
+        bound = await replica.sees(await lab.client.get(PODS, "train", "lab"))
 
-        assert await teller(lab, carrel).tell(bound, note)
+        assert await teller(lab, replica).tell(bound, note)
         lab.clock.now += timedelta(hours=1)
         await teller(lab, other).tell(bound, note)
 
@@ -164,44 +164,44 @@ async def test_a_placed_pod_is_told_its_cards_once() -> None:
 
 
 async def test_whole_cards_are_told_as_whole_and_in_order() -> None:
-    async with a_lab([a_node("n1", cards=12)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=12)]) as lab, lab.replica() as replica:
         body = await lab.pod("train", limits={"nvidia.com/gpu": "12"})
 
-        note = await _assigned(lab, carrel, body)
+        note = await _assigned(lab, replica, body)
 
         assert note is not None
         assert note.message.startswith("n1: GPU 0 (whole), GPU 1 (whole), GPU 2 (whole)")
 
 
 async def test_a_pod_that_was_placed_long_ago_is_no_news() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         body = await lab.pod("train", limits=GPU_MEM)
 
-        assert await _assigned(lab, carrel, body, later=timedelta(minutes=11)) is None
+        assert await _assigned(lab, replica, body, later=timedelta(minutes=11)) is None
 
 
 async def test_a_pod_may_go_to_nodes_that_its_selector_names_and_that_take_pods() -> None:
-    async with a_lab([a_node("n1"), a_node("n2"), a_node("n3")]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1"), a_node("n2"), a_node("n3")]) as lab, lab.replica() as replica:
         await lab.client.patch(NODES, "n1", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
         await lab.client.patch(NODES, "n2", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
         await lab.client.patch(NODES, "n2", MergePatch({"spec": {"unschedulable": True}}))
-        await eventually(lambda: (node := carrel.nodes.store.get("n2")) and node.spec.unschedulable)
+        await eventually(lambda: (node := replica.nodes.store.get("n2")) and node.spec.unschedulable)
         anywhere = object_pod(node_selector={})
         zone_a = object_pod(node_selector={"zone": "a"})
 
-        assert (carrel.nodes_for(anywhere), carrel.nodes_for(zone_a)) == (("n1", "n3"), ("n1",))
+        assert (replica.nodes_for(anywhere), replica.nodes_for(zone_a)) == (("n1", "n3"), ("n1",))
 
 
 async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes_have_them() -> None:
     cards = [a_node("n1", cards=1, memory=4000), a_node("n2"), a_node("n3")]
-    async with a_lab(cards) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
-        assert carrel.why(pod) is None
+    async with a_lab(cards) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
+        assert replica.why(pod) is None
         taints = [{"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}]
         for node in ("n2", "n3"):
             await lab.client.patch(NODES, node, MergePatch({"spec": {"taints": taints}}))
 
-        why = await eventually(lambda: carrel.why(pod), "the taints are seen")
+        why = await eventually(lambda: replica.why(pod), "the taints are seen")
 
         assert why is not None
         assert why.reason == (
@@ -209,14 +209,14 @@ async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes
             " 2 nodes have a taint that the pod does not tolerate: dedicated=team-a:NoSchedule"
         )
         await lab.client.patch(NODES, "n2", MergePatch({"spec": {"taints": []}}))
-        await eventually(lambda: carrel.why(pod) is None, "it may go to n2 again")
+        await eventually(lambda: replica.why(pod) is None, "it may go to n2 again")
 
 
-async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
+async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
     """What there is to tell once the pod is bound."""
-    assert await carrel.bind(body, "n1") is None
-    pod = await carrel.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
-    leases = carrel.cluster_ledger.leases_of(pod.metadata.uid)
+    assert await replica.bind(body, "n1") is None
+    pod = await replica.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
+    leases = replica.cluster_ledger.leases_of(pod.metadata.uid)
     return assigned_note(pod, leases, lab.clock.now + later)
 
 
@@ -228,22 +228,22 @@ async def _assigned(lab: Lab, carrel: Replica, body: Json, later: timedelta = ti
     ],
 )
 async def test_a_member_of_a_gang_is_told_what_the_gang_waits_for(members: int, why: str) -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
-        pods = [await carrel.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
+        pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
 
-        refusal = carrel.why(pods[0])
+        refusal = replica.why(pods[0])
 
         assert refusal is not None
         assert refusal.reason == why
-        assert not list(carrel.ledger.holders()), "to ask changes nothing"
+        assert not list(replica.ledger.holders()), "to ask changes nothing"
 
 
 async def test_in_a_namespace_that_goes_nobody_is_told_anything() -> None:
-    async with a_lab([a_node("n1")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         # A bound pod keeps its namespace from going until its node has let it go.
-        assert await carrel.scheduler.bind(pod, "n1") is None
+        assert await replica.scheduler.bind(pod, "n1") is None
         await lab.client.delete(NAMESPACES, "lab")
 
-        assert not await teller(lab, carrel).tell(pod, NO_ROOM)
+        assert not await teller(lab, replica).tell(pod, NO_ROOM)

@@ -12,7 +12,7 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimContext, standing_of
+from carrel.lifecycle.claim_status import ClaimContext, claim_state
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -20,25 +20,23 @@ from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
     WHOLE,
-    Terminator,
-    a_booked_one_in_vain,
-    an_opportunist,
+    TierController,
+    an_opportunistic_pod,
+    an_unschedulable_booked_pod,
     catch_up,
-    open_gates,
+    mark_unschedulable,
     pods_of,
-    refuse,
+    remove_gates,
     set_status,
     settle,
 )
 
 QUOTA = "example.com/quota"
-HELD_BACK = (
-    f"lab/urgent is held back by the scheduling gate {QUOTA}: no scheduler looks at it until whoever set that is done"
-)
+HELD_BACK = f"lab/urgent is held back by the scheduling gate {QUOTA}: no scheduler tries it until it is removed"
 
 
-async def why(carrel: Replica, pod: Json) -> str:
-    refusal = carrel.why(await carrel.sees(pod))
+async def why(replica: Replica, pod: Json) -> str:
+    refusal = replica.why(await replica.sees(pod))
     return refusal.reason if refusal else ""
 
 
@@ -51,104 +49,104 @@ async def why(carrel: Replica, pod: Json) -> str:
     ids=["one", "two"],
 )
 async def test_a_gated_pod_says_which_gates_hold_it_and_goes_on_without_them(gates: list[str], named: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, gates=gates)
 
-        assert f"lab/train is held back by {named}:" in await why(carrel, pod)
+        assert f"lab/train is held back by {named}:" in await why(replica, pod)
 
-        opened = await open_gates(lab, "train")
-        assert await why(carrel, opened) == ""
-        assert await carrel.bind(opened, "n1") is None
+        opened = await remove_gates(lab, "train")
+        assert await why(replica, opened) == ""
+        assert await replica.bind(opened, "n1") is None
 
 
 async def test_what_cannot_be_understood_is_said_before_the_gates() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, annotations={"gpu-fraction": "0.5"}, gates=[QUOTA])
 
-        assert "asks for cards in 2 ways" in await why(carrel, pod)
+        assert "asks for cards in 2 ways" in await why(replica, pod)
 
 
 async def test_nobody_loses_a_card_to_a_gated_pod_until_its_gates_are_open() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        train = await an_opportunist(lab, carrel, "train")
-        urgent = await a_booked_one_in_vain(lab, "urgent", gates=[QUOTA])  # whatever its status says
-        terminator = Terminator(carrel)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train")
+        urgent = await an_unschedulable_booked_pod(lab, "urgent", gates=[QUOTA])  # whatever its status says
+        controller = TierController(replica)
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert (await pods_of(lab))["train"].metadata.uid == train["metadata"]["uid"]
-        assert carrel.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
-        assert await why(carrel, urgent) == HELD_BACK
+        assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+        assert await why(replica, urgent) == HELD_BACK
 
-        await open_gates(lab, "urgent")
-        await refuse(lab, "urgent")
-        await settle(lab, terminator)
+        await remove_gates(lab, "urgent")
+        await mark_unschedulable(lab, "urgent")
+        await settle(lab, controller)
         pods = await pods_of(lab)
         assert pods["urgent"].spec.node_name == "n1"
         assert "carrel.dev/handed-over" in pods["train"].metadata.annotations
 
 
 async def test_nobody_stands_back_for_a_gated_pod() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await carrel.sees(await lab.pod("urgent", limits=WHOLE, annotations=BOOKED, gates=[QUOTA]))
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await replica.sees(await lab.pod("urgent", limits=WHOLE, annotations=BOOKED, gates=[QUOTA]))
         greedy = await lab.pod("greedy", limits=WHOLE, annotations=OPPORTUNISTIC)
-        assert await why(carrel, greedy) == ""
+        assert await why(replica, greedy) == ""
 
-        opened = await open_gates(lab, "urgent")
-        await carrel.sees(opened)
-        assert carrel.filter(await carrel.sees(greedy), ["n1"]).why_not() == {
+        opened = await remove_gates(lab, "urgent")
+        await replica.sees(opened)
+        assert replica.filter(await replica.sees(greedy), ["n1"]).why_not() == {
             "n1": "room, but a booked pod waits for it"
         }
 
 
 async def test_a_gang_is_not_complete_while_a_member_is_gated_and_its_cards_stay_free() -> None:
     gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         early = [await lab.pod(f"job-{number}", annotations=gang) for number in range(2)]
         late = await lab.pod("job-2", annotations=gang, gates=[QUOTA])
         for pod in (*early, late):
-            await carrel.sees(pod)
+            await replica.sees(pod)
 
         missing = "gang lab/job waits for 1 more member: 2 of 3 are here, 1 held back by scheduling gates"
-        assert carrel.filter(await carrel.sees(early[0]), ["n1"]).why_not() == {"n1": missing}
-        assert await why(carrel, early[0]) == missing
-        assert list(carrel.ledger.holders()) == [], "nothing is promised to a gang that cannot come together"
+        assert replica.filter(await replica.sees(early[0]), ["n1"]).why_not() == {"n1": missing}
+        assert await why(replica, early[0]) == missing
+        assert list(replica.ledger.holders()) == [], "nothing is promised to a gang that cannot come together"
 
-        opened = await open_gates(lab, "job-2")
-        await carrel.sees(opened)
-        answers = await asyncio.gather(*(_placed(carrel, pod) for pod in (*early, opened)))
+        opened = await remove_gates(lab, "job-2")
+        await replica.sees(opened)
+        answers = await asyncio.gather(*(_placed(replica, pod) for pod in (*early, opened)))
         assert answers == [None] * 3
         assert len(await lab.bound()) == 3
 
 
-async def _placed(carrel: Replica, pod: Json) -> Refusal | None:
-    assert carrel.filter(await carrel.sees(pod), ["n1"]).fitting == ["n1"]
-    return await carrel.bind(pod, "n1")
+async def _placed(replica: Replica, pod: Json) -> Refusal | None:
+    assert replica.filter(await replica.sees(pod), ["n1"]).fitting == ["n1"]
+    return await replica.bind(pod, "n1")
 
 
 async def test_the_claim_of_a_gated_pod_says_what_holds_it() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
-        claim = await eventually(lambda: carrel.claims.store.get("one", "lab"))
+        claim = await eventually(lambda: replica.claims.store.get("one", "lab"))
         assert claim is not None
-        pod = await carrel.sees(await lab.pod("train", annotations={"gpu.scheduling/claim": "one"}, gates=[QUOTA]))
+        pod = await replica.sees(await lab.pod("train", annotations={"gpu.scheduling/claim": "one"}, gates=[QUOTA]))
 
-        known = ClaimContext(carrel.cluster_ledger, lambda _: [pod], carrel.why, carrel.options.dialect_options)
-        assert f"held back by the scheduling gate {QUOTA}" in standing_of(claim, known).message
+        known = ClaimContext(replica.cluster_ledger, lambda _: [pod], replica.why, replica.options.dialect_options)
+        assert f"held back by the scheduling gate {QUOTA}" in claim_state(claim, known).message
 
 
 async def test_the_booking_of_a_gated_pod_ends_and_its_successor_has_the_gates_that_are_left() -> None:
     over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T11:00:00Z"}
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE, annotations=over, gates=[QUOTA, "a.example/b"])
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        (pod,) = terminator.expiry.over()
-        await terminator.expiry.end(pod)  # the record is written, with both gates
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        (pod,) = controller.parts.expiry.expired()
+        await controller.parts.expiry.end(pod)  # the record is written, with both gates
         left = {"spec": {"schedulingGates": [{"name": QUOTA}]}}
         await lab.client.patch(PODS, "train", MergePatch(left), "lab")
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         successor = await lab.client.get(PODS, "train", "lab")
         assert "carrel.dev/handed-over" in successor["metadata"]["annotations"]
@@ -183,27 +181,27 @@ async def nominate(lab: Lab, name: str, node: str) -> Json:
 
 
 async def test_a_nominated_pod_holds_nothing_and_may_go_elsewhere() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE)
         train = await nominate(lab, "train", "n1")
         other = await lab.pod("other", limits=WHOLE)
 
-        assert carrel.filter(await carrel.sees(train), ["n1", "n2"]).fitting == ["n1", "n2"]
-        assert await carrel.bind(other, "n1") is None
-        assert not carrel.filter(await carrel.sees(train), ["n1"]).fitting
-        assert await carrel.bind(train, "n2") is None
+        assert replica.filter(await replica.sees(train), ["n1", "n2"]).fitting == ["n1", "n2"]
+        assert await replica.bind(other, "n1") is None
+        assert not replica.filter(await replica.sees(train), ["n1"]).fitting
+        assert await replica.bind(train, "n2") is None
         assert await lab.bound() == {other["metadata"]["uid"]: "n1", train["metadata"]["uid"]: "n2"}
 
 
 async def test_a_booked_pod_that_is_nominated_still_waits_and_gets_a_card_where_one_can_be_freed() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
         await lab.client.create(NODES, node)  # without cards
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one_in_vain(lab, "urgent")
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
         await nominate(lab, "urgent", "n2")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert (await pods_of(lab))["urgent"].spec.node_name == "n1"
 
@@ -211,14 +209,14 @@ async def test_a_booked_pod_that_is_nominated_still_waits_and_gets_a_card_where_
 async def test_a_member_of_a_gang_that_is_nominated_is_asked_about_one_node_only_and_planned_for_all() -> None:
     """kube-scheduler tries the nominated node alone first, and all of them if that will not do."""
     gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         for number in range(2):
             await lab.pod(f"job-{number}", annotations=gang)
         first = await nominate(lab, "job-0", "n1")
         second = await lab.client.get(PODS, "job-1", "lab")
-        await carrel.sees(second)
+        await replica.sees(second)
 
-        assert not carrel.filter(await carrel.sees(first), ["n1"]).fitting, "there is no room for both"
-        places = [carrel.filter(await carrel.sees(pod), ["n1", "n2"]).fitting for pod in (first, second)]
+        assert not replica.filter(await replica.sees(first), ["n1"]).fitting, "there is no room for both"
+        places = [replica.filter(await replica.sees(pod), ["n1", "n2"]).fitting for pod in (first, second)]
 
         assert sorted(node for fitting in places for node in fitting) == ["n1", "n2"]

@@ -19,7 +19,7 @@ import pytest
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan
-from tests.kit.coexist import Kubelet, coexisting, open_for_reservations, reservation_pods
+from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, Replica, a_lab
@@ -107,7 +107,7 @@ class BadDay:
                 await leader.collector.collect()
             for name in leader.reservations.due():
                 with contextlib.suppress(ClusterError):
-                    await leader.reservations.look_at(name)
+                    await leader.reservations.reconcile_slot(name)
             await self.kubelet.work()
             await check_always(self.lab, self.kubelet)
             await asyncio.sleep(0.002)
@@ -148,7 +148,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
             for _ in range(60):
                 await replica.collector.collect()
                 for name in replica.reservations.due():
-                    await replica.reservations.look_at(name)
+                    await replica.reservations.reconcile_slot(name)
                 await kubelet.work()
                 await asyncio.sleep(0.002)
             await asyncio.gather(*binding)
@@ -162,7 +162,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
 async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
     async with a_lab([node]) as lab:
-        await open_for_reservations(lab)
+        await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
         day = BadDay(lab, kubelet, seed)
         try:
@@ -187,7 +187,7 @@ async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_ca
 ) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
     async with a_lab([node]) as lab:
-        await open_for_reservations(lab)
+        await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
         day = BadDay(lab, kubelet, seed, is_deadly=True)
         try:
@@ -210,7 +210,7 @@ async def test_the_sweep_is_no_fair_weather() -> None:
     for seed in range(4):
         node = coexisting("n1", cards=3, memory=MEMORY)
         async with a_lab([node]) as lab:
-            await open_for_reservations(lab)
+            await create_reservation_namespace(lab)
             day = BadDay(lab, Kubelet(lab, node, Random(seed).choice), seed)
             await day.play()
             binds, lives = binds + day.binds, lives + day.lives

@@ -18,9 +18,9 @@ from tests.kit.coexist import (
     RESERVATIONS,
     Kubelet,
     coexisting,
+    create_reservation_namespace,
     first,
     last,
-    open_for_reservations,
     reservation_pods,
 )
 from tests.kit.eventually import eventually
@@ -33,39 +33,39 @@ WHOLE = {"nvidia.com/gpu": "1"}
 class ReservationContext:
     """One node of two cards where the kubelet chooses the last free one, and one replica of Carrel."""
 
-    def __init__(self, lab: Lab, kubelet: Kubelet, carrel: Replica) -> None:
+    def __init__(self, lab: Lab, kubelet: Kubelet, replica: Replica) -> None:
         self.lab = lab
         self.kubelet = kubelet
-        self.carrel = carrel
+        self.replica = replica
 
     async def catch_up(self) -> None:
         """Until the caches have all that the API server has."""
         pods = (await self.lab.client.list(PODS)).items
         there = {(pod.metadata.uid, pod.metadata.resource_version) for pod in pods}
         await eventually(
-            lambda: {(p.metadata.uid, p.metadata.resource_version) for p in self.carrel.pods.store} == there
+            lambda: {(p.metadata.uid, p.metadata.resource_version) for p in self.replica.pods.store} == there
         )
         leases = (await self.lab.client.list(LEASES)).items
         known = {(lease.metadata.uid, lease.metadata.resource_version) for lease in leases}
-        await eventually(lambda: {(each.uid, each.version) for each in self.carrel.cluster_ledger.leases()} == known)
+        await eventually(lambda: {(each.uid, each.version) for each in self.replica.cluster_ledger.leases()} == known)
 
     async def rounds(self, count: int = 12) -> None:
         """So many rounds of the controller and of the kubelet: enough for any story to come to its end."""
         for _ in range(count):
             await self.catch_up()
-            await self.carrel.collector.collect()
-            for name in self.carrel.reservations.due():
-                await self.carrel.reservations.look_at(name)
+            await self.replica.collector.collect()
+            for name in self.replica.reservations.due():
+                await self.replica.reservations.reconcile_slot(name)
             await self.kubelet.work()
             await asyncio.sleep(0.001)  # binds want to go on too
 
     async def bind(self, pod: Json) -> Refusal | None:
         """As kube-scheduler does: filter, then bind, while the controller and the kubelet do their work."""
-        seen = await self.carrel.sees(pod)
-        found = self.carrel.filter(seen, ["n1"])
+        seen = await self.replica.sees(pod)
+        found = self.replica.filter(seen, ["n1"])
         if not found.fitting:
-            return self.carrel.why(seen)
-        binding = asyncio.ensure_future(self.carrel.scheduler.bind(seen, "n1"))
+            return self.replica.why(seen)
+        binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, "n1"))
         while not binding.done():
             await self.rounds(1)
         return await binding
@@ -94,11 +94,11 @@ class ReservationContext:
 async def a_scene(cards: int = 2, **more: Any) -> AsyncIterator[ReservationContext]:
     node = coexisting("n1", cards)
     async with a_lab([node]) as lab:
-        await open_for_reservations(lab)
-        async with lab.replica(**more) as carrel:
-            scene = ReservationContext(lab, Kubelet(lab, node, last), carrel)
+        await create_reservation_namespace(lab)
+        async with lab.replica(**more) as replica:
+            scene = ReservationContext(lab, Kubelet(lab, node, last), replica)
             yield scene
-            carrel.ledger.audit()
+            replica.ledger.audit()
 
 
 async def test_two_halves_share_the_card_that_the_reservation_pod_reported_and_a_third_gets_another() -> None:
@@ -209,7 +209,7 @@ async def test_a_card_that_another_pod_was_given_is_set_aside_until_one_of_them_
         await scene.lab.client.create(PODS, {**body, "spec": {"nodeName": "n1", "containers": [stranger]}}, "lab")
         await scene.kubelet.work()
         await scene.kubelet.report_users()
-        status = scene.carrel.cluster_ledger
+        status = scene.replica.cluster_ledger
         await eventually(lambda: any(status.users_of(gpu) for gpu in scene.kubelet.node.gpus))
         await scene.rounds()
 
@@ -231,7 +231,7 @@ async def test_a_reservation_pod_that_never_says_which_card_is_made_again() -> N
     async with a_scene(reserve_s=0.2) as scene:
         scene.kubelet.is_silent = True
         refusal = await scene.bind(pod := await scene.lab.pod("a", annotations=HALF))
-        assert refusal == Refusal("the kubelet of n1 has not handed over a card for GPU 0 of n1 yet")
+        assert refusal == Refusal("the kubelet of n1 has not handed over a GPU for GPU 0 of n1 yet")
         stuck = await scene.the_reservation()
         assert await scene.lab.held() == {"gpu-n1-0": {}}, "the next try finds the reservation ready"
 
@@ -254,7 +254,7 @@ async def test_a_bind_that_gave_up_waiting_finds_its_card_at_the_next_try() -> N
         await scene.rounds(3)
         made = await scene.the_reservation()
 
-        assert await scene.carrel.bind(pod, "n1") is None
+        assert await scene.replica.bind(pod, "n1") is None
 
         assert (await scene.the_reservation())["metadata"]["uid"] == made["metadata"]["uid"]
 
@@ -280,26 +280,26 @@ async def test_a_cache_that_has_not_heard_of_a_lease_does_not_remove_its_reserva
     async with a_scene() as scene:
         await scene.runs("a", annotations=HALF)
         await scene.catch_up()
-        lease = scene.carrel.cluster_ledger.lease("gpu-n1-0")
+        lease = scene.replica.cluster_ledger.lease("gpu-n1-0")
         assert lease is not None
-        scene.carrel.cluster_ledger.erased(lease.name, lease.uid)
+        scene.replica.cluster_ledger.lease_deleted(lease.name, lease.uid)
 
-        await scene.carrel.reservations.look_at("gpu-n1-0")
+        await scene.replica.reservations.reconcile_slot("gpu-n1-0")
 
         assert "deletionTimestamp" not in (await scene.the_reservation())["metadata"]
 
 
 async def test_a_cache_that_lags_makes_no_reservation_pod_for_a_slot_that_is_free_again() -> None:
     async with a_scene(reserve_s=0.0) as scene:
-        assert await scene.carrel.bind(await scene.lab.pod("a", annotations=HALF), "n1") is not None
+        assert await scene.replica.bind(await scene.lab.pod("a", annotations=HALF), "n1") is not None
         await scene.catch_up()
-        old = scene.carrel.cluster_ledger.lease("gpu-n1-0")
+        old = scene.replica.cluster_ledger.lease("gpu-n1-0")
         assert old is not None
         await scene.lab.client.delete(LEASES, "gpu-n1-0", "carrel")
-        await eventually(lambda: scene.carrel.cluster_ledger.lease("gpu-n1-0") is None)
-        scene.carrel.cluster_ledger.wrote(old)
+        await eventually(lambda: scene.replica.cluster_ledger.lease("gpu-n1-0") is None)
+        scene.replica.cluster_ledger.lease_written(old)
 
-        await scene.carrel.reservations.look_at("gpu-n1-0")
+        await scene.replica.reservations.reconcile_slot("gpu-n1-0")
 
         assert await reservation_pods(scene.lab) == []
 
@@ -307,19 +307,19 @@ async def test_a_cache_that_lags_makes_no_reservation_pod_for_a_slot_that_is_fre
 async def test_a_reservation_pod_asks_for_no_card_of_its_own() -> None:
     async with a_scene() as scene:
         await scene.runs("a", annotations=HALF)
-        reservation = await scene.carrel.sees(await scene.the_reservation())
+        reservation = await scene.replica.sees(await scene.the_reservation())
 
-        assert scene.carrel.read_request(reservation) is None
+        assert scene.replica.read_request(reservation) is None
 
 
 async def test_members_of_a_gang_get_their_reservations_together() -> None:
     async with a_scene() as scene:
         gang = {**HALF, "pod-group-name": "team", "carrel.dev/gang-size": "3"}
         pods = [await scene.lab.pod(name, annotations=gang) for name in "abc"]
-        seen = [await scene.carrel.sees(pod) for pod in pods]
+        seen = [await scene.replica.sees(pod) for pod in pods]
         for pod in seen:
-            assert list(scene.carrel.filter(pod, ["n1"]).fitting) == ["n1"]
-        binding = asyncio.gather(*(scene.carrel.scheduler.bind(pod, "n1") for pod in seen))
+            assert list(scene.replica.filter(pod, ["n1"]).fitting) == ["n1"]
+        binding = asyncio.gather(*(scene.replica.scheduler.bind(pod, "n1") for pod in seen))
         while not binding.done():
             await scene.rounds(1)
 
@@ -342,9 +342,9 @@ async def test_kais_tools_find_the_group_and_the_card_of_a_fraction_pod() -> Non
     async with a_scene() as scene:
         pod = await scene.runs("a", annotations={**HALF, "gpu-fraction-num-devices": "2"})
         await scene.catch_up()
-        copies = KaiCopies(scene.carrel.cluster, scene.carrel.cluster_ledger, scene.carrel.read_request)
+        copies = KaiCopies(scene.replica.cluster, scene.replica.cluster_ledger, scene.replica.read_request)
 
-        seen = await scene.carrel.sees(pod)
+        seen = await scene.replica.sees(pod)
         for _ in range(2):  # also after a crash in between
             assert await copies.write(seen)
 
@@ -365,23 +365,23 @@ async def test_kais_tools_find_the_group_and_the_card_of_a_fraction_pod() -> Non
 async def test_what_a_user_writes_on_a_pod_makes_no_config_map() -> None:
     async with a_scene() as scene:
         forged = {**HALF, "carrel.dev/slots": "n1/0", "runai/shared-gpu-configmap": "kube-root-ca.crt"}
-        seen = await scene.carrel.sees(await scene.lab.pod("forged", annotations=forged))
+        seen = await scene.replica.sees(await scene.lab.pod("forged", annotations=forged))
 
-        assert not await KaiCopies(scene.carrel.cluster, scene.carrel.cluster_ledger, scene.carrel.read_request).write(
-            seen
-        )
+        assert not await KaiCopies(
+            scene.replica.cluster, scene.replica.cluster_ledger, scene.replica.read_request
+        ).write(seen)
 
 
 async def test_a_claim_names_the_card_and_not_the_slot() -> None:
     async with a_scene() as scene:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await scene.lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
-        await eventually(lambda: scene.carrel.claims.store.get("one", "lab"))
+        await eventually(lambda: scene.replica.claims.store.get("one", "lab"))
         pod = await scene.runs("a", annotations={"gpu.scheduling/claim": "one"})
         await scene.catch_up()
 
         assert (await scene.lab.annotations("a"))["gpu.scheduling/allocated"] == "1"
         assert list(await scene.lab.held()) == ["gpu-n1-0"], "the slot has another number"
-        assert scene.carrel.cluster_ledger.indices_of(
-            scene.carrel.cluster_ledger.leases_of(pod["metadata"]["uid"])
+        assert scene.replica.cluster_ledger.indices_of(
+            scene.replica.cluster_ledger.leases_of(pod["metadata"]["uid"])
         ) == (1,)

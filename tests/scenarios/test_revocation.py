@@ -14,10 +14,10 @@ from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
-    Terminator,
-    a_booked_one,
-    a_booked_one_in_vain,
-    an_opportunist,
+    TierController,
+    a_booked_pod,
+    an_opportunistic_pod,
+    an_unschedulable_booked_pod,
     catch_up,
     pods_of,
     settle,
@@ -36,25 +36,25 @@ async def served(lab: Lab, name: str) -> bool:
 
 
 async def test_a_booked_pod_gets_the_card_and_the_other_goes_on_without_one() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        urgent = await a_booked_one_in_vain(lab, "urgent")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        urgent = await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await lab.held() == {"gpu-n1-0": {urgent["metadata"]["uid"]: None}}
         assert await victims(lab) == {"train"}
         assert await served(lab, "urgent")
-        assert carrel.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+        assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
 
 
 async def test_also_where_the_kubelet_chooses_the_cards() -> None:
-    async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as carrel:
-        await a_booked_one(lab, carrel, "booked")
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one_in_vain(lab, "urgent")
+    async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as replica:
+        await a_booked_pod(lab, replica, "booked")
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == {"train"}
         assert await served(lab, "urgent")
@@ -62,11 +62,11 @@ async def test_also_where_the_kubelet_chooses_the_cards() -> None:
 
 
 async def test_nobody_loses_a_card_when_another_will_do() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one_in_vain(lab, "urgent")
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == set()
         assert await served(lab, "urgent")
@@ -85,11 +85,11 @@ async def test_nobody_loses_a_card_when_another_will_do() -> None:
     ],
 )
 async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, str], loses: bool) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train", annotations=annotations)
-        await a_booked_one_in_vain(lab, "urgent")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train", annotations=annotations)
+        await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == ({"train"} if loses else set())
         assert await served(lab, "urgent") == loses
@@ -97,32 +97,32 @@ async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, s
 
 @pytest.mark.parametrize("annotations", [OPPORTUNISTIC, {}], ids=["opportunistic", "of no tier"])
 async def test_a_pod_that_is_not_booked_gets_nobodys_card(annotations: dict[str, str]) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one_in_vain(lab, "asks", annotations=annotations)
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "asks", annotations=annotations)
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == set()
 
 
 async def test_nobody_goes_before_the_scheduler_has_tried() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        await carrel.sees(await lab.pod("urgent", limits={"nvidia.com/gpu": "1"}, annotations=BOOKED))
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await replica.sees(await lab.pod("urgent", limits={"nvidia.com/gpu": "1"}, annotations=BOOKED))
 
-        assert await Terminator(carrel).revoking.round() == []
+        assert await TierController(replica).parts.revoker.revoke_for_next() == []
 
 
 async def test_who_has_run_the_shortest_goes() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         for name in ("long", "longer"):
-            await an_opportunist(lab, carrel, name)
+            await an_opportunistic_pod(lab, replica, name)
         lab.clock.now += timedelta(hours=1)
-        await an_opportunist(lab, carrel, "young")
-        await a_booked_one_in_vain(lab, "urgent")
+        await an_opportunistic_pod(lab, replica, "young")
+        await an_unschedulable_booked_pod(lab, "urgent")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == {"young"}
 
@@ -130,13 +130,13 @@ async def test_who_has_run_the_shortest_goes() -> None:
 async def test_by_lot_somebody_goes_and_only_one() -> None:
     gone: set[str] = set()
     for number in range(40):
-        async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as carrel:
+        async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
             for name in ("a", "b", "c"):
-                await an_opportunist(lab, carrel, name)
+                await an_opportunistic_pod(lab, replica, name)
                 lab.clock.now += timedelta(hours=1)
-            await a_booked_one_in_vain(lab, f"urgent-{number}")
+            await an_unschedulable_booked_pod(lab, f"urgent-{number}")
 
-            await settle(lab, Terminator(carrel, by_lot=True))
+            await settle(lab, TierController(replica, random_victims=True))
 
             assert len(await victims(lab)) == 1
             gone |= await victims(lab)
@@ -147,13 +147,13 @@ async def test_by_lot_somebody_goes_and_only_one() -> None:
 
 async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
     part: dict[str, Any] = {"limits": {"aliyun.com/gpu-mem": "5000"}}
-    async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as replica:
         for name in ("a", "b", "c"):
-            await an_opportunist(lab, carrel, name, **part)
+            await an_opportunistic_pod(lab, replica, name, **part)
             lab.clock.now += timedelta(hours=1)
-        await a_booked_one_in_vain(lab, "urgent", limits={"aliyun.com/gpu-mem": "6000"})
+        await an_unschedulable_booked_pod(lab, "urgent", limits={"aliyun.com/gpu-mem": "6000"})
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await victims(lab) == {"c"}
         assert await served(lab, "urgent")
@@ -161,55 +161,55 @@ async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
 
 async def test_the_card_is_kept_until_the_booked_pod_has_it() -> None:
     """While the victim goes, and after, somebody older without a booking waits for any card at all."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
         greedy = await lab.pod("greedy", limits={"nvidia.com/gpu": "1"}, annotations=OPPORTUNISTIC)
-        await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        await terminator.round()
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        await controller.round()
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
-        await catch_up(lab, carrel)
-        await terminator.round()
+        await catch_up(lab, replica)
+        await controller.round()
 
-        refusal = await carrel.bind(greedy, "n1")
+        refusal = await replica.bind(greedy, "n1")
 
         assert refusal is not None and "held for the booked pod lab/urgent" in str(refusal.details or refusal.reason)
-        await settle(lab, terminator)
+        await settle(lab, controller)
         assert await served(lab, "urgent")
 
 
 @pytest.mark.parametrize("end", ["it is deleted", "it is bound elsewhere"])
 async def test_a_card_is_kept_no_longer_than_it_is_needed(end: str) -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         for node in ("n1", "n2"):
-            await an_opportunist(lab, carrel, f"train-{node}", node)
-        urgent = await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel, grace_s=600)
-        await catch_up(lab, carrel)
-        await terminator.round()
-        (kept,) = carrel.ledger.kept_for(urgent["metadata"]["uid"])
+            await an_opportunistic_pod(lab, replica, f"train-{node}", node)
+        urgent = await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica, grace_s=600)
+        await catch_up(lab, replica)
+        await controller.round()
+        (kept,) = replica.ledger.kept_for(urgent["metadata"]["uid"])
         elsewhere = "n2" if kept == "GPU-n1-0" else "n1"
 
         if end == "it is deleted":
             await lab.client.delete(PODS, "urgent", "lab", how=DeleteOptions(grace_seconds=0))
         else:
             await lab.client.delete(PODS, f"train-{elsewhere}", "lab", how=DeleteOptions(grace_seconds=0))
-        await settle(lab, terminator, ("n1", "n2"))
+        await settle(lab, controller, ("n1", "n2"))
 
-        assert carrel.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
+        assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
 
 
 async def test_several_booked_pods_are_served_in_the_order_in_which_they_came() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
         for name in ("c", "b", "a"):
-            await a_booked_one_in_vain(lab, name)
+            await an_unschedulable_booked_pod(lab, name)
         pods = await pods_of(lab)
         # The time at which an object was made has whole seconds; those of one second are served by their names.
         first = min(("a", "b", "c"), key=lambda name: (pods[name].metadata.creation_timestamp, name))
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert await served(lab, first)
         assert await victims(lab) == {"train"}
@@ -217,37 +217,37 @@ async def test_several_booked_pods_are_served_in_the_order_in_which_they_came() 
 
 async def test_a_decision_that_is_repeated_while_the_victim_saves_its_work_chooses_nobody_else() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab:
-        async with lab.replica() as carrel:
+        async with lab.replica() as replica:
             for name in ("a", "b", "c"):
-                await an_opportunist(lab, carrel, name)
-            await a_booked_one_in_vain(lab, "urgent")
+                await an_opportunistic_pod(lab, replica, name)
+            await an_unschedulable_booked_pod(lab, "urgent")
         for _ in range(3):  # each time another controller, which knows nothing of the one before
-            async with lab.replica() as carrel:
-                await settle(lab, Terminator(carrel, grace_s=600))
+            async with lab.replica() as replica:
+                await settle(lab, TierController(replica, grace_s=600))
             lab.clock.now += timedelta(minutes=1)
         lab.clock.now += timedelta(minutes=10)
-        async with lab.replica() as carrel:
-            await settle(lab, Terminator(carrel, grace_s=600))
+        async with lab.replica() as replica:
+            await settle(lab, TierController(replica, grace_s=600))
 
         assert len(await victims(lab)) == 1
         assert await served(lab, "urgent")
 
 
 async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
-            await an_opportunist(lab, carrel, name)
-        await a_booked_one_in_vain(lab, "urgent")
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        step = terminator.revoking._first_step()
+            await an_opportunistic_pod(lab, replica, name)
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        step = controller.parts.revoker._first_step()
         assert step is not None
         (chosen,) = [victim.name.partition("/")[2] for victim in step.victims]
         # Nobody has heard of it yet when the round begins: the API server is asked before anybody is told to go.
         await lab.client.patch(PODS, chosen, MergePatch({"metadata": {"annotations": BOOKED}}), "lab")
-        await terminator.revoking.round()
+        await controller.parts.revoker.revoke_for_next()
 
-        await settle(lab, terminator)
+        await settle(lab, controller)
 
         (other,) = {"a", "b"} - {chosen}
         assert await victims(lab) == {other}
@@ -256,23 +256,23 @@ async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
 
 async def test_a_gang_of_booked_pods_gets_what_it_lacks() -> None:
     gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
         for name in ("one", "two"):
-            await a_booked_one_in_vain(lab, name, annotations=gang)
-        terminator = Terminator(carrel)
-        await catch_up(lab, carrel)
-        await terminator.round()
+            await an_unschedulable_booked_pod(lab, name, annotations=gang)
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        await controller.round()
         assert await victims(lab) == set(), "one card is free: by itself, each of them would fit"
         lab.clock.now += timedelta(seconds=10)
 
         for _ in range(4):
-            await catch_up(lab, carrel)
-            await terminator.round()
+            await catch_up(lab, replica)
+            await controller.round()
             await _kubelets_end(lab)
 
         assert await victims(lab) == {"train"}
-        kept = [pod for pod in ("one", "two") if carrel.ledger.kept_for((await pods_of(lab))[pod].metadata.uid)]
+        kept = [pod for pod in ("one", "two") if replica.ledger.kept_for((await pods_of(lab))[pod].metadata.uid)]
         assert len(kept) == 1
 
 
@@ -282,21 +282,21 @@ async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int)
     chance = Random(seed)
     nodes = [a_node(f"n{number}", cards=chance.randint(1, 3)) for number in range(3)]
     cards = [gpu for node in nodes for gpu in node.gpus]
-    async with a_lab(nodes) as lab, lab.replica() as carrel:
+    async with a_lab(nodes) as lab, lab.replica() as replica:
         tenants: dict[str, bool] = {}
         for number, gpu in enumerate(cards):
             if chance.random() < 0.8:
                 is_booked = chance.random() < 0.4
-                make: Any = a_booked_one if is_booked else an_opportunist
-                tenant: Json = await make(lab, carrel, f"tenant-{number}", gpu.node)
+                make: Any = a_booked_pod if is_booked else an_opportunistic_pod
+                tenant: Json = await make(lab, replica, f"tenant-{number}", gpu.node)
                 tenants[tenant["metadata"]["uid"]] = is_booked
         wanting = chance.randint(1, 4)
         for number in range(wanting):
-            await a_booked_one_in_vain(lab, f"urgent-{number}")
+            await an_unschedulable_booked_pod(lab, f"urgent-{number}")
 
-        terminator = Terminator(carrel)
+        controller = TierController(replica)
         names = tuple(node.name for node in nodes)
-        await settle(lab, terminator, names)
+        await settle(lab, controller, names)
 
         free, low = len(cards) - len(tenants), sum(not is_booked for is_booked in tenants.values())
         left = {pod.metadata.uid for pod in (await pods_of(lab)).values()}
@@ -304,7 +304,7 @@ async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int)
         assert len(await victims(lab)) == min(low, max(0, wanting - free))
         urgent = [name for name in await pods_of(lab) if name.startswith("urgent")]
         assert sum([await served(lab, name) for name in urgent]) == min(wanting, free + low)
-        carrel.ledger.audit()
+        replica.ledger.audit()
 
 
 async def _kubelets_end(lab: Lab) -> None:

@@ -25,8 +25,8 @@ from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
     WHOLE,
-    Terminator,
-    an_opportunist,
+    TierController,
+    an_opportunistic_pod,
     end_deleted,
     pods_of,
     schedule,
@@ -54,7 +54,7 @@ class BadDay:
     async def play(self) -> None:
         async with self.lab.replica() as calm:  # the day begins with all cards in use
             for number, node in enumerate(NODES * 2):
-                await an_opportunist(self.lab, calm, f"early-{number}", node)
+                await an_opportunistic_pod(self.lab, calm, f"early-{number}", node)
                 self.others.add(f"early-{number}")
         async with contextlib.AsyncExitStack() as options:
             replicas = [await self._start(options), await self._start(options)]
@@ -68,7 +68,7 @@ class BadDay:
                 await end_deleted(self.lab)
                 await self.check_always()
 
-    async def _start(self, options: contextlib.AsyncExitStack) -> tuple[Replica, Terminator]:
+    async def _start(self, options: contextlib.AsyncExitStack) -> tuple[Replica, TierController]:
         self.lives += 1
         plan = FaultPlan(
             seed=self.seed * 1000 + self.lives,
@@ -85,7 +85,7 @@ class BadDay:
         self.stories.append(f"--- life {self.lives}: {plan}")
         self.stories = faulty.story = self.stories
         replica = await options.enter_async_context(self.lab.replica(faulty))
-        return replica, Terminator(replica, grace_s=self.chance.choice([0, 0, 60]))
+        return replica, TierController(replica, grace_s=self.chance.choice([0, 0, 60]))
 
     async def _users(self) -> None:
         self.lab.clock.now += timedelta(seconds=self.chance.randint(1, 30))
@@ -103,12 +103,12 @@ class BadDay:
             del self.booked[name]
             await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
-    async def _one_step(self, replica: Replica, terminator: Terminator) -> None:
+    async def _one_step(self, replica: Replica, controller: TierController) -> None:
         await asyncio.sleep(0.005)  # the watches have their turn, or have not
         with contextlib.suppress(ClusterError):
             await schedule(self.lab, replica, NODES)
         with contextlib.suppress(ClusterError):
-            await terminator.round()
+            await controller.round()
 
     async def check_always(self) -> None:
         pods = await pods_of(self.lab)
@@ -136,9 +136,9 @@ class BadDay:
 async def come_to_rest(lab: Lab) -> None:
     """The faults have stopped: a healthy controller puts everything in order."""
     async with lab.replica() as replica:
-        terminator = Terminator(replica)
+        controller = TierController(replica)
         for _ in range(4):
-            await settle(lab, terminator, NODES)
+            await settle(lab, controller, NODES)
             lab.clock.now += timedelta(minutes=2)  # whatever was half done has had its time
 
 

@@ -1,10 +1,10 @@
-"""The webhook: decides about GPU pods before they exist. It changes nothing but the review that it answers.
+"""The webhook: decides about GPU pods before they are created. It changes nothing but the review that it answers.
 
 Reading order:
 
-    pod_owner                             whose pod it is
-    admission                             what becomes of the pod: tier, environment, protected keys
-    review requests handlers app metrics  kube-apiserver's calls over HTTP
-    certificates x509 certificate_renewal its TLS certificates
-    assembly run settings command         one process
+    pod_owner                              whose pod it is
+    admission                              what is changed on a pod: tier, environment, protected keys
+    review requests handlers app metrics   kube-apiserver's calls over HTTP
+    certificates certificate_renewal served_certificate   its TLS certificates
+    assembly run settings command          one process
 """

@@ -1,4 +1,4 @@
-"""Puts the webhook together on one cluster: what it watches, what it decides with, and the app that answers."""
+"""Puts the parts of the webhook together: what it watches, what it decides with, and the app that answers."""
 
 import logging
 import time
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from carrel.admission.admission import Admission, Known, Policy
+from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
 from carrel.admission.app import webhook_app
-from carrel.admission.handlers import ReviewDesk
-from carrel.admission.metrics import Metrics, Watched
-from carrel.admission.pod_owner import Introduction
+from carrel.admission.handlers import ReviewHandler
+from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.bookings.client.cache import Desk
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read_record
@@ -29,72 +29,72 @@ OWNER = "owner"
 
 
 @dataclass(frozen=True, slots=True)
-class Customs:
-    """How this cluster wants it."""
+class WebhookOptions:
+    """What the cluster's admin decides about the webhook."""
 
     carrel_namespace: str
     owner_annotation: str = OWNER
     trusted: frozenset[str] = frozenset()
     spawners: frozenset[str] = frozenset()
     username_prefix: str = ""
-    policy: Policy = field(default_factory=Policy)
+    admission: AdmissionOptions = field(default_factory=AdmissionOptions)
     seal: Seal | None = None
     now: Callable[[], datetime] = utc_now
 
 
-class Webhook:
-    """One replica. Its mirror has to be run."""
+class AdmissionWebhook:
+    """One replica. Its informers have to be run."""
 
-    def __init__(self, cluster: Cluster, service: BookingService | None, customs: Customs) -> None:
-        self._customs = customs
+    def __init__(self, cluster: Cluster, service: BookingService | None, options: WebhookOptions) -> None:
+        self._options = options
         self.informers = Informers(cluster)
         self._namespaces = self.informers.watch(NAMESPACES)
         self._classes = self.informers.watch(PRIORITY_CLASSES)
         self._records = self.informers.watch(
             CONFIG_MAPS,
-            Selection(customs.carrel_namespace, labels=f"{LABEL}={OWNED}"),
+            Selection(options.carrel_namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
         )
         self._desk = Desk(service, time.monotonic) if service is not None else None
-        self.is_leaving = False
-        known = Known(
-            introduce=Introduction(
-                customs.carrel_namespace,
-                self._owner_of,
-                customs.trusted,
-                customs.spawners,
-                customs.username_prefix,
+        self.is_stopping = False
+        context = AdmissionContext(
+            owners=PodOwnerLookup(
+                options.carrel_namespace,
+                self._namespace_owner,
+                options.trusted,
+                options.spawners,
+                options.username_prefix,
             ),
             desk=self._desk,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
-            now=customs.now,
-            seal=customs.seal,
+            now=options.now,
+            seal=options.seal,
         )
-        self.admission = Admission(known, customs.policy)
+        self.admission = PodAdmission(context, options.admission)
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         desk = self._desk
-        watched = Watched(
+        measures = WebhookMeasures(
             booking_failures=lambda: desk.failures if desk else 0,
             booking_age_s=lambda: desk.oldest_s if desk else 0.0,
             certificate_expires_at=certificate_expires_at,
         )
-        metrics = Metrics(watched)
-        reviews = ReviewDesk(self.admission, metrics, lambda: self.informers.is_synced)
-        return webhook_app(reviews, metrics, self._why_not_ready)
+        metrics = WebhookMetrics(measures)
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
+        return webhook_app(handler, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:
-        if self.is_leaving:
-            return "leaving"
+        if self.is_stopping:
+            return "stopping"
         return "" if self.informers.is_synced else "the cluster is being read"
 
-    def _owner_of(self, namespace: str) -> str:
+    def _namespace_owner(self, namespace: str) -> str:
         found = self._namespaces.store.get(namespace)
-        return found.metadata.annotations.get(self._customs.owner_annotation, "") if found else ""
+        return found.metadata.annotations.get(self._options.owner_annotation, "") if found else ""
 
     def _handed_over(self, owner: str) -> HandOver | None:
-        """Only while Carrel ends the pod: until then the owner's new pods are none of its successors."""
+        """Only while Carrel ends the pod: before that, new pods of the same owner do not succeed it."""
         for each in self._records.store.find(OWNER, owner):
             record = _readable(each)
             if record is not None and record.phase is Phase.ENDING:

@@ -1,12 +1,12 @@
-"""Keeps the webhook's certificates: made, renewed in time, and trusted by the API server before they are shown.
+"""Makes and renews the webhook's certificates. The API server trusts each of them before it is served.
 
-They live in one Secret of Carrel's own namespace (`tls.crt`, `tls.key`, `ca.crt`, `ca.key`), so that all replicas show
-the same; who writes first wins, by the Secret's resourceVersion, and the others read again. `ca.crt` is a bundle: the
-newest authority first, then those before it. It is put into the webhook configuration before a certificate is given
-to the server, and an authority signs only when it has been in there for a while: an API server that has not heard of it
+They are in one Secret of Carrel's own namespace (`tls.crt`, `tls.key`, `ca.crt`, `ca.key`), so that all replicas serve
+the same. The first writer wins, by the Secret's resourceVersion; the others read it again. `ca.crt` is a bundle: the
+newest authority first, then older ones. It is written into the webhook configuration before the server gets a
+certificate, and a new authority signs only after it has been there for a while: an API server that does not know it
 yet would refuse the certificate, and no GPU pod would be admitted.
 
-To renew by hand, take `tls.crt` out of the Secret (a new certificate) or `ca.key` (a new authority).
+To renew by hand, remove `tls.crt` from the Secret (a new certificate) or `ca.key` (a new authority).
 """
 
 import base64
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from carrel.admission.certificates import Notary, Pair, Unreadable, Validity
+from carrel.admission import certificates
+from carrel.admission.certificates import CertificatePair, UnreadableCertificate, Validity
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 
@@ -26,75 +27,71 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 MOST_TRUSTED = 4
-"""Authorities in a bundle, the newest ones: nothing is shown any more that an older one signed."""
+"""Authorities in a bundle, the newest ones: no certificate that an older one signed is served any more."""
 TRIES = 5
 BACKDATED = timedelta(hours=1)
-"""Whoever's clock is a little behind believes a new certificate too."""
+"""So that a client whose clock is a little behind accepts a new certificate too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetimes:
+class CertificateLifetimes:
     authority: timedelta = timedelta(days=3650)
     certificate: timedelta = timedelta(days=90)
-    settles: timedelta = timedelta(minutes=10)
-    """After so long every API server has heard of a new authority."""
+    settling: timedelta = timedelta(minutes=10)
+    """After this time every API server knows a new authority."""
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What is called how."""
-
+class CertificateNames:
     namespace: str
     secret: str
     configuration: str
-    """Of the MutatingWebhookConfiguration."""
+    """Name of the MutatingWebhookConfiguration."""
     served: tuple[str, ...]
-    """Under which the API server calls the webhook."""
+    """The names by which the API server calls the webhook."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is in the Secret."""
+class StoredCertificates:
+    """The content of the Secret."""
 
-    authority: Pair | None = None
+    authority: CertificatePair | None = None
     trusted: tuple[bytes, ...] = ()
     """The newest authority first."""
-    shown: Pair | None = None
+    served: CertificatePair | None = None
 
     @property
     def bundle(self) -> bytes:
         return b"".join(self.trusted)
 
 
-class Certificates:
+class CertificateRenewal:
     def __init__(
         self,
         cluster: Cluster,
-        notary: Notary,
-        names: Names,
+        names: CertificateNames,
         now: Callable[[], datetime],
-        lifetimes: Lifetimes | None = None,
+        lifetimes: CertificateLifetimes | None = None,
     ) -> None:
         self._cluster = cluster
-        self._notary = notary
         self._names = names
         self._now = now
-        self._lifetimes = lifetimes or Lifetimes()
+        self._lifetimes = lifetimes or CertificateLifetimes()
 
-    async def keep(self) -> Pair:
-        """What to show from now on: it is in the Secret, and the API server has been told whom to trust."""
-        kept = await self._agreed()
-        await self._tell(base64.b64encode(kept.bundle).decode())
-        assert kept.shown is not None, "nothing is agreed on without it"
-        return kept.shown
+    async def renew(self) -> CertificatePair:
+        """The certificate to serve. It is in the Secret, and its authority in the webhook configuration."""
+        stored = await self._stored_and_renewed()
+        await self._write_authorities(base64.b64encode(stored.bundle).decode())
+        assert stored.served is not None, "a certificate is always stored"
+        return stored.served
 
-    async def _agreed(self) -> Kept:
+    async def _stored_and_renewed(self) -> StoredCertificates:
         for _ in range(TRIES):
             secret = await self._secret()
-            kept = self._read((secret or {}).get("data") or {})
-            renewed = self.renewed(kept, self._now())
-            if renewed == kept:
-                return kept
+            stored = self._read((secret or {}).get("data") or {})
+            renewed = self.renewed(stored, self._now())
+            if renewed == stored:
+                return stored
             try:
                 await self._write(secret, renewed)
             except (AlreadyExists, Conflict):
@@ -105,39 +102,41 @@ class Certificates:
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def renewed(self, kept: Kept, now: datetime) -> Kept:
-        """The same, with what is missing or would expire soon made anew."""
-        trusted = tuple(each for each in kept.trusted if self._notary.validity(each).ends > now)[:MOST_TRUSTED]
-        kept = replace(kept, trusted=trusted)
-        if not self._is_authority_good(kept, now):
-            authority = self._notary.authority(self._valid(now, self._lifetimes.authority))
-            kept = replace(kept, authority=authority, trusted=(authority.certificate, *trusted)[:MOST_TRUSTED])
-        assert kept.authority is not None
-        if self._is_shown_good(kept, kept.authority, now):
-            return kept
+    def renewed(self, stored: StoredCertificates, now: datetime) -> StoredCertificates:
+        """The same, with new certificates for those that are missing or expire soon."""
+        trusted = tuple(each for each in stored.trusted if certificates.validity(each).ends > now)[:MOST_TRUSTED]
+        stored = replace(stored, trusted=trusted)
+        if not self._is_authority_good(stored, now):
+            authority = certificates.new_authority(self._valid(now, self._lifetimes.authority))
+            stored = replace(stored, authority=authority, trusted=(authority.certificate, *trusted)[:MOST_TRUSTED])
+        assert stored.authority is not None
+        if self._is_served_good(stored, stored.authority, now):
+            return stored
         valid = self._valid(now, self._lifetimes.certificate)
-        return replace(kept, shown=self._notary.issue(kept.authority, self._names.served, valid))
+        return replace(stored, served=certificates.issue(stored.authority, self._names.served, valid))
 
-    def _is_authority_good(self, kept: Kept, now: datetime) -> bool:
-        """It outlives what it signs, and is the first of those that are trusted."""
-        if kept.authority is None or kept.authority.certificate not in kept.trusted[:1]:
+    def _is_authority_good(self, stored: StoredCertificates, now: datetime) -> bool:
+        """Whether it is valid longer than what it signs, and is the first of the trusted ones."""
+        if stored.authority is None or stored.authority.certificate not in stored.trusted[:1]:
             return False
-        valid = self._notary.validity(kept.authority.certificate)
+        valid = certificates.validity(stored.authority.certificate)
         return valid.begins <= now and valid.ends >= now + self._lifetimes.certificate
 
-    def _is_shown_good(self, kept: Kept, authority: Pair, now: datetime) -> bool:
-        if kept.shown is None or self._notary.names(kept.shown.certificate) != frozenset(self._names.served):
+    def _is_served_good(self, stored: StoredCertificates, authority: CertificatePair, now: datetime) -> bool:
+        if stored.served is None or certificates.names_of(stored.served.certificate) != frozenset(self._names.served):
             return False
-        valid = self._notary.validity(kept.shown.certificate)
+        valid = certificates.validity(stored.served.certificate)
         if valid.begins > now:
-            return False  # somebody's clock was far ahead; nobody else believes it
+            return False  # made by a clock that was far ahead; no other clock accepts it
         left = valid.ends - now
-        if not any(self._notary.is_by(kept.shown.certificate, each) for each in kept.trusted) or left <= timedelta(0):
+        if not any(
+            certificates.is_signed_by(stored.served.certificate, each) for each in stored.trusted
+        ) or left <= timedelta(0):
             return False
-        settled = self._notary.validity(authority.certificate).begins + BACKDATED + self._lifetimes.settles <= now
+        settled = certificates.validity(authority.certificate).begins + BACKDATED + self._lifetimes.settling <= now
         if not settled:
-            return True  # it may not be much longer, but the new authority is not known everywhere
-        is_ours = self._notary.is_by(kept.shown.certificate, authority.certificate)
+            return True  # it may expire soon, but not every API server knows the new authority yet
+        is_ours = certificates.is_signed_by(stored.served.certificate, authority.certificate)
         return is_ours and left > self._lifetimes.certificate / 3
 
     def _valid(self, now: datetime, lifetime: timedelta) -> Validity:
@@ -151,26 +150,26 @@ class Certificates:
         except NotFound:
             return None
 
-    def _read(self, data: Mapping[str, str]) -> Kept:
-        trusted = tuple(self._notary.split(_decoded(data, "ca.crt")))
+    def _read(self, data: Mapping[str, str]) -> StoredCertificates:
+        trusted = tuple(certificates.split_bundle(_decoded(data, "ca.crt")))
         authority = self._pair(trusted[0] if trusted else b"", _decoded(data, "ca.key"))
-        return Kept(authority, trusted, self._pair(_decoded(data, "tls.crt"), _decoded(data, "tls.key")))
+        return StoredCertificates(authority, trusted, self._pair(_decoded(data, "tls.crt"), _decoded(data, "tls.key")))
 
-    def _pair(self, certificate: bytes, key: bytes) -> Pair | None:
-        pair = Pair(certificate, key)
+    def _pair(self, certificate: bytes, key: bytes) -> CertificatePair | None:
+        pair = CertificatePair(certificate, key)
         try:
-            self._notary.check(pair)
-        except Unreadable:
+            certificates.check(pair)
+        except UnreadableCertificate:
             return None
         return pair
 
-    async def _write(self, secret: Json | None, kept: Kept) -> None:
-        assert kept.authority is not None and kept.shown is not None
+    async def _write(self, secret: Json | None, stored: StoredCertificates) -> None:
+        assert stored.authority is not None and stored.served is not None
         data = {
-            "tls.crt": kept.shown.certificate,
-            "tls.key": kept.shown.key,
-            "ca.crt": kept.bundle,
-            "ca.key": kept.authority.key,
+            "tls.crt": stored.served.certificate,
+            "tls.key": stored.served.key,
+            "ca.crt": stored.bundle,
+            "ca.key": stored.authority.key,
         }
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         if secret is not None:
@@ -182,8 +181,8 @@ class Certificates:
 
     # --- the API server ----------------------------------------------------------------------------------------------
 
-    async def _tell(self, bundle: str) -> None:
-        """Whom to trust. Another replica says the same, so who is late has nothing left to say."""
+    async def _write_authorities(self, bundle: str) -> None:
+        """Into the webhook configuration. All replicas write the same, so the later ones change nothing."""
         for _ in range(TRIES):
             try:
                 configuration = await self._cluster.get(MUTATING_WEBHOOKS, self._names.configuration)
@@ -198,7 +197,7 @@ class Certificates:
                 await self._cluster.update(MUTATING_WEBHOOKS, {**configuration, "webhooks": told})
             except Conflict:
                 continue
-            log.info("authority_told name=%s", self._names.configuration)
+            log.info("authority_written name=%s", self._names.configuration)
             return
         raise Conflict(
             409, "Conflict", f"{MUTATING_WEBHOOKS.kind} {self._names.configuration} was changed {TRIES} times in a row"

@@ -1,7 +1,7 @@
-"""`carrel webhook`: decides about GPU pods before they are made.
+"""`carrel webhook`: decides about GPU pods before they are created.
 
-It changes nothing but the review that it answers. Any number of replicas may run; each keeps its own short memory of
-what the booking service said, and they share one certificate.
+It changes nothing but the review that it answers. Any number of replicas may run; each caches the answers of the
+booking service for a short time, and all share one certificate.
 """
 
 from carrel.admission.settings import WebhookSettings
@@ -10,9 +10,9 @@ __all__ = ["WebhookSettings", "webhook"]
 
 
 def webhook(settings: WebhookSettings) -> None:
-    """Answer kube-apiserver: whose pod is it, which tier has it, which cards may its containers see.
+    """Answer kube-apiserver: whose pod it is, which tier it has, which GPUs its containers may see.
 
-    Certificates are made, renewed and put into the webhook configuration by itself.
+    It makes and renews its certificates, and writes their authority into the webhook configuration.
     Every option may also be given as an environment variable, as shown beside it; an option wins.
 
     Examples:

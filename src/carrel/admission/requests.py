@@ -1,8 +1,8 @@
 """Reads an AdmissionReview: the request, and the pod in it as the rest of Carrel reads pods.
 
-The API server sends objects that it has checked the shape of. Anybody else who calls may send anything, so all that is
-looked at later is checked here once. Nulls count as absent; where they are left out, that makes no difference to a
-patch, because an `add` replaces what is there.
+The API server has checked the schema of the objects that it sends. Any other caller may send anything, so everything
+that is read later is checked here once. Nulls count as absent; leaving them out makes no difference to a patch, because
+an `add` replaces what is there.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ MOST_CONTAINERS = 1_000
 
 
 class NotAReview(Exception):
-    """No API server wrote this. The message is a sentence about why."""
+    """No API server wrote this. The message says why."""
 
 
 class _Variable(msgspec.Struct):
@@ -34,7 +34,7 @@ class _Container(msgspec.Struct, rename="camel"):
 
 
 class _Spec(msgspec.Struct, rename="camel"):
-    """What is changed of a pod, besides what its view shows."""
+    """The fields of a pod that are changed, besides those of its view."""
 
     containers: list[_Container] = []
     init_containers: list[_Container] = []
@@ -42,7 +42,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 
 
 def read_review(body: bytes) -> AdmissionRequest:
-    """Raises `NotAReview`: without the uid of the question nobody can be answered."""
+    """Raises `NotAReview`: without the uid of the request there can be no answer."""
     try:
         return review.read(msgspec.json.decode(body))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -52,7 +52,7 @@ def read_review(body: bytes) -> AdmissionRequest:
 
 
 def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
-    """The pod, and the request without the nulls that stand in its way. Raises `Malformed`."""
+    """The pod, and the request, without nulls if they made the pod unreadable. Raises `Malformed`."""
     document = request.object or {}
     try:
         return request, _view(document, request)
@@ -66,15 +66,15 @@ def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
 
 
 def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
-    """A pod that is not made yet may not say its namespace, and of many the name is not made either."""
+    """A pod that is not created yet may have no namespace, and often no name."""
     metadata = document.get("metadata")
     if not isinstance(metadata, dict):
         raise Malformed("Pod", "metadata", metadata, "an object")
     name = metadata.get("name") or metadata.get("generateName") or request.name
-    told = {**metadata, "name": name, "namespace": request.namespace}
-    if told.get("creationTimestamp", "") is None:
-        del told["creationTimestamp"]  # as Go writes it in every pod that is not made yet
-    pod = msgspec.convert({**document, "metadata": told}, Pod)
+    named = {**metadata, "name": name, "namespace": request.namespace}
+    if named.get("creationTimestamp", "") is None:
+        del named["creationTimestamp"]  # Go writes it as null in every pod that is not created yet
+    pod = msgspec.convert({**document, "metadata": named}, Pod)
     spec = msgspec.convert(document.get("spec", {}), _Spec)
     count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
     if count > MOST_CONTAINERS:
@@ -83,7 +83,7 @@ def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Not in lists: there a null is somebody's mistake, and leaving it out would move the others."""
+    """Not in lists: there a null is a mistake, and leaving it out would move the other items."""
     if isinstance(value, dict):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     if isinstance(value, list):

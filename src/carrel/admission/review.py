@@ -1,7 +1,7 @@
-"""AdmissionReview, v1 and v1beta1: what kube-apiserver asks a webhook, and the answers.
+"""AdmissionReview, v1 and v1beta1: the requests of kube-apiserver to a webhook, and the answers.
 
-The answer speaks the version of the question. The pod in the question often has no namespace and no name of its own
-yet: `AdmissionRequest.namespace` is the true one.
+The answer has the version of the request. The pod in the request often has no namespace and no name yet:
+`AdmissionRequest.namespace` is the true one.
 """
 
 import base64
@@ -19,8 +19,8 @@ _COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
-class User:
-    """Who asks, as the API server authenticated them: the only identity that cannot be forged."""
+class RequestUser:
+    """Who sent the request, as the API server authenticated them: the only identity that cannot be forged."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -34,10 +34,10 @@ class AdmissionRequest:
     operation: str
     namespace: str
     name: str
-    user: User
+    user: RequestUser
     subresource: str = ""
     dry_run: bool = False
-    """The answer must be the same, and nothing anywhere may change."""
+    """The answer must be the same, and nothing may be changed."""
     object: Mapping[str, Any] | None = None
     """None on DELETE."""
     old_object: Mapping[str, Any] | None = None
@@ -75,7 +75,7 @@ def read(review: object) -> AdmissionRequest:
 def allowed(
     request: AdmissionRequest, operations: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Yes, with these changes (RFC 6902), and what the person at the keyboard should read."""
+    """Yes, with these changes (RFC 6902); kubectl shows the warnings."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if operations:
         patch = _COMPACT.encode(list(operations)).encode()
@@ -96,8 +96,8 @@ def _review(request: AdmissionRequest, response: dict[str, Any], warnings: Seque
     return {"apiVersion": request.api_version, "kind": KIND, "response": response}
 
 
-def _user(user: Field) -> User:
-    return User(user["username"].text(), user["groups"].strings())
+def _user(user: Field) -> RequestUser:
+    return RequestUser(user["username"].text(), user["groups"].strings())
 
 
 def _optional_object(field: Field) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import BOOKING, DeskSettings, SealSettings, ServingSettings
+from carrel.settings import BOOKING_SERVICE_URL, BookingClientSettings, SealSettings, ServingSettings
 
 SERVICE = "carrel-webhook"
 CONFIGURATION = "carrel"
@@ -25,13 +25,13 @@ class HideFrom(Enum):
     ALL_PODS = "all-pods"
 
 
-class Mode(Enum):
+class PluginMode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
 
 
 @dataclass(frozen=True)
-class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
+class WebhookSettings(BookingClientSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
@@ -39,18 +39,19 @@ class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
     gpu_stats_url: Annotated[
         str,
         typer.Option(
-            help="Where free cards are asked for; empty: never.", envvar=["CARREL_GPU_STATS_URL", "GPU_STATS_URL"]
+            help="Address that says how many GPUs are free; empty: none.",
+            envvar=["CARREL_GPU_STATS_URL", "GPU_STATS_URL"],
         ),
-    ] = f"{BOOKING}/maia-api/gpu-stats/"
-    """Without it an opportunistic pod waits when no card is free."""
+    ] = f"{BOOKING_SERVICE_URL}/maia-api/gpu-stats/"
+    """Without it, an opportunistic pod waits when no GPU is free."""
     spawners: Annotated[
         str,
         typer.Option(
-            help="ServiceAccounts that make pods for others, joined by commas, as system:serviceaccount:jhub:hub.",
+            help="ServiceAccounts that create pods for others, joined by commas, as system:serviceaccount:jhub:hub.",
             envvar="CARREL_SPAWNERS",
         ),
     ] = ""
-    """Only they are believed when a pod says whose it is: anybody could write JupyterHub's label."""
+    """JupyterHub's label counts only on pods that they create: anybody could write it."""
     trusted: Annotated[
         str,
         typer.Option(
@@ -61,44 +62,49 @@ class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
     owner_annotation: Annotated[
         str, typer.Option(help="Annotation of a Namespace that names its owner.", envvar="CARREL_OWNER_ANNOTATION")
     ] = "owner"
-    """Whose pods those are that a Deployment or a Job makes. Only who may write Namespaces may say so."""
+    """The owner of pods that a Deployment or a Job creates. Only users who may write Namespaces can set it."""
     username_prefix: Annotated[
         str,
         typer.Option(help="What the API server puts before people's names, as oidc:.", envvar="CARREL_USERNAME_PREFIX"),
     ] = ""
     """Bookings are made under the name without it."""
     strict: Annotated[
-        bool, typer.Option("--strict/--lenient", help="Refuse GPU pods of nobody.", envvar="CARREL_STRICT")
+        bool, typer.Option("--strict/--lenient", help="Refuse GPU pods without an owner.", envvar="CARREL_STRICT")
     ] = False
-    """Lenient, as MAIA: such a pod is placed like any other and has no tier."""
+    """Lenient, as MAIA: such a pod is placed like any other, and has no tier."""
     when_full: Annotated[
         WhenFull,
         typer.Option(
-            help="An opportunistic pod, when no card is free: runs on CPU, or waits.", envvar="CARREL_WHEN_FULL"
+            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits.",
+            envvar="CARREL_WHEN_FULL",
         ),
     ] = WhenFull.CPU
     """As MAIA: a notebook without a GPU is better than none."""
     mode: Annotated[
-        Mode, typer.Option(help="Who hands out whole cards: Carrel, or NVIDIA's plugin.", envvar="CARREL_MODE")
-    ] = Mode.NATIVE
-    """Where NVIDIA's plugin does, it tells the containers which card, and nothing may stand in its way."""
+        PluginMode,
+        typer.Option(
+            help="Which device plugin hands out whole GPUs: Carrel's (native), or NVIDIA's (coexist).",
+            envvar="CARREL_MODE",
+        ),
+    ] = PluginMode.NATIVE
+    """NVIDIA's plugin tells the containers which GPU they have; the webhook must not write that variable then."""
     hide_cards_from: Annotated[
         HideFrom,
         typer.Option(
-            help="Who is told to see no card: other containers of GPU pods, or also pods that ask for none.",
+            help="Which containers are told to see no GPU: the others of GPU pods, or also those of all other pods.",
             envvar="CARREL_HIDE_CARDS_FROM",
         ),
     ] = HideFrom.GPU_PODS
-    """All pods: only where the NVIDIA runtime is the default one, and an image could help itself to cards."""
-    scheduler: Annotated[
-        str, typer.Option(help="The scheduler that GPU pods are given to.", envvar="CARREL_SCHEDULER")
-    ] = SCHEDULER
-    """Which asks the extender."""
+    """All pods: only needed where the NVIDIA runtime is the default one, and an image could use any GPU."""
+    scheduler: Annotated[str, typer.Option(help="The scheduler that places GPU pods.", envvar="CARREL_SCHEDULER")] = (
+        SCHEDULER
+    )
+    """It must ask the extender."""
     tls_folder: Annotated[
         Path | None,
         typer.Option(help="Folder with tls.crt and tls.key that others renew.", envvar="CARREL_TLS_FOLDER"),
     ] = None
-    """For cert-manager, whose injector also tells the API server whom to trust. Without it Carrel does all of it."""
+    """For cert-manager, whose injector also tells the API server whom to trust. Without it, Carrel does both."""
     tls_secret: Annotated[
         str, typer.Option(help="Secret of Carrel's own certificates.", envvar="CARREL_TLS_SECRET")
     ] = f"{SERVICE}-tls"
@@ -106,24 +112,24 @@ class WebhookSettings(DeskSettings, SealSettings, ServingSettings):
     certificate_names: Annotated[
         str,
         typer.Option(
-            help="Names the API server calls the webhook by, joined by commas; empty: those of its Service.",
+            help="Names by which the API server calls the webhook, joined by commas; empty: those of its Service.",
             envvar="CARREL_CERTIFICATE_NAMES",
         ),
     ] = ""
-    """Others are needed where it runs outside of the cluster."""
+    """Others are needed if it runs outside of the cluster."""
     configuration: Annotated[
         str,
-        typer.Option(help="Name of the webhook configuration to tell the authority.", envvar="CARREL_CONFIGURATION"),
+        typer.Option(help="Name of the webhook configuration that gets the authority.", envvar="CARREL_CONFIGURATION"),
     ] = CONFIGURATION
     """MAIA's is called gpu-booking-webhook."""
     certificate_days: Annotated[
         int, typer.Option(help="How long a certificate is valid.", min=1, max=825, envvar="CARREL_CERTIFICATE_DAYS")
     ] = 90
-    """It is renewed when a third of it is left."""
+    """It is renewed when a third of this time is left."""
     leave_after: Annotated[
-        float, typer.Option(help="Seconds to go on answering after SIGTERM.", min=0, envvar="CARREL_LEAVE_AFTER")
+        float, typer.Option(help="Seconds to continue answering after SIGTERM.", min=0, envvar="CARREL_LEAVE_AFTER")
     ] = 5.0
-    """API servers hear a moment later that this replica is gone, and a pod that nobody answers for is not admitted."""
+    """API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused."""
 
     def served_names(self) -> tuple[str, ...]:
         given = names_in(self.certificate_names)

@@ -20,7 +20,7 @@ ABOUT = (
 def booking_app(service: Service) -> AsgiApp:
     app = fastapi_app(service)
     metrics = Metrics()
-    install_health(app, metrics)
+    install_health(app, service, metrics)
     return Gate(Measured(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https)
 
 

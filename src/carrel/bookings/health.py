@@ -4,20 +4,21 @@ import logging
 import time
 from datetime import timedelta
 
-from fastapi import APIRouter, FastAPI
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.responses import PlainTextResponse, Response
+from fastapi import FastAPI
+from prometheus_client import Counter, Gauge, Histogram
 
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import TheService
+from carrel.bookings.service import Service
+from carrel.http.health import health_routes
+from carrel.http.metrics import ComponentMetrics
 from carrel.http.serving import AsgiApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
 
-class Metrics:
+class Metrics(ComponentMetrics):
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__()
         self.calls = Counter("carrel_booking_calls", "Calls by status.", ["method", "status"], registry=self.registry)
         self.seconds = Histogram("carrel_booking_call_seconds", "How long calls took.", registry=self.registry)
         self.cards = Gauge("carrel_bookable_cards", "Healthy cards.", ["model"], registry=self.registry)
@@ -48,31 +49,23 @@ class Measured:
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
-def install_health(app: FastAPI, metrics: Metrics) -> None:
-    router = APIRouter(include_in_schema=False)  # one for each app: these figures are of this one
-
-    @router.get("/healthz")
-    async def healthz() -> Response:
-        return PlainTextResponse("ok")
-
-    @router.get("/readyz")
-    async def readyz(service: TheService) -> Response:
+def install_health(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    async def why_not_ready() -> str:
         if not service.lab.inventory.is_known:
-            return PlainTextResponse("the cluster has not been read yet", status_code=503)
+            return "the cluster has not been read yet"
         try:
             await service.consulting.get("none")
         except StoreUnavailable as error:
-            log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
-            return PlainTextResponse("the database does not answer", status_code=503)
-        return PlainTextResponse("ok")
+            log.error("store_unavailable: %s", error)  # the answer must not say where it is, or which user we are
+            return "the database does not answer"
+        return ""
 
-    @router.get("/metrics")
-    async def numbers(service: TheService) -> Response:
+    async def text() -> bytes:
         today = service.lab.now().astimezone(service.lab.zone).date()
         for each in await service.consulting.availability(today - timedelta(days=1), 0):
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
             metrics.free.labels(each.stock.model).set(max(0, each.free_now))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)
-        return PlainTextResponse(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4")
+        return metrics.text()
 
-    app.include_router(router)
+    app.router.routes.extend(health_routes(why_not_ready, text))

@@ -28,12 +28,13 @@ from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
+from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
-from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_signalled, supported
+from carrel.process import connect, run_until_signal, stop_if_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +62,13 @@ def run(settings: BookingSettings) -> None:
     except Malformed as malformed:
         problems.append(str(malformed))
     if problems:
-        raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
+        raise command_failed("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
     ground = _Ground(settings, database, nodes)
-    client = connected(settings, settings.field_validation) if nodes is None else None
+    client = connect(settings, settings.field_validation) if nodes is None else None
     try:
-        run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
+        run_until_signal("booking", settings, lambda stop: _serve(ground, client, stop))
     except StoreUnavailable as error:
-        raise complain("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
+        raise command_failed("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
 async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
@@ -76,7 +77,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         await closing.enter_async_context(contextlib.aclosing(database))
         if client is not None:
             await closing.enter_async_context(contextlib.aclosing(client))
-            await closing.enter_async_context(supported(client, stop))
+            await closing.enter_async_context(stop_if_unsupported(client, stop))
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
@@ -92,7 +93,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
             async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
                 await stop.wait()
                 service.leaving.set()
-    log.info("left")
+    log.info("stopped")
 
 
 def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -> Service:
@@ -142,7 +143,7 @@ async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _keep_house(carrel: ClusterState, sight: ClusterSight | None) -> None:
     while True:
         now = carrel.options.now()
-        carrel.cluster_ledger.look_for_silent_agents(now)
+        carrel.cluster_ledger.mark_silent_agents(now)
         if sight is not None:
             sight.look(now)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -23,7 +23,7 @@ class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSe
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997
-    """Beside the other doors', so that all can run on one machine."""
+    """Below the controller's, so that all components can run on one machine."""
     database: Annotated[
         str,
         typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.", envvar="CARREL_DATABASE"),

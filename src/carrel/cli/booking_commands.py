@@ -26,8 +26,8 @@ from carrel.cli.booking_service import Answer, Lost, Refused, Service, no_answer
 from carrel.cli.dates import Unclear, instant_of, length, shown
 from carrel.cli.login import login_of
 from carrel.cli.tables import Listing, show
+from carrel.command_errors import NOT_FOUND, REFUSED, USAGE, command_failed
 from carrel.parsing.time import seconds
-from carrel.settings import NOT_FOUND, REFUSED, USAGE, complain
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -127,7 +127,7 @@ def show_one(settings: OneSettings) -> None:
 
 def extend(settings: ExtendSettings) -> None:
     if (settings.days is None) == (not settings.until):
-        raise complain(
+        raise command_failed(
             "Until when?", "One of --days and --until is needed, and only one.", "carrel extend --days 2", USAGE
         )
 
@@ -184,7 +184,7 @@ def cancel(settings: CancelSettings) -> None:
     if not settings.yes:
         if not sys.stdin.isatty():
             why = "There is nobody to ask: this is not a terminal."
-            raise complain("Not cancelled", why, f"carrel cancel {old.body['id']} --yes", USAGE)
+            raise command_failed("Not cancelled", why, f"carrel cancel {old.body['id']} --yes", USAGE)
         if not typer.confirm("Cancel it?", default=False, err=True):
             typer.echo("Left as it is.")
             return
@@ -224,13 +224,13 @@ def _asked(settings: ServiceSettings, ask: Callable[[Service], Awaitable[T]]) ->
     except Lost as lost:
         raise no_answer(login.server, lost) from None
     except Unclear as unclear:
-        raise complain("Which instant?", f"{unclear}.", WITH_INSTANTS[type(settings)], USAGE) from None
+        raise command_failed("Which instant?", f"{unclear}.", WITH_INSTANTS[type(settings)], USAGE) from None
 
 
 def _wish(settings: BookSettings, zone: ZoneInfo) -> Json:
     if (settings.days is None) == (not settings.until):
         advice = f"carrel book {settings.model} --days 5"
-        raise complain("Until when?", "One of --days and --until is needed, and only one.", advice, USAGE)
+        raise command_failed("Until when?", "One of --days and --until is needed, and only one.", advice, USAGE)
     wish: Json = {"model": settings.model, "cards": settings.cards, "share": settings.share}
     for name, value in (("start", settings.start), ("end", settings.until)):
         if value:
@@ -260,10 +260,10 @@ async def _one(service: Service, id: str, verb: str) -> Answer:
         found = (await service.call("GET", "/bookings", params=params)).body["items"]
         if not found:
             why = "No booking of yours runs or is planned."
-            raise complain(f"Nothing to {verb}", why, "carrel list", NOT_FOUND)
+            raise command_failed(f"Nothing to {verb}", why, "carrel list", NOT_FOUND)
         if len(found) > 1:
             why = "Yours are " + ", ".join(f"{item['id']} ({item['model']}, {item['state']})" for item in found) + "."
-            raise complain("Which booking?", why, f"carrel {verb} {found[0]['id']}", USAGE)
+            raise command_failed("Which booking?", why, f"carrel {verb} {found[0]['id']}", USAGE)
         id = found[0]["id"]
     return await service.call("GET", f"/bookings/{id}")
 
@@ -307,7 +307,7 @@ def _show_preview(seen: Json, zone: ZoneInfo, output: Listing, verdict: str) -> 
         why = "\n  ".join(problem["message"] for problem in seen["problems"])
         titles = [problem["title"] for problem in seen["problems"]]
         what = titles[0] if len(titles) == 1 else f"{len(titles)} rules would be broken"
-        raise complain(what, why, seen["hint"] or "carrel list", REFUSED)
+        raise command_failed(what, why, seen["hint"] or "carrel list", REFUSED)
 
 
 def _amount(item: Json) -> str:

@@ -15,7 +15,7 @@ import aiohttp
 import typer
 
 from carrel.cli.login_file import Login
-from carrel.settings import CONFLICT, FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, complain
+from carrel.command_errors import CONFLICT, FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
 
 PAUSES_S = (0.5, 1.0, 2.0)
 TIMEOUT = aiohttp.ClientTimeout(total=40, connect=10)
@@ -44,7 +44,7 @@ class Refused(Exception):
         why = "\n  ".join(filter(None, reasons)) or str(said.get("detail", f"The service answered {self.status}."))
         is_rule = said.get("code") == "rules-broken"
         code = REFUSED if is_rule else EXITS.get(self.status, USAGE if self.status == 422 else UNAVAILABLE)
-        return complain(
+        return command_failed(
             str(said.get("title", "The service said no")), why, str(said.get("hint") or "carrel --help"), code
         )
 
@@ -104,4 +104,4 @@ def _read(text: str) -> Any:
 
 
 def no_answer(server: str, lost: Lost) -> typer.Exit:
-    return complain(f"No answer from {server}", str(lost), "send it again: nothing is done twice", UNAVAILABLE)
+    return command_failed(f"No answer from {server}", str(lost), "send it again: nothing is done twice", UNAVAILABLE)

@@ -8,13 +8,13 @@ import typer
 import yaml
 
 from carrel.cli.settings import Format
+from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, command_failed
 from carrel.dialects.registry import DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
-from carrel.settings import FORBIDDEN, NOT_FOUND, UNAVAILABLE, complain
 
 
 class Question(Protocol):
@@ -30,14 +30,16 @@ def read_cluster(settings: Question, access: Access) -> ClusterState:
     try:
         return asyncio.run(_read(settings, access))
     except Forbidden as error:
-        raise complain(
+        raise command_failed(
             "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
         ) from None
     except NotFound as error:
         why = f"{error}: Carrel is not installed there"
-        raise complain("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
+        raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
     except ClusterError as error:
-        raise complain(f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE) from None
+        raise command_failed(
+            f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE
+        ) from None
 
 
 async def _read(settings: Question, access: Access) -> ClusterState:
@@ -47,7 +49,7 @@ async def _read(settings: Question, access: Access) -> ClusterState:
             client, ClusterOptions(namespace=settings.carrel_namespace, dialect_options=settings.dialect_options())
         )
         await carrel.informers.read_once()
-        carrel.cluster_ledger.look_for_silent_agents(carrel.options.now())
+        carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
         return carrel
     finally:
         await client.aclose()

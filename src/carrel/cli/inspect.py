@@ -7,18 +7,19 @@ import typer
 from carrel.cli.cluster_reading import read_cluster
 from carrel.cli.cluster_reading import show as show_data
 from carrel.cli.settings import Format, InspectSettings
+from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.gpushare import InspectedCard, InspectedNode, Unit, inspection
 from carrel.dialects.gpushare_inspect import inspected
 from carrel.leases.cluster_state import ClusterState
-from carrel.settings import NOT_FOUND, complain, usable_access
+from carrel.process import cluster_access
 
 
 def show(settings: InspectSettings) -> None:
-    carrel = read_cluster(settings, usable_access(settings))
+    carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger
     if settings.node and ledger.node(settings.node) is None:
         why = "No node of that name has reported cards."
-        raise complain(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
+        raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
     nodes = inspected(ledger, settings.memory_unit, [settings.node] if settings.node else None)
     if settings.output is not Format.TABLE:
         show_data(inspection(nodes), settings.output)

@@ -23,7 +23,7 @@ from carrel.cli import login_file
 from carrel.cli.booking_options import LoginSettings, ServiceSettings
 from carrel.cli.booking_service import TIMEOUT, Lost, Refused, Service, no_answer
 from carrel.cli.login_file import Login
-from carrel.settings import UNAVAILABLE, USAGE, complain
+from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 
 PATIENCE_S = 300.0
 DONE = "You are logged in. You may close this page and go back to the command line."
@@ -37,10 +37,10 @@ def login_of(settings: ServiceSettings) -> Login:
     token = settings.token or (kept.token if kept and kept.server == server else "")
     if not server:
         why = "Neither --server, CARREL_URL nor a login says where it is."
-        raise complain("No booking service is known", why, "carrel login https://gpus.lab.org", USAGE)
+        raise command_failed("No booking service is known", why, "carrel login https://gpus.lab.org", USAGE)
     _check_address(server, settings.insecure)
     if not token:
-        raise complain(f"Not logged in to {server}", "There is no token for it.", f"carrel login {server}", USAGE)
+        raise command_failed(f"Not logged in to {server}", "There is no token for it.", f"carrel login {server}", USAGE)
     return Login(server, token)
 
 
@@ -49,7 +49,7 @@ def log_in(settings: LoginSettings) -> None:
     server = (settings.address or settings.server).rstrip("/") or (kept.server if kept else "")
     if not server:
         why = "A login needs the address of the booking service."
-        raise complain("Log in where?", why, "carrel login https://gpus.lab.org", USAGE)
+        raise command_failed("Log in where?", why, "carrel login https://gpus.lab.org", USAGE)
     _check_address(server, settings.insecure)
     login = asyncio.run(_with_token(server, settings.token) if settings.token else _with_browser(server, settings))
     file = login_file.write(login)
@@ -110,7 +110,7 @@ async def _with_browser(server: str, settings: LoginSettings) -> Login:
             brought = await asyncio.wait_for(code, PATIENCE_S)
         except TimeoutError:
             why = f"No browser came back within {PATIENCE_S:.0f} s."
-            raise complain("Not logged in", why, f"carrel login {server}", UNAVAILABLE) from None
+            raise command_failed("Not logged in", why, f"carrel login {server}", UNAVAILABLE) from None
     made = await _exchanged(server, brought, verifier)
     return await _known(Login(server, str(made["token"]), str(made["id"])))
 
@@ -158,7 +158,9 @@ def _check_address(server: str, insecure: bool) -> None:
     parts = urlsplit(server)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         why = f"{server!r} is no address of a service."
-        raise complain("Which booking service?", why, "carrel login https://gpus.lab.org", USAGE)
+        raise command_failed("Which booking service?", why, "carrel login https://gpus.lab.org", USAGE)
     if not insecure and not login_file.is_private(server):
         why = "Without TLS everybody on the way could read your token and book in your name."
-        raise complain(f"{server} is not safe", why, "use https, or add --insecure if you trust the network", USAGE)
+        raise command_failed(
+            f"{server} is not safe", why, "use https, or add --insecure if you trust the network", USAGE
+        )

@@ -7,16 +7,17 @@ import typer
 from carrel.cli.cluster_reading import read_cluster, show
 from carrel.cli.explain import explain as explained
 from carrel.cli.settings import ExplainSettings, Format, WhySettings
+from carrel.command_errors import NOT_FOUND, USAGE, command_failed
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.hand_over import how_lost
-from carrel.settings import NOT_FOUND, USAGE, complain, usable_access
+from carrel.process import cluster_access
 
 
 def say_why(settings: WhySettings) -> None:
-    access = usable_access(settings)
+    access = cluster_access(settings)
     name = _pod_name(settings.pod)
     carrel = read_cluster(settings, access)
     namespace = settings.namespace or access.namespace
@@ -44,11 +45,11 @@ def say_why(settings: WhySettings) -> None:
 
 
 def say_all(settings: ExplainSettings) -> None:
-    access = usable_access(settings)
+    access = cluster_access(settings)
     name = _pod_name(settings.pod)
     carrel = read_cluster(settings, access)
     pod = _pod(carrel, settings.namespace or access.namespace, name)
-    ask = carrel.understand(pod)
+    ask = carrel.requested_by(pod)
     nodes: dict[str, Placement | Refusal] = {}
     if ask is None or isinstance(ask, Refusal):
         headline = ask.reason if ask else _why(carrel, pod)
@@ -82,7 +83,7 @@ def _as_data(node: str, answer: Placement | Refusal) -> dict[str, Any]:
 
 def _why(carrel: ClusterState, pod: Pod) -> str:
     title = _title(pod)
-    asks_for_cards = carrel.understand(pod) is not None
+    asks_for_cards = carrel.requested_by(pod) is not None
     if not asks_for_cards and (how := how_lost(pod)):
         return f"{title} has no card any more: {how}; handed over to CPU"
     if pod.spec.node_name:
@@ -102,7 +103,7 @@ def _cards(carrel: ClusterState, pod: Pod) -> str:
 
 
 def _waits(carrel: ClusterState, pod: Pod) -> bool:
-    return not pod.spec.node_name and carrel.understand(pod) is not None
+    return not pod.spec.node_name and carrel.requested_by(pod) is not None
 
 
 def _title(pod: Pod) -> str:
@@ -112,7 +113,7 @@ def _title(pod: Pod) -> str:
 def _pod_name(word: str) -> str:
     kind, slash, name = word.rpartition("/")
     if slash and (kind not in ("pod", "pods", "po") or not name):
-        raise complain(
+        raise command_failed(
             f"{word!r} is no pod", "A pod is named pod/NAME or NAME.", "carrel why pod/train-0 -n lab", USAGE
         )
     return name
@@ -124,5 +125,5 @@ def _pod(carrel: ClusterState, namespace: str, name: str) -> Pod:
         elsewhere = sorted(_title(other) for other in carrel.pods.store if other.metadata.name == name)
         hint = f" There is {', '.join(elsewhere)}." if elsewhere else ""
         why = f"Namespace {namespace!r} has no pod of that name.{hint}"
-        raise complain(f"No pod {namespace}/{name}", why, f"kubectl get pods -n {namespace}", NOT_FOUND)
+        raise command_failed(f"No pod {namespace}/{name}", why, f"kubectl get pods -n {namespace}", NOT_FOUND)
     return pod

@@ -1,11 +1,11 @@
 """Keeps the ledger equal to what the cluster says.
 
-    which cards there are         GpuNodeStatus, and the labels of the Node
+    which GPUs there are          GpuNodeStatus, and the labels of the Node
     who holds them                the Leases in Carrel's own namespace, and nothing else
-    how far each holder is        the Pods: running, or going
+    how far each holder is        the Pods: running, or ending
 
-Every handler takes (old, new) as a reflector tells it, and may be told the same thing twice. A card of which the books
-are not sure is set aside with the reason: nobody new gets it, and nobody loses it.
+Every handler takes (old, new) from a reflector, and may be called twice with the same change. A GPU whose records
+contradict each other is unusable, with the reason: no new pod gets it, and no pod loses it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.gpushare import Unit
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.pods import is_going
+from carrel.leases.pods import is_ending
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -29,19 +29,19 @@ from carrel.parsing.time import seconds
 PodByUid = Callable[[str], Pod | None]
 
 STALE_AFTER = timedelta(seconds=120)
-"""How old an agent's last word may be: it reports every 30 s, so three in a row were lost."""
+"""How old an agent's last report may be: it reports every 30 s, so three in a row were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownLease:
-    """A Lease as it was last seen or written."""
+    """A Lease as it was last read or written."""
 
     name: str
     uid: str
     version: str
     record: LeaseRecord
     written_at: str = ""
-    """As the Lease says it; who needs the instant reads it."""
+    """The text of the Lease's `renewTime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +57,27 @@ class ClusterLedger:
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._reported: dict[str, Node] = {}  # with its real cards, also where the ledger has slots
-        self._stale: dict[str, str] = {}  # node → why its agent is not believed
+        self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
+        self._stale: dict[str, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
-        self._unreadable: dict[tuple[str, int], str] = {}  # card → why its Lease cannot be read
+        self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
         self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
 
-    # --- cards -------------------------------------------------------------------------------------------------------
+    # --- GPUs --------------------------------------------------------------------------------------------------------
 
-    def see_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
+    def on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
         status = new or old
         name = status.metadata.name if status else ""
         if new is None or new.spec.node_name not in ("", name):
-            # An object that names another node than itself could replace what that node's own agent says.
+            # An object that names another node could replace the report of that node's own agent.
             self._statuses.pop(name, None)
             self._stale.pop(name, None)
         else:
             self._statuses[name] = new
         self._refresh(name)
 
-    def see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+    def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
             if self._labels.get(name) != new.metadata.labels:
@@ -89,10 +89,10 @@ class ClusterLedger:
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
 
-    def look_for_silent_agents(self, now: datetime) -> None:
-        """To be called every few seconds: a node whose agent is silent takes no new pods."""
+    def mark_silent_agents(self, now: datetime) -> None:
+        """To be called every few seconds: a node whose agent does not report takes no new pods."""
         for name, status in self._statuses.items():
-            why = _silence(status, now)
+            why = _why_silent(status, now)
             if why != self._stale.get(name, ""):
                 self._stale[name] = why
                 self._refresh(name)
@@ -111,48 +111,50 @@ class ClusterLedger:
         self._reported[name] = node
         if node.kubelet_chooses:
             node = as_slots(node, self._slots_in_use(node))
-        gpus = tuple(replace(gpu, unusable=gpu.unusable or self._doubt(gpu)) for gpu in node.gpus)
+        gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
         unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status)
         node = replace(node, gpus=gpus, unusable=unusable)
-        if node != self.ledger.node(name):  # most reports are but a heartbeat
+        if node != self.ledger.node(name):  # most reports are only a heartbeat
             self.ledger.set_node(node)
 
     def _other_unit(self, status: GpuNodeStatus) -> str:
-        """A pod's number would mean one amount here, and another there."""
+        """The same number on a pod would mean different amounts for the agent and for this process."""
         theirs, ours = status.status.memory_unit, self._memory_unit.value
         if theirs in ("", ours):
             return ""
-        return f"its agent counts memory in {theirs}, the scheduler in {ours}; give all doors the same --memory-unit"
+        return (
+            f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
+        )
 
-    def _doubt(self, gpu: Gpu) -> str:
-        """Why the books are not sure of a card."""
+    def _why_unsure(self, gpu: Gpu) -> str:
+        """Why the records of a GPU contradict each other; empty if they do not."""
         unreadable = self._unreadable.get((gpu.node, gpu.index))
         if unreadable:
             return unreadable
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         here, elsewhere = self._leases.get(name), self._recorded_on.get(gpu.uuid, set()) - {name}
         if here is not None and here.record.gpu != gpu.uuid:
-            return f"Lease {name} still records another card, {here.record.gpu or 'of unknown identity'}"
+            return f"Lease {name} still records another GPU, {here.record.gpu or 'of unknown identity'}"
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
         return ""
 
-    # --- slots, where the kubelet chooses the cards ------------------------------------------------------------------
+    # --- slots, where the kubelet chooses the GPUs -------------------------------------------------------------------
 
     def kubelet_chooses(self, node: str) -> bool:
         return node in self._reported and self._reported[node].kubelet_chooses
 
     def reported(self, node: str) -> Node | None:
-        """The node with the cards that it reports; the ledger may have slots instead."""
+        """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
     def users_of(self, gpu: Gpu) -> Sequence[str]:
-        """The uids of the pods that the kubelet of the node shows with a card, when its agent last looked."""
+        """The uids of the pods that have the GPU by the kubelet's word, when its agent last looked."""
         devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
         return next((device.in_use_by for device in devices if device.uuid == gpu.uuid), ())
 
-    def cards_behind(self, placement: Placement) -> Placement | None:
-        """The cards that the slots of a placement stand for; None while that is not known of all of them."""
+    def gpus_of_slots(self, placement: Placement) -> Placement | None:
+        """The placement with the GPUs behind its slots; None while one of them is not known."""
         if not self.kubelet_chooses(placement.node):
             return placement
         cards = {gpu.uuid: gpu for gpu in self._reported[placement.node].gpus}
@@ -162,7 +164,7 @@ class ClusterLedger:
         return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
 
     def indices_of(self, leases: Iterable[KnownLease]) -> tuple[int, ...]:
-        """The indices of the cards that Leases are about; of a slot whose card is not known, the slot's own."""
+        """The indices of the GPUs of these Leases; for a slot whose GPU is not known, the slot's own index."""
         records = [lease.record for lease in leases]
         nodes = {record.node: self._reported.get(record.node) for record in records}
         indices = {gpu.uuid: gpu.index for node in nodes.values() if node for gpu in node.gpus}
@@ -175,12 +177,12 @@ class ClusterLedger:
 
     # --- who holds them ----------------------------------------------------------------------------------------------
 
-    def see_lease(self, old: Lease | None, new: Lease | None) -> None:
+    def on_lease(self, old: Lease | None, new: Lease | None) -> None:
         if new is None:
             known = self._leases.get(old.metadata.name) if old is not None else None
-            # By uid: after a deletion another replica, or we, may have made a new Lease of that name already.
+            # By uid: after a deletion another replica, or this one, may have created a new Lease of that name already.
             if old is not None and (known is None or known.uid == old.metadata.uid):
-                self._forget_lease(old.metadata.name)
+                self._remove_lease(old.metadata.name)
             return
         name = new.metadata.name
         known = self._leases.get(name)
@@ -192,12 +194,12 @@ class ClusterLedger:
         try:
             record = carrel.read_lease(new)
         except Malformed as malformed:
-            self._forget_lease(name)
+            self._remove_lease(name)
             self._unreadable[place] = str(malformed)
             self._refresh(place[0])
             return
-        assert record is not None, "a name that can be read is the name of a card's Lease"
-        self._know(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record, new.spec.renew_time))
+        assert record is not None, "a name that can be read is the name of a GPU's Lease"
+        self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record, new.spec.renew_time))
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
@@ -213,73 +215,75 @@ class ClusterLedger:
     def _leases_with(self, gpu: str) -> list[KnownLease]:
         return [self._leases[name] for name in sorted(self._recorded_on.get(gpu, ()))]
 
-    def _know(self, lease: KnownLease) -> None:
+    def _set_lease(self, lease: KnownLease) -> None:
         before = self._leases.get(lease.name)
         self._leases[lease.name] = lease
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
-        self._tell_ledger(lease.record.gpu)
-        self._settle_doubts(lease)
+        self._update_ledger(lease.record.gpu)
+        self._refresh_if_unsure(lease)
 
-    def _forget_lease(self, name: str) -> None:
+    def _remove_lease(self, name: str) -> None:
         lease = self._leases.pop(name, None)
         place = gpuclaim.read_lease_name(name)
         if place is not None and self._unreadable.pop(place, ""):
             self._refresh(place[0])
         if lease is not None:
             self._unrecord(lease)
-            self._settle_doubts(lease)
+            self._refresh_if_unsure(lease)
 
     def _unrecord(self, lease: KnownLease) -> None:
         names = self._recorded_on.get(lease.record.gpu, set())
         names.discard(lease.name)
         if not names:
             self._recorded_on.pop(lease.record.gpu, None)
-        self._tell_ledger(lease.record.gpu)
+        self._update_ledger(lease.record.gpu)
 
-    def _tell_ledger(self, gpu: str) -> None:
-        """All that is held of a card: what is recorded of it on any Lease, and what is about to be written."""
+    def _update_ledger(self, gpu: str) -> None:
+        """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
         leases = self._leases_with(gpu)
         shares = {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
-        self.ledger.set_card(gpu, [replace(share, state=self._progress(share)) for share in shares.values()], kept_for)
+        self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
 
-    def _settle_doubts(self, lease: KnownLease) -> None:
-        """A Lease whose card is elsewhere, or that was in doubt until now, changes which cards are set aside."""
+    def _refresh_if_unsure(self, lease: KnownLease) -> None:
+        """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
         record = lease.record
         cards = self.ledger.cards(record.node)
-        at_home = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
-        is_in_doubt = not at_home or at_home[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_in_doubt or self.kubelet_chooses(record.node):  # one slot's card says how healthy another may be
+        matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
+        is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
+        if is_unsure or self.kubelet_chooses(
+            record.node
+        ):  # the GPU behind one slot limits which GPU may be behind another
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
 
-    def see_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod that is gone still holds its cards in the books, until its share is taken off the Lease."""
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod that is gone still holds its GPUs in the ledger, until its share is removed from the Lease."""
         pod = new or old
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
-            if new is None or is_going(new):
+            if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
 
-    def _progress(self, share: Share) -> ShareState:
+    def _state_of(self, share: Share) -> ShareState:
         pod = self._pod_by_uid(share.holder.uid)
         if pod is None:
             return share.state
-        if is_going(pod):
+        if is_ending(pod):
             return ShareState.RELEASING
         return ShareState.ASSIGNED if pod.status.phase == "Running" else share.state
 
-    # --- what we are writing -----------------------------------------------------------------------------------------
+    # --- what this process is writing --------------------------------------------------------------------------------
 
     def promise(self, placement: Placement, holder: Holder, owner: str) -> None:
-        """The cards are taken from now on, though their Leases do not say so yet. Raises, and promises nothing, if
-        there is no room. `owner` is who may take the promise back: a later one may have been made for the same pod.
+        """Takes the GPUs in the ledger, although their Leases do not say so yet. Raises, and promises nothing, if
+        there is no room. Only `owner` may withdraw the promise: a later one may have been made for the same pod.
         """
         has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
         shares = placement.shares(holder)
@@ -293,36 +297,36 @@ class ClusterLedger:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
 
     def withdraw(self, uid: str, owner: str) -> None:
-        """The Leases say so now, or never will: from here on only they count."""
+        """The Leases say so now, or never will: from now on only they count."""
         for gpu, promised in tuple(self._promised.items()):
             if uid in promised and promised[uid].owner == owner:
                 del promised[uid]
                 if not promised:
                     del self._promised[gpu]
-                self._tell_ledger(gpu)
+                self._update_ledger(gpu)
 
-    def wrote(self, lease: KnownLease) -> None:
-        """We wrote this Lease: no need to wait until the watch says so."""
-        self._know(lease)
+    def lease_written(self, lease: KnownLease) -> None:
+        """This process wrote the Lease: no need to wait for the watch."""
+        self._set_lease(lease)
 
-    def erased(self, name: str, uid: str) -> None:
-        """There is no such Lease any more."""
+    def lease_deleted(self, name: str, uid: str) -> None:
+        """The Lease does not exist any more."""
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
-            self._forget_lease(name)
+            self._remove_lease(name)
 
 
-def _silence(status: GpuNodeStatus, now: datetime) -> str:
+def _why_silent(status: GpuNodeStatus, now: datetime) -> str:
     try:
         heard = gpuclaim.heartbeat_of(status)
     except Malformed as malformed:
         return str(malformed)
     if heard is None or abs(now - heard) <= STALE_AFTER:
-        return ""  # an agent that gives no heartbeat is believed as long as its object is there
-    # The instant, not the age: a reason that changes by itself would be told to everybody who waits, again and again.
+        return ""  # without a heartbeat in it, a report counts as long as the object exists
+    # The instant, not the age: a reason that changes by itself would cause a new Event on every pod that waits.
     return f"the agent's last heartbeat was at {seconds(heard)}"
 
 
 def _number(version: str) -> int:
-    """Versions count up: Kubernetes promises it since 1.35 and has always kept it."""
+    """Resource versions increase: Kubernetes promises it since 1.35, and it was always so."""
     return int(version) if version.isdecimal() else 0

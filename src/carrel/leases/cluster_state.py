@@ -1,4 +1,4 @@
-"""What one process knows of the cluster: its caches, its own ledger, and what pods ask for."""
+"""What one process knows of the cluster: its caches, its own ledger, and what pods asked for."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ class ClusterState:
             PODS,
             indexes={
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
-                TIER_WAITING: _tier_if_it_waits,
+                TIER_WAITING: _tier_if_waiting,
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
             },
         )
@@ -81,37 +81,37 @@ class ClusterState:
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
         self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)
         self.ledger = self.cluster_ledger.ledger
-        self.informers.watch(GPU_NODE_STATUSES).on_change(self.cluster_ledger.see_node_status)
-        self.nodes.on_change(self.cluster_ledger.see_node)
-        self.destinations = EligibleNodes(self.nodes.store.snapshot)
-        self.nodes.on_change(self.destinations.see_node)
-        self.leases.on_change(self.cluster_ledger.see_lease)
-        self.pods.on_change(self.cluster_ledger.see_pod)
+        self.informers.watch(GPU_NODE_STATUSES).on_change(self.cluster_ledger.on_node_status)
+        self.nodes.on_change(self.cluster_ledger.on_node)
+        self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
+        self.nodes.on_change(self.eligible_nodes.on_node)
+        self.leases.on_change(self.cluster_ledger.on_lease)
+        self.pods.on_change(self.cluster_ledger.on_pod)
 
         lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: uuid4().hex[:12])
         reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
-        self.leases.on_change(reservation_waiter.see_lease)
+        self.leases.on_change(reservation_waiter.on_lease)
         self.lease_writer = LeaseWriter(self.cluster_ledger, lease_context, reservation_waiter)
         self.wake = SchedulerWaker(cluster, options.now)
         self.gang_members = GangMemberLookup(
             lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.read_request
         )
-        context = WaitingContext(self.understand, self.gang_members, self.booked_waiting)
+        context = WaitingContext(self.requested_by, self.gang_members, self.booked_waiting)
         self._reason = WaitingReason(self.cluster_ledger.ledger, context)
 
     # --- what a pod asks for -----------------------------------------------------------------------------------------
 
     def read_request(self, pod: Pod) -> PodRequest | Refusal | None:
-        """None if it asks for no GPU. Raises `Malformed` where it cannot be understood."""
+        """None if the pod asks for no GPU. Raises `Malformed` if the request cannot be read."""
         if is_reservation(pod):
-            return None  # its card is for others, who have it on their slot's Lease
-        ask = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
-        if self.options.seal is None or not isinstance(ask, PodRequest) or pod.spec.node_name:
-            return ask  # who has a card keeps it
-        return self.options.seal.missing_on(pod) or ask
+            return None  # its GPU is for other pods, which are on the slot's Lease
+        asked = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
+        if self.options.seal is None or not isinstance(asked, PodRequest) or pod.spec.node_name:
+            return asked  # a pod that has its GPU keeps it
+        return self.options.seal.missing_on(pod) or asked
 
-    def understand(self, pod: Pod) -> PodRequest | Refusal | None:
-        """The same; what cannot be understood is refused."""
+    def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
+        """The same; a request that cannot be read is refused."""
         try:
             return self.read_request(pod)
         except Malformed as malformed:
@@ -121,7 +121,7 @@ class ClusterState:
         return self.claims.store.get(name, namespace)
 
     def _gang_size(self, namespace: str, gang: str) -> int:
-        """Where neither pod nor claim says how large a gang is: as its PodGroup does, else a pod for each claim."""
+        """If neither pod nor claim gives the size of a gang: as in its PodGroup, else the number of its claims."""
         group = self.pod_groups.store.get(gang, namespace)
         if group is not None and group.spec.min_member > 0:
             return group.spec.min_member
@@ -130,34 +130,34 @@ class ClusterState:
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
     def nodes_for(self, pod: Pod) -> Sequence[str]:
-        return self.destinations.of(pod).nodes
+        return self.eligible_nodes.of(pod).nodes
 
     def why(self, pod: Pod) -> Refusal | None:
-        """Why a pod waits for its GPUs; None if it need not."""
-        reach = self.destinations.of(pod)
+        """Why a pod waits for its GPUs; None if it need not wait."""
+        eligible = self.eligible_nodes.of(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
-        return self._reason.why(pod, reach.nodes, reach.why_not_elsewhere(has_cards))
+        return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))
 
     def booked_waiting(self) -> Sequence[Waiting]:
         """The booked pods that wait, the oldest first."""
         pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
-        asks = (
-            (pod, self.understand(pod))
+        requests = (
+            (pod, self.requested_by(pod))
             for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         )
         return [
-            Waiting(holder_of(pod), ask.request, self.destinations.of(pod).nodes)
-            for pod, ask in asks
-            if isinstance(ask, PodRequest)
+            Waiting(holder_of(pod), asked.request, self.eligible_nodes.of(pod).nodes)
+            for pod, asked in requests
+            if isinstance(asked, PodRequest)
         ]
 
     def gang_runs(self, pod: Pod) -> bool:
         """Whether a member of the pod's gang is bound."""
-        ask = self.understand(pod)
-        gang = ask.request.gang if isinstance(ask, PodRequest) else None
+        asked = self.requested_by(pod)
+        gang = asked.request.gang if isinstance(asked, PodRequest) else None
         return gang is not None and self.gang_members(gang).bound > 0
 
 
-def _tier_if_it_waits(pod: Pod) -> Sequence[str]:
+def _tier_if_waiting(pod: Pod) -> Sequence[str]:
     tier = tier_of(pod) if is_waiting(pod) else None
     return [tier.value] if tier else []

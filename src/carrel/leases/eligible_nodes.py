@@ -1,7 +1,7 @@
-"""Where a pod may go by everything that is not about GPUs, as far as Carrel knows it.
+"""Where a pod may run by everything that is not about GPUs, as far as Carrel knows it.
 
-Thousands of pods say the same about nodes. So their nodes are looked up once, and again only when a node changes its
-labels, its taints or its being schedulable; who asks twice gets the same object.
+Thousands of pods have the same demands on nodes. So the result is computed once for each set of demands, and again only
+when the labels, the taints or `unschedulable` of a node change; until then the same object is returned.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -11,17 +11,17 @@ from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 REMEMBERED = 256
-"""Different demands of pods; more than a few dozen mean that each pod names its own node."""
+"""Sets of demands; more than a few dozen mean that each pod names its own node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
     nodes: tuple[str, ...]
     tainted: Mapping[str, str]
-    """Other nodes that the pod names, or does not exclude → the taint that keeps it away."""
+    """Other nodes that the pod does not exclude → the taint that it does not tolerate."""
 
     def why_not_elsewhere(self, has_cards: Callable[[str], bool]) -> str:
-        """Empty if no node with cards is tainted."""
+        """Empty if no node with GPUs is tainted."""
         taints = [taint for node, taint in self.tainted.items() if has_cards(node)]
         if not taints:
             return ""
@@ -34,7 +34,7 @@ class EligibleNodes:
         self._nodes = nodes
         self._known: dict[Hashable, Eligibility] = {}
 
-    def see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+    def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
             self._known.clear()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from carrel.dialects.registry import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.pods import holder_of, is_going
+from carrel.leases.pods import holder_of, is_ending
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
@@ -14,8 +14,6 @@ from carrel.parsing import Malformed
 
 
 class GangMemberLookup:
-    """Calls the roll of a gang from the pods that there are."""
-
     def __init__(
         self, pods_of: Callable[[str], Iterable[Pod]], read_request: Callable[[Pod], PodRequest | Refusal | None]
     ) -> None:
@@ -28,18 +26,18 @@ class GangMemberLookup:
         bound = gated = 0
         pods = self._pods_of(gang.name.partition("/")[0])
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)):
-            if is_going(pod):
+            if is_ending(pod):
                 continue
             try:
-                ask = self._read_request(pod)
+                asked = self._read_request(pod)
             except Malformed:
-                continue  # it is told so when it is its turn
-            if not isinstance(ask, PodRequest) or ask.request.gang is None or ask.request.gang.name != gang.name:
+                continue  # its own filter call returns the error
+            if not isinstance(asked, PodRequest) or asked.request.gang is None or asked.request.gang.name != gang.name:
                 continue
             if pod.spec.node_name:
                 bound += 1
             elif gates_of(pod):
                 gated += 1
             else:
-                waiting.append((holder_of(pod), ask.request))
+                waiting.append((holder_of(pod), asked.request))
         return GangMembers(waiting, bound, gated)

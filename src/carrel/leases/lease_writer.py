@@ -1,8 +1,8 @@
-"""Takes cards by writing their Leases, and gives them back: the only writer of shares.
+"""Takes GPUs by writing their Leases, and gives them back: the only writer of shares.
 
-Every write names the version it changes, so two schedulers, a failover or a process that slept cannot promise a card
-twice: one of them finds the Lease changed, looks again, and either still fits or gives everything back.
-A crash at any point leaves a Lease that names the pod: its next bind finds and uses it, or the collector frees it.
+Every write names the version that it changes, so two schedulers, a failover or a paused process cannot promise a GPU
+twice: one of them gets a conflict, reads the Lease again, and either still has room or gives everything back.
+A crash at any point leaves a Lease that names the pod: its next bind uses it, or the collector frees it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from carrel.ledger.shares import Holder, Share
 from carrel.ledger.slots import Reservation, ReservationState
 
 ATTEMPTS = 8
-"""Each is lost to another writer of the same card; with more than a few at once something else is wrong."""
+"""Each is lost to another writer of the same GPU; if more than a few are lost, something else is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LeaseContext:
     clock: Callable[[], float]
     """Seconds; only differences mean something. The time of day may jump."""
     new_mark: Callable[[], str]
-    """A word that nobody else uses: the mark of one bind on the Leases it takes."""
+    """Makes a unique mark: one bind writes the same mark on all Leases that it takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class LeaseWriter:
         self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
     async def take(self, placement: Placement, holder: Holder, *, is_promised: bool = False) -> Refusal | None:
-        """All cards of the placement or none. The ledger must have room for them; another replica may be quicker.
+        """Takes all GPUs of the placement or none. The ledger must have room; another replica may be faster.
 
-        Where the kubelet chooses, they are slots: it is known of each which card it is when this returns.
-        Whoever has promised the cards before withdraws the promise too, when it has served its purpose.
+        Where the kubelet chooses, these are slots: when this returns, the GPU behind each of them is known.
+        With `is_promised`, the caller has promised the GPUs before, and withdraws the promise itself.
         """
         bind = _Bind(self._context.new_mark(), self._context.clock())
         if not is_promised:
@@ -81,7 +81,7 @@ class LeaseWriter:
                 await self.give_back(holder.uid)
                 return refusal
         except BaseException:
-            # Also when cancelled: what was taken goes back, if the API server answers; else the collector does it.
+            # Also when cancelled: what was taken is given back, if the API server answers; else the collector does it.
             await asyncio.shield(self.give_back(holder.uid))
             raise
         finally:
@@ -91,44 +91,44 @@ class LeaseWriter:
     async def _take_all(self, placement: Placement, holder: Holder) -> Refusal | None:
         there = self._cluster_ledger.ledger.node(placement.node)
         if there is not None and there.kubelet_chooses and there.unusable:
-            # A card has lost its reservation pod since the plan was made: the kubelet might give it to this one.
+            # A GPU has lost its reservation pod since the plan was made: the kubelet might give it to this pod.
             return Refusal(f"{placement.node} takes no new GPU pods: {there.unusable}")
         is_reserved = self._reservation_waiter.needs_reservation(placement)
         for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
-            refusal = await self._take_one(gpu, share, is_reserved)
+            refusal = await self._take_gpu(gpu, share, is_reserved)
             if refusal is not None:
                 return refusal
         return await self._reservation_waiter.wait_reserved(placement) if is_reserved else None
 
     async def give_back(self, uid: str) -> None:
-        """Takes our last bind of the pod off its Leases, and the pod too where no other bind relies on it.
+        """Removes this process's last bind of the pod from its Leases, and the pod too where no other bind needs it.
 
-        Another replica may be binding the same pod at this moment, and would be robbed of its card.
+        Another replica may be binding the same pod at this moment: it must not lose its GPU.
         """
         bind = self._binds.pop(uid, None)
         for lease in self._cluster_ledger.leases() if bind else ():
             if bind and bind.mark in lease.record.tries.get(uid, ()):
                 await self._change(lease.name, lambda record, mark=bind.mark: record.given_back(uid, mark))  # type: ignore[misc] # bound now
 
-    def let_stand(self, uid: str) -> None:
-        """The pod is bound, or nobody knows whether it is: its cards stay its own."""
+    def finish_bind(self, uid: str) -> None:
+        """The pod is bound, or may be bound: it keeps its GPUs."""
         self._binds.pop(uid, None)
 
     def held_for(self, uid: str) -> float:
-        """How many seconds ago the bind that is under way began to take the pod's cards."""
+        """How many seconds ago the bind that is under way began to take the pod's GPUs."""
         return self._context.clock() - self._binds[uid].since
 
-    async def strike(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
-        """Takes one pod off the Lease of one card: its share, and what is kept for it. Whether it is off now.
+    async def remove_pod(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
+        """Removes one pod from the Lease of one GPU: its share, and what is kept for it. Whether it is removed.
 
-        Whatever else happens to that Lease meanwhile; but with `only_version`, only if nothing does.
+        With `only_version`, only if nobody has changed the Lease since that version.
         """
         return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
 
-    async def keep(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder]) -> bool:
-        """Keeps a card for a pod, and names those who have to give it back. Whether it is kept so now.
+    async def keep_for(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder]) -> bool:
+        """Keeps a GPU for a pod, and names the victims that have to give it back. Whether it is kept now.
 
-        Only on the Lease that is known: what was decided on another one has to be decided anew.
+        Only if the Lease is as this process knows it: if it has changed, the decision has to be made again.
         """
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         async with self._lock(name):
@@ -142,37 +142,37 @@ class LeaseWriter:
                     await self._write(kept, lease)
                 return True
             except (Conflict, AlreadyExists, NotFound, Unknown):
-                await self._look_again(name, lease)
+                await self._reread(name, lease)
             left = self._cluster_ledger.lease(name)
             return left is not None and left.record == kept
 
-    async def keep_no_more(self, name: str, uid: str) -> None:
-        """The pod that the card was kept for is bound: it has this card, or another."""
+    async def stop_keeping(self, name: str, uid: str) -> None:
+        """The pod that the GPU was kept for is bound, with this GPU or another."""
         await self._change(
             name,
             lambda record: record.kept_for_nobody() if record.kept_for and record.kept_for.uid == uid else record,
         )
 
     async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
-        """Records how far a slot's reservation is, if the Lease is as it was; whether it was."""
+        """Records the state of a slot's reservation, if the Lease has not changed. Whether it was recorded."""
         return await self._change(
             lease.name, lambda record: replace(record, reservation=reservation), only_version=lease.version
         )
 
-    async def read_anew(self) -> None:
-        """What all Leases say now, straight from the API server."""
+    async def reread_all(self) -> None:
+        """Reads all Leases from the API server, past the cache."""
         cluster, namespace = self._context.cluster, self._context.namespace
         before = tuple(self._cluster_ledger.leases())
         found = (await cluster.list(LEASES, Selection(namespace))).items
         for lease in found:
-            self._cluster_ledger.see_lease(None, lease)
+            self._cluster_ledger.on_lease(None, lease)
         there = {lease.metadata.name for lease in found}
         for known in before:
             if known.name not in there:
-                await self._look_again(known.name, known)
+                await self._reread(known.name, known)
 
     async def _change(self, name: str, change: Callable[[LeaseRecord], LeaseRecord], only_version: str = "") -> bool:
-        """Whether the Lease is now as the change would have it."""
+        """Whether the Lease now is as the change would make it."""
         async with self._lock(name):
             for _ in range(ATTEMPTS):
                 lease = self._cluster_ledger.lease(name)
@@ -185,21 +185,21 @@ class LeaseWriter:
                     await self._write(after, lease)
                     return True
                 except (Conflict, AlreadyExists, NotFound, Unknown):
-                    await self._look_again(name, lease)
+                    await self._reread(name, lease)
         return False
 
-    async def discard(self, name: str) -> bool:
-        """Deletes a Lease that names nobody. Whether it is gone: it stays if it names somebody by now."""
+    async def delete_if_empty(self, name: str) -> bool:
+        """Deletes a Lease that names no pod. Whether it is gone: it stays if it names a pod by now."""
         async with self._lock(name):
             lease = self._cluster_ledger.lease(name)
             if lease is not None and lease.record.is_empty:
                 try:
                     await self._write(lease.record, lease)
                 except (Conflict, NotFound, Unknown):
-                    await self._look_again(name, lease)
+                    await self._reread(name, lease)
             return self._cluster_ledger.lease(name) is None
 
-    async def _take_one(self, gpu: Gpu, share: Share, is_reserved: bool) -> Refusal | None:
+    async def _take_gpu(self, gpu: Gpu, share: Share, is_reserved: bool) -> Refusal | None:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         mark = self._binds[share.holder.uid].mark
         async with self._lock(name):
@@ -207,27 +207,27 @@ class LeaseWriter:
                 lease = self._cluster_ledger.lease(name)
                 record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
                 if mark in record.tries.get(share.holder.uid, ()):
-                    return None  # written, though the answer was lost
-                refusal = self._no_longer(gpu, share) or _still_reserved(gpu, record.reservation, is_reserved)
+                    return None  # written, although the answer was lost
+                refusal = self._why_no_room(gpu, share) or _still_reserved(gpu, record.reservation, is_reserved)
                 if refusal is not None:
                     return refusal
-                # On a card that the pod has already, from an earlier try, our mark is added: the collector or another
-                # replica, which may be about to free it, then finds the Lease changed.
+                # If the pod has the GPU already, from an earlier try, our mark is added: the collector or another
+                # replica, which may be about to free it, then gets a conflict.
                 try:
                     after = record.taking(share, mark)
                     await self._write(after.reserved() if is_reserved else after, lease)
                     return None
                 except (Conflict, AlreadyExists, NotFound, Unknown):
-                    await self._look_again(name, lease)
+                    await self._reread(name, lease)
         return Refusal(f"{gpu} could not be taken: its Lease {name} changed {ATTEMPTS} times in a row")
 
-    def _no_longer(self, gpu: Gpu, share: Share) -> Refusal | None:
-        """Whether the card, which had room when it was chosen, has it still."""
+    def _why_no_room(self, gpu: Gpu, share: Share) -> Refusal | None:
+        """None if the GPU, which had room when it was chosen, still has it."""
         card = self._cluster_ledger.ledger.card(gpu.uuid)
         if card is None or card.gpu.unusable:
             return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
         if card.kept_for is not None and card.kept_for.uid != share.holder.uid:
-            return Refusal(f"{gpu} is now held for the booked pod {card.kept_for}")
+            return Refusal(f"{gpu} is now kept for the booked pod {card.kept_for}")
         if share.holder.uid not in card.shares:
             return Refusal(f"{gpu} is no longer promised to {share.holder}")
         if card.free < 0:  # our own promise is counted in
@@ -237,17 +237,17 @@ class LeaseWriter:
     # --- one Lease ---------------------------------------------------------------------------------------------------
 
     def _lock(self, name: str) -> asyncio.Lock:
-        """One write of a Lease at a time: within this process there is no need to lose a race."""
+        """One write of a Lease at a time, so that the writers of one process do not conflict."""
         return self._locks.setdefault(name, asyncio.Lock())
 
     async def _write(self, record: LeaseRecord, before: KnownLease | None) -> None:
-        """Creates, updates or, if nothing is left to say, deletes the Lease; only if it is as it was before."""
+        """Creates, updates or, if the record is empty, deletes the Lease; only if it has not changed since `before`."""
         cluster, namespace = self._context.cluster, self._context.namespace
         name = gpuclaim.lease_name(record.node, record.index)
         if before is not None and record.is_empty:
             how = DeleteOptions(uid=before.uid, resource_version=before.version)
             await cluster.delete(LEASES, name, namespace, how=how)
-            self._cluster_ledger.erased(name, before.uid)
+            self._cluster_ledger.lease_deleted(name, before.uid)
             return
         body = carrel.write_lease(record, namespace, self._context.now())
         if before is None:
@@ -255,27 +255,27 @@ class LeaseWriter:
         else:
             body["metadata"] |= {"resourceVersion": before.version, "uid": before.uid}
             answer = await cluster.update(LEASES, body)
-        self._cluster_ledger.wrote(_known(answer, record))
+        self._cluster_ledger.lease_written(_known(answer, record))
 
-    async def _look_again(self, name: str, before: KnownLease | None) -> None:
-        """What the Lease says now, straight from the API server."""
+    async def _reread(self, name: str, before: KnownLease | None) -> None:
+        """Reads the Lease from the API server, past the cache."""
         only_it = Selection(self._context.namespace, fields=f"metadata.name={name}")
         found = (await self._context.cluster.list(LEASES, only_it)).items
         if found:
-            self._cluster_ledger.see_lease(None, found[0])
+            self._cluster_ledger.on_lease(None, found[0])
         elif before is not None:
-            # A list may be behind. To forget a Lease that is there would be to lose a pod's card for good: ask for it.
+            # A list may be out of date. Forgetting a Lease that exists would lose a pod's GPU for good: get it by name.
             try:
                 await self._context.cluster.get(LEASES, name, self._context.namespace)
             except NotFound:
-                self._cluster_ledger.erased(name, before.uid)
+                self._cluster_ledger.lease_deleted(name, before.uid)
 
 
 def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: bool) -> Refusal | None:
-    """A slot whose reservation pod is going, or must go first because the pod asks the kubelet itself."""
+    """Its reservation pod is ending, or must end first because the new pod asks the kubelet itself."""
     if reservation is None or (is_reserved and reservation.state is not ReservationState.CLOSING):
         return None
-    return Refusal(f"{slot} still has the reservation pod of others who left; it is going")
+    return Refusal(f"{slot} still has the reservation pod of pods that are gone; it is being deleted")
 
 
 def _known(answer: Json, record: LeaseRecord) -> KnownLease:

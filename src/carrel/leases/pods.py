@@ -1,4 +1,4 @@
-"""What Carrel reads of a pod's progress: who it is as a holder, whether it waits, is going, or has finished."""
+"""How far a pod is: whether it waits, is ending, or has finished; and its name as a holder of shares."""
 
 from carrel.dialects import carrel
 from carrel.dialects.gpuclaim import lease_name, read_lease_name
@@ -15,23 +15,24 @@ def holder_of(pod: Pod) -> Holder:
     return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
 
 
-def is_going(pod: Pod) -> bool:
+def is_ending(pod: Pod) -> bool:
+    """It is being deleted, or has finished."""
     return bool(pod.metadata.deletion_timestamp) or pod.status.phase in FINISHED
 
 
 def is_waiting(pod: Pod) -> bool:
-    """For a GPU. A pod with scheduling gates wants none yet: nobody goes for it, nobody stands back for it."""
+    """For a GPU. A pod with scheduling gates wants none yet: no GPU is revoked or left free for it."""
     is_over = pod.metadata.deletion_timestamp or pod.status.phase in FINISHED
     return not (pod.spec.node_name or is_over or gates_of(pod))
 
 
-def was_put_aside(pod: Pod) -> bool:
-    """The scheduler has tried to place it, and says that it could not."""
+def could_not_be_scheduled(pod: Pod) -> bool:
+    """The scheduler has tried to place it, without success."""
     return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
 
 
 def slot_of(pod: Pod) -> str:
-    """The Lease of the slot that a reservation pod says it is for; empty if it is none, or not ours."""
+    """The name of the Lease of a reservation pod's slot; empty if it is no reservation pod, or not Carrel's."""
     name = pod.metadata.annotations.get(carrel.RESERVED_LEASE, "")
     place = read_lease_name(name) if is_reservation(pod) else None
     return lease_name(*place) if place else ""

@@ -22,7 +22,7 @@ from carrel.ledger.requests import Gang
 class WaitingContext:
     """What is known of the pods."""
 
-    understand: Callable[[Pod], PodRequest | Refusal | None]
+    requested_by: Callable[[Pod], PodRequest | Refusal | None]
     members_of: Callable[[Gang], GangMembers]
     booked: Callable[[], Sequence[Waiting]]
     """The booked pods that wait, the oldest first."""
@@ -41,28 +41,28 @@ class WaitingReason:
     def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Refusal | None:
         """None if the pod need not wait.
 
-        `nodes` are where it may go; `elsewhere` says why it may not go to others that have cards.
+        `nodes` are where it may run; `elsewhere` says why it may not run on other nodes with GPUs.
         """
-        ask = self._context.understand(pod)
-        if ask is None or isinstance(ask, Refusal):
-            return ask
+        asked = self._context.requested_by(pod)
+        if asked is None or isinstance(asked, Refusal):
+            return asked
         if gates := gates_of(pod):
             return _held_back(pod, gates)
-        left = left_by_another_bind(self._ledger, ask.request, holder_of(pod))
+        left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
         if left is not None:
             return left if isinstance(left, Refusal) else None
-        if ask.request.gang is not None:
-            together = self._why_gang_waits(ask.request.gang, pod, nodes)
+        if asked.request.gang is not None:
+            together = self._why_gang_waits(asked.request.gang, pod, nodes)
             if together is not None:
                 return together
-        refusal = self._node_filter.why(ask.request, nodes, pod.metadata.uid)
+        refusal = self._node_filter.why(asked.request, nodes, pod.metadata.uid)
         if refusal is None and is_opportunistic(pod):
-            left_over = self._precedence.narrow(self._node_filter.filter(ask.request, nodes), ask.request)
-            refusal = None if left_over.fitting else Refusal(f"{ask.request}: there is {WAITED_FOR}")
+            left_over = self._precedence.narrow(self._node_filter.filter(asked.request, nodes), asked.request)
+            refusal = None if left_over.fitting else Refusal(f"{asked.request}: there is {WAITED_FOR}")
         return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
 
     def _why_gang_waits(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
-        """None if all members could be placed now, or some are placed already."""
+        """None if all members could be placed now, or some are bound already."""
         members = self._context.members_of(gang)
         if members.bound:
             return None
@@ -72,5 +72,7 @@ class WaitingReason:
 
 
 def _held_back(pod: Pod, gates: Sequence[str]) -> Refusal:
-    named = f"the scheduling gate {gates[0]}" if len(gates) == 1 else f"the scheduling gates {', '.join(gates)}"
-    return Refusal(f"{holder_of(pod)} is held back by {named}: no scheduler looks at it until whoever set that is done")
+    is_one = len(gates) == 1
+    named = f"the scheduling gate {gates[0]}" if is_one else f"the scheduling gates {', '.join(gates)}"
+    removed = "it is removed" if is_one else "they are removed"
+    return Refusal(f"{holder_of(pod)} is held back by {named}: no scheduler tries it until {removed}")

@@ -1,7 +1,7 @@
-"""Makes kube-scheduler look again, now, at pods that it has put aside.
+"""Makes kube-scheduler try pods again at once that it could not place.
 
-It puts a pod that no node would take aside, and looks at it again when something happens that it believes could help,
-or after a minute. A Lease that went or a gang that is complete is nothing to it, a changed pod is: so it is touched.
+It tries such a pod again when something changes that may help, or after a minute. It ignores a Lease that was deleted
+and a gang that is complete, but not a change of the pod itself: so the pod gets an annotation.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ SOON_S, RARELY_S = 15.0, 240.0
 
 class WakeLimiter:
     """How often a pod is woken that has room and is not placed: the scheduler may have missed that, or may have reasons
-    that Carrel does not know. So at once, then ever more rarely; what the waking itself changes wakes nobody again."""
+    that Carrel does not know. So at once, then less and less often; the change by the waking itself wakes no pod."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Seconds; only differences mean something."""
@@ -30,7 +30,7 @@ class WakeLimiter:
         self._next: dict[str, tuple[float, float]] = {}  # uid → when at the earliest, and how long to wait then
 
     def is_due(self, uid: str) -> bool:
-        """Whether to wake the pod now; who asks does so."""
+        """Whether to wake the pod now. If so, the caller wakes it."""
         at, wait_s = self._next.get(uid, (self._clock(), SOON_S))
         if self._clock() < at:
             return False
@@ -38,7 +38,7 @@ class WakeLimiter:
         return True
 
     def forget(self, uid: str) -> None:
-        """The pod is placed, or gone, or something has changed for it."""
+        """The pod is placed or gone, or has room that it had not before."""
         self._next.pop(uid, None)
 
 
@@ -49,7 +49,7 @@ class SchedulerWaker:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def __call__(self, holders: Iterable[Holder]) -> None:
-        """Returns at once. A pod that cannot be touched is looked at later, as it would be without us."""
+        """Returns at once. A pod that cannot be changed is tried later, as it would be without this."""
         for holder in holders:
             if holder.uid not in self._under_way:
                 task = asyncio.get_running_loop().create_task(self._touch(holder))

@@ -1,25 +1,103 @@
-"""Puts the parts of the controller together on what a process knows of the cluster."""
+"""Puts the parts of the controller together, for one process. Tests use the same parts."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from random import Random
 
+from carrel.bookings.client.interface import BookingService
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
+from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
-from carrel.lifecycle.collection import CollectionContext, Collector
+from carrel.lifecycle.collection import CollectionContext, LeaseCollector
+from carrel.lifecycle.expiry import Expiry, ExpiryOptions
+from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.reservation_pods import (
     DEFAULT_RESERVATION_OPTIONS,
     ReservationContext,
     ReservationOptions,
-    Reservations,
+    ReservationPods,
 )
+from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.terminator import Terminator, TerminatorContext
 
 
-def collector_on(state: ClusterState) -> Collector:
+@dataclass(frozen=True, slots=True)
+class TierOptions:
+    """What the cluster's admin decides about the tiers."""
+
+    schedulers: frozenset[str]
+    """The schedulers that ask Carrel's extender."""
+    grace: timedelta = timedelta()
+    """Between the announcement of a revocation and the end of the pod."""
+    random_victims: bool = False
+    """Among the fewest; else those with the least work to lose."""
+    continue_on_cpu: bool = True
+    """Whether a pod whose booking is over is created again without a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierParts:
+    """What acts on the two tiers."""
+
+    hand_overs: HandOvers
+    expiry: Expiry
+    revoker: Revoker
+
+
+def tier_parts_on(state: ClusterState, options: TierOptions, bookings: BookingService | None) -> TierParts:
+    """Without `bookings`, no booking is ever extended."""
+    now, pods = state.options.now, state.pods.store
+    hand_overs = hand_overs_on(state, state.cluster)
+    expiry = Expiry(state.cluster, pods.snapshot, hand_overs, ExpiryOptions(now, options.continue_on_cpu, bookings))
+    context = RevocationContext(
+        pods=pods.snapshot,
+        pod_by_uid=pods.by_uid,
+        requested_by=state.requested_by,
+        nodes_for=state.nodes_for,
+        now=now,
+        schedulers=options.schedulers,
+        grace=options.grace,
+        random_for=Random if options.random_victims else None,
+    )
+    revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
+    return TierParts(hand_overs, expiry, revoker)
+
+
+def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
+    return HandOvers(
+        HandOverContext(
+            cluster,
+            state.options.namespace,
+            state.options.now,
+            lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
+        )
+    )
+
+
+def terminator_on(state: ClusterState, cluster: Cluster) -> Terminator:
+    """Any replica may be called: it writes the hand-over with `cluster`, and the leader does the rest."""
+    hand_overs, pods = hand_overs_on(state, cluster), state.pods.store
+    expiry = Expiry(cluster, pods.snapshot, hand_overs, ExpiryOptions(state.options.now))
+    context = TerminatorContext(
+        pods=pods.snapshot,
+        pod_named=pods.get,
+        has_gpus=lambda uid: bool(state.ledger.shares_of(uid)),
+        now=state.options.now,
+        rng=Random(),  # noqa: S311 - not a secret
+    )
+    return Terminator(expiry, hand_overs, context)
+
+
+def collector_on(state: ClusterState) -> LeaseCollector:
     context = CollectionContext(state.cluster, state.pods.store.by_uid, state.gang_runs, state.options.clock)
-    return Collector(state.cluster_ledger, state.lease_writer, context)
+    return LeaseCollector(state.cluster_ledger, state.lease_writer, context)
 
 
-def reservations_on(state: ClusterState, terms: ReservationOptions = DEFAULT_RESERVATION_OPTIONS) -> Reservations:
+def reservation_pods_on(
+    state: ClusterState, options: ReservationOptions = DEFAULT_RESERVATION_OPTIONS
+) -> ReservationPods:
     def reservation_pods() -> Iterable[Pod]:
         namespaces = (spelling.namespace for spelling in SPELLINGS)
         return [pod for name in namespaces for pod in state.pods.store.find(NAMESPACE_OF, name) if is_reservation(pod)]
@@ -31,6 +109,6 @@ def reservations_on(state: ClusterState, terms: ReservationOptions = DEFAULT_RES
         lambda slot: state.pods.store.find(SLOT_OF, slot),
         state.pods.store.by_uid,
         state.options.clock,
-        terms,
+        options,
     )
-    return Reservations(state.cluster_ledger, state.lease_writer, context)
+    return ReservationPods(state.cluster_ledger, state.lease_writer, context)

@@ -1,14 +1,13 @@
-"""Writes on every GpuClaim how far it is: which cards its pod has, or what it waits for.
+"""Writes the status of every GpuClaim: which GPUs its pod has, or what it waits for.
 
-    Pending     no pod names it, or its pod has no cards yet; the message says why
-    Reserved    the cards are its pod's by their Leases; the pod is not bound yet
-    Bound       the pod is bound to the node of its cards
-    Failed      the claim cannot be met as it is written, or its pod was bound without cards
+    Pending     no pod names it, or its pod has no GPUs yet; the message says why
+    Reserved    the Leases give the GPUs to its pod; the pod is not bound yet
+    Bound       the pod is bound to the node of its GPUs
+    Failed      the claim is impossible as it is written, or its pod was bound without GPUs
 
-Only Leases give cards: an annotation or a field that a user can write changes nothing here. A claim may be named by
-several pods, each of which gets cards of its own: then the status is that of the oldest one that is alive, and the
-message says how many there are. A pod that has finished does not count. The status is written only when it changes,
-on the version that was read.
+Only Leases give GPUs: an annotation or a field that a user can write changes nothing here. Several pods may name one
+claim, and each gets GPUs of its own: then the status is that of the oldest one that has not finished, and the message
+says how many there are. The status is written only when it changes, on the version that was read.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +26,8 @@ from carrel.parsing import Malformed
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the status of a claim says."""
+class ClaimState:
+    """The content of a claim's status."""
 
     phase: Phase
     message: str = ""
@@ -48,7 +47,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """What is known about the pods of claims."""
+    """What is context about the pods of claims."""
 
     cluster_ledger: ClusterLedger
     pods_of: Callable[[GpuClaim], Sequence[Pod]]
@@ -57,66 +56,68 @@ class ClaimContext:
     dialect_options: DialectOptions
 
 
-class Claims:
-    def __init__(self, cluster: Cluster, known: ClaimContext) -> None:
+class ClaimStatusWriter:
+    def __init__(self, cluster: Cluster, context: ClaimContext) -> None:
         self._cluster = cluster
-        self._known = known
+        self._context = context
 
-    async def write(self, claim: GpuClaim) -> Standing | None:
-        """Brings the status up to date. None: it was, or the claim is gone. Raises `Conflict` if it has changed."""
-        standing = standing_of(claim, self._known)
-        if standing.is_written_on(claim):
+    async def write(self, claim: GpuClaim) -> ClaimState | None:
+        """Updates the status. None: it was up to date, or the claim is gone. Raises `Conflict` if it has changed."""
+        state = claim_state(claim, self._context)
+        if state.is_written_on(claim):
             return None
-        status = gpuclaim.claim_status(
-            standing.phase, standing.node, standing.ids, standing.message, claim.metadata.generation
-        )
+        status = gpuclaim.claim_status(state.phase, state.node, state.ids, state.message, claim.metadata.generation)
         metadata = claim.metadata
         patch = MergePatch({"metadata": {"resourceVersion": metadata.resource_version}, "status": status})
         try:
             await self._cluster.patch(GPU_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
         except NotFound:
             return None
-        return standing
+        return state
 
 
-def standing_of(claim: GpuClaim, known: ClaimContext) -> Standing:
-    wrong = _what_is_wrong(claim, known.dialect_options)
+def claim_state(claim: GpuClaim, context: ClaimContext) -> ClaimState:
+    wrong = _why_impossible(claim, context.dialect_options)
     if wrong:
-        return Standing(Phase.FAILED, wrong)
-    pods = sorted(known.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        return ClaimState(Phase.FAILED, wrong)
+    pods = sorted(context.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
     living = [pod for pod in pods if pod.status.phase not in FINISHED]
     if not pods:
-        return Standing(Phase.PENDING, "no pod names this claim yet")
+        return ClaimState(Phase.PENDING, "no pod names this claim yet")
     if not living:
-        return Standing(Phase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
-    standing = _of_pod(living[0], known)
+        return ClaimState(Phase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
+    state = _of_pod(living[0], context)
     if len(living) == 1:
-        return standing
+        return state
     shown = f"shown is {living[0].metadata.name}, the oldest of {len(living)} pods that name this claim"
-    message = f"{standing.message}; {shown}" if standing.message else shown
-    return Standing(standing.phase, message, standing.node, standing.ids)
+    message = f"{state.message}; {shown}" if state.message else shown
+    return ClaimState(state.phase, message, state.node, state.ids)
 
 
-def _of_pod(pod: Pod, known: ClaimContext) -> Standing:
-    name, node, leases = pod.metadata.name, pod.spec.node_name, known.cluster_ledger.leases_of(pod.metadata.uid)
+def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
+    name, node, leases = pod.metadata.name, pod.spec.node_name, context.cluster_ledger.leases_of(pod.metadata.uid)
     here = [lease for lease in leases if lease.record.node == node]
     if here:
-        going = f"pod {name} is going; its cards are free when it is gone" if pod.metadata.deletion_timestamp else ""
-        return Standing(Phase.BOUND, going, node, known.cluster_ledger.indices_of(here))
+        message = (
+            f"pod {name} is being deleted; its GPUs are free when it is gone" if pod.metadata.deletion_timestamp else ""
+        )
+        return ClaimState(Phase.BOUND, message, node, context.cluster_ledger.indices_of(here))
     if node:
-        return Standing(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a card", node)
+        return ClaimState(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
     if leases:
         first = leases[0].record.node
         on_one = [lease for lease in leases if lease.record.node == first]
-        return Standing(
-            Phase.RESERVED, f"pod {name} is being bound to {first}", first, known.cluster_ledger.indices_of(on_one)
+        return ClaimState(
+            Phase.RESERVED, f"pod {name} is being bound to {first}", first, context.cluster_ledger.indices_of(on_one)
         )
-    refusal = known.why(pod)
-    return Standing(Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; it has room")
+    refusal = context.why(pod)
+    return ClaimState(
+        Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it"
+    )
 
 
-def _what_is_wrong(claim: GpuClaim, dialect_options: DialectOptions) -> str:
-    """With the claim as it is written; empty if it can be met some day."""
+def _why_impossible(claim: GpuClaim, dialect_options: DialectOptions) -> str:
+    """Why the claim can never be met as it is written; empty if it can."""
     try:
         request = gpuclaim.request_of(claim, dialect_options.shared_claims_per_card)
     except Malformed as malformed:

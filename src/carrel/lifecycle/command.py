@@ -1,8 +1,8 @@
-"""`carrel controller`: looks after what nobody asks for. One replica leads; the others are ready to take over.
+"""`carrel controller`: does what no other component is called for. One replica leads; the others can take over.
 
-It frees the cards of pods that are gone, writes on every GpuClaim how far it is, tells pods by Events why they wait and
-what they got, and wakes the scheduler when a pod that waited has room. It ends pods when their booking does, takes
-cards back for booked pods, and hands over to CPU; for MAIA's clients it is the pod terminator.
+It frees the GPUs of pods that are gone, writes the status of every GpuClaim, writes Events about why pods wait and
+which GPUs they got, and wakes the scheduler when a pod that waited has room. It ends pods when their booking ends,
+revokes GPUs for booked pods, and hands pods over to CPU. For MAIA's clients it is the pod terminator.
 """
 
 from carrel.lifecycle.settings import ControllerSettings
@@ -11,7 +11,7 @@ __all__ = ["ControllerSettings", "controller"]
 
 
 def controller(settings: ControllerSettings) -> None:
-    """Free cards, end pods when their booking does, take cards back for booked pods, and tell people about it.
+    """Free GPUs, end pods when their booking ends, revoke GPUs for booked pods, and write Events about it.
 
     Any number of replicas may run: one of them leads, and another takes over when it is gone.
     Every option may also be given as an environment variable, as shown beside it; an option wins.

@@ -1,14 +1,14 @@
-"""Ends GPU pods when their booking does, and warns them before.
+"""Ends GPU pods when their booking ends, and warns their owners before.
 
-A pod must go when its `terminate-at` has passed, with whatever offset it is written, and never before. MAIA's year-1900
-mark is no end: such a pod may be revoked at any time, which is not the business of the clock.
+A pod ends when its `terminate-at` has passed, with whatever offset it is written, and never before. MAIA's year-1900
+value is no end: such a pod may be revoked at any time, but it does not expire.
 
 A booking may be extended while its pod runs. So before a booked pod is warned or ended, the booking service is asked
-whether it ends later by now, and the pod is told; if the service is silent, what the pod was told counts. And what it
-was told is read again from the API server before it is ended.
+whether the booking ends later by now; if so, the pod's annotation is changed. If the service does not answer, the
+annotation counts. It is read again from the API server before the pod is ended.
 
-A warning is told once for each of the lead times. The pod itself remembers the last one, because Kubernetes forgets an
-Event after an hour; a pod that is started late is told only the one that is true then.
+A warning is written once for each of the lead times. An annotation of the pod remembers the last one, because
+Kubernetes deletes an Event after an hour. A pod that is created late gets only the warning that is true then.
 """
 
 import logging
@@ -27,9 +27,9 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pods import is_going
+from carrel.leases.pods import is_ending
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.hand_over import HandOvers, Order
+from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
@@ -46,18 +46,18 @@ LEAD_TIMES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": tim
 @dataclass(frozen=True, slots=True)
 class ExpiryOptions:
     now: Callable[[], datetime]
-    go_on_without_gpu: bool = True
-    """Whether the work of a pod whose booking is over goes on without a GPU, or ends."""
+    continue_on_cpu: bool = True
+    """Whether a pod whose booking is over is created again without a GPU, or only ended."""
     bookings: BookingService | None = None
-    """None: nobody can be asked, and no booking is ever extended."""
+    """None: no booking is ever extended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class ExpiryWarning:
     pod: Pod
     note: Note
-    memory: str
-    """What the pod remembers of it."""
+    remembered: str
+    """What the annotation of the pod remembers."""
 
 
 class Expiry:
@@ -69,21 +69,21 @@ class Expiry:
         self._hand_overs = hand_overs
         self._events = EventRecorder(cluster, COMPONENT, options.now)
         self._now = options.now
-        self._go_on = options.go_on_without_gpu
+        self._continues_on_cpu = options.continue_on_cpu
         self._bookings = options.bookings
 
-    def over(self) -> list[Pod]:
-        """The pods whose time is over, who was to go first first."""
+    def expired(self) -> list[Pod]:
+        """The pods whose time is over, the earliest end first."""
         now = self._now()
-        ends = [(end, pod) for pod in self._mortal() if (end := end_of(pod)) is not None and end <= now]
+        ends = [(end, pod) for pod in self._pods_with_end() if (end := end_of(pod)) is not None and end <= now]
         return [pod for _, pod in sorted(ends, key=lambda each: (each[0], each[1].metadata.uid))]
 
     async def end(self, pod: Pod) -> str:
-        """Ends one whose time is over. The name of its hand-over; empty if it has none, or if its time is not over."""
+        """Ends an expired pod. The name of its hand-over; empty if there is none, or if its booking was extended."""
         if await self._is_extended(pod):
             return ""
-        if self._go_on:
-            return await self._hand_overs.intend(pod, Order(Why.EXPIRED, due=end_of(pod) or self._now()))
+        if self._continues_on_cpu:
+            return await self._hand_overs.begin(pod, HandOverOrder(Why.EXPIRED, due=end_of(pod) or self._now()))
         metadata = pod.metadata
         try:
             found = await self._cluster.get(PODS, metadata.name, metadata.namespace)
@@ -92,35 +92,35 @@ class Expiry:
                 await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=only_it)
                 log.info("pod_ended pod=%s/%s uid=%s why=expired", metadata.namespace, metadata.name, metadata.uid)
         except (NotFound, Conflict):
-            pass  # it is gone, or has changed: then it is looked at again
+            pass  # it is gone, or has changed: the next round reads it again
         return ""
 
-    def warnings(self) -> list[Warn]:
-        """Whom to warn now: who has to go soon, and whose end cannot be read, so that nobody will end it."""
+    def warnings(self) -> list[ExpiryWarning]:
+        """The warnings that are due: for pods that end soon, and for pods whose end cannot be read: they never end."""
         now, due = self._now(), []
-        for pod in self._mortal():
+        for pod in self._pods_with_end():
             try:
                 end = read_terminate_at(pod)
             except Malformed as malformed:
                 text = pod.metadata.annotations[TERMINATE_AT]
-                due.append(Warn(pod, Note(UNREADABLE, str(malformed), WARNING), f"unreadable {text}"))
+                due.append(ExpiryWarning(pod, Note(UNREADABLE, str(malformed), WARNING), f"unreadable {text}"))
                 continue
             if isinstance(end, datetime):
                 lead = next((name for name, time in LEAD_TIMES.items() if now < end <= now + time), "")
                 if lead and not _was_warned(pod, end, lead):
-                    due.append(Warn(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
-        return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.memory]
+                    due.append(ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
+        return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
-    async def warn(self, warning: Warn) -> None:
+    async def warn(self, warning: ExpiryWarning) -> None:
         if await self._is_extended(warning.pod):
             return
         metadata = warning.pod.metadata
         await self._events.record(warning.pod, warning.note)
-        memory = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.memory}}})
-        await self._cluster.patch(PODS, metadata.name, memory, metadata.namespace)
+        remembered = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.remembered}}})
+        await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
 
     async def _is_extended(self, pod: Pod) -> bool:
-        """Whether its booking ends later than the pod was told; then it is told so."""
+        """Whether its booking ends later than its annotation says; then the annotation is changed."""
         metadata, end = pod.metadata, end_of(pod)
         user, model = metadata.annotations.get(USER, ""), metadata.annotations.get(GPU_MODEL, "")
         if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
@@ -139,22 +139,22 @@ class Expiry:
             await self._cluster.patch(PODS, metadata.name, later, metadata.namespace)
             log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.until))
         except (Conflict, NotFound):
-            pass  # it has changed: then it is looked at again
+            pass  # it has changed: the next round reads it again
         return True
 
     def _ends_note(self, end: datetime, lead: str) -> Note:
-        then = "it is created again without a GPU" if self._go_on else "it is ended"
+        then = "it is created again without a GPU" if self._continues_on_cpu else "it is ended"
         return Note(ENDS, f"its booking ends at {seconds(end)}, in less than {lead}; then {then}", WARNING)
 
-    def _mortal(self) -> Iterable[Pod]:
-        """The GPU pods that somebody gave an end."""
+    def _pods_with_end(self) -> Iterable[Pod]:
+        """The GPU pods with `terminate-at`."""
         for pod in self._pods():
-            if TERMINATE_AT in pod.metadata.annotations and not is_going(pod) and _asks_for_gpus(pod):
+            if TERMINATE_AT in pod.metadata.annotations and not is_ending(pod) and _asks_for_gpus(pod):
                 yield pod
 
 
 def end_of(pod: Pod) -> datetime | None:
-    """None: it has no end that a clock could tell."""
+    """None: it has no end, or none that can be read."""
     try:
         end = read_terminate_at(pod)
     except Malformed:
@@ -166,10 +166,10 @@ def _asks_for_gpus(pod: Pod) -> bool:
     try:
         return bool(dialects_of(pod))
     except Malformed:
-        return True  # it does, in words that nobody understands
+        return True  # it does, in a way that cannot be read
 
 
 def _was_warned(pod: Pod, end: datetime, lead: str) -> bool:
-    """Of this end, as long before or later."""
-    of_which, _, told = pod.metadata.annotations.get(WARNED, "").partition(" ")
-    return of_which == seconds(end) and told in LEAD_TIMES and LEAD_TIMES[told] <= LEAD_TIMES[lead]
+    """Of this end, with this lead time or a shorter one."""
+    of_which, _, last = pod.metadata.annotations.get(WARNED, "").partition(" ")
+    return of_which == seconds(end) and last in LEAD_TIMES and LEAD_TIMES[last] <= LEAD_TIMES[lead]

@@ -1,17 +1,17 @@
-"""Ends a pod that has to give its card back, and sees to it that its work goes on without a GPU.
+"""Ends a pod that loses its GPU, and creates it again without a GPU: the hand-over to CPU.
 
-What is intended is written down first, in a record of its own (`dialects.hand_over_record`), so whoever leads next
-goes on where another stopped. From there it is one step at a time, and each step looks at the cluster anew:
+First a record is written (`dialects.hand_over_record`), so the next leader can continue after a crash. Then one step
+after another is done, and each step reads the cluster again:
 
-    announced    the pod is told, and has until it is due; if it leaves by itself, nothing takes its place
-    ending       it is ended by us. A bare pod comes back under its own name as soon as it is gone, as it was then: it
-                 may have been resized, or lost a scheduling gate, since it was told. A pod that has a controller is
-                 replaced by that, before it is gone or afterwards, as a Job is set; the webhook takes the GPU off the
-                 replacement, and says so on it
+    announced    an Event says that the pod will end, and when; if it ends by itself before, it gets no successor
+    ending       Carrel ends the pod. A bare pod is created again under its own name as soon as it is gone, as it was at
+                 its end: since the announcement it may have been resized, or have lost a scheduling gate. A pod with a
+                 controller is replaced by its controller, before it is gone or afterwards, depending on the controller;
+                 the webhook removes the GPU from the replacement, and writes on it which pod it succeeds
     done         the successor exists: the record is deleted
 
-Exactly one successor: its name is that of the pod that went, so it cannot be created twice, and it says whom it
-succeeds. A pod that somebody else created under that name is left alone. A pod that has finished has no successor.
+There is exactly one successor: it has the name of the pod that ended, so it cannot be created twice, and it names the
+pod that it succeeds. If somebody else created a pod of that name, it is left alone. A finished pod gets no successor.
 """
 
 import contextlib
@@ -54,27 +54,27 @@ EXPIRED = "BookingEnded"
 HELD_UP = "RevocationHeldUp"
 HANDED_OVER = "HandedOverToCPU"
 
-LOOK_AGAIN = timedelta(seconds=1)
-"""While a pod is going. Its watch tells us too; this is for what the watch does not tell."""
-ASK_AGAIN = timedelta(seconds=10)
-"""While a disruption budget does not let a pod go."""
-LONGEST_GOODBYE_S = 300
-"""What a pod may take between SIGTERM and its end. A pod says itself how long it needs: it could say a year."""
+POLL = timedelta(seconds=1)
+"""While a pod is ending. The watch reports its end too; this is for what the watch misses."""
+RETRY = timedelta(seconds=10)
+"""While a disruption budget does not allow an eviction."""
+MOST_GRACE_S = 300
+"""The most time a pod gets between SIGTERM and its end. The pod's own grace period could be a year."""
 REPLACED_WITHIN = timedelta(minutes=10)
-"""After the pod is gone. A controller that has not replaced it by then does not want to: a Job that was suspended, say.
-One that has failed several times waits up to six minutes before the next try."""
+"""After the pod is gone. A controller that has not replaced it by then will not: a suspended Job, for example. A Job
+that has failed several times waits up to six minutes before the next try."""
 
 
-class End(Enum):
+class HandOverResult(Enum):
     HANDED_OVER = "handed over"
-    LEFT = "it left by itself"
+    LEFT = "the pod ended by itself"
     TAKEN = "its name was taken by another pod"
-    UNWANTED = "nobody wants a successor"
+    UNWANTED = "no successor is wanted"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Why a pod has to go, and when."""
+class HandOverOrder:
+    """Why a pod has to end, and when."""
 
     why: Why
     due: datetime
@@ -83,13 +83,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class HandOverContext:
-    """Where the records are, and what else is known."""
+    """What hand-overs need of their surroundings."""
 
     cluster: Cluster
     namespace: str
     now: Callable[[], datetime]
     pods_of: Callable[[str], Iterable[Pod]]
-    """The pods of a namespace, as last heard."""
+    """The pods of a namespace, by the cache."""
 
 
 class HandOvers:
@@ -98,13 +98,13 @@ class HandOvers:
         self._cluster = context.cluster
         self._now = context.now
         self._events = EventRecorder(context.cluster, COMPONENT, context.now)
-        self._told: set[str] = set()  # the records of which the pods know
+        self._announced: set[str] = set()  # the records that were announced on their pods
 
-    async def intend(self, pod: Pod, order: Order) -> str:
-        """Writes down that this pod goes. The name of the record; empty if the pod is not what it was taken for."""
+    async def begin(self, pod: Pod, order: HandOverOrder) -> str:
+        """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
         metadata, now = pod.metadata, self._now()
         found = await self._pod(metadata.namespace, metadata.name)
-        if not found or not _is_as_it_was(found, pod):
+        if not found or not _is_unchanged(found, pod):
             return ""
         owner = hand_over_record.controller_of(found)
         record = HandOver(
@@ -120,51 +120,51 @@ class HandOvers:
             user=metadata.annotations.get(USER, ""),
         )
         body = hand_over_record.write_record(record, self._context.namespace)
-        # Where there is one, somebody was quicker, or our own answer was lost: what is written there counts.
+        # If there is one already, another replica was faster, or our answer was lost: the one that exists counts.
         with contextlib.suppress(AlreadyExists):
             await self._cluster.create(CONFIG_MAPS, body, self._context.namespace)
         return record.name
 
-    async def under_way(self) -> Iterable[str]:
+    async def record_names(self) -> Iterable[str]:
         """The names of all records."""
         ours = Selection(self._context.namespace, labels=hand_over_record.LABEL)
         return [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
 
-    async def advance(self, name: str) -> timedelta | End:
-        """One step of one hand-over: when to look again, or how it ended.
+    async def advance(self, name: str) -> timedelta | HandOverResult:
+        """One step of one hand-over: when to call again, or how it ended.
 
-        Raises `ClusterError` if the API server does not do as asked: then the same step is due again.
+        Raises `ClusterError` if the API server refuses a call: then the same step is due again.
         """
         try:
             written = await self._cluster.get(CONFIG_MAPS, name, self._context.namespace)
         except NotFound:
-            return End.HANDED_OVER
+            return HandOverResult.HANDED_OVER
         record = hand_over_record.record_of(name, written.get("data", {}))
         pod = await self._pod(*record.place)
         is_here = bool(pod) and pod["metadata"]["uid"] == record.uid
         if is_here and not _is_deleted(pod):
-            return await self._see_off(record, written, pod)
+            return await self._end_when_due(record, written, pod)
         if record.phase is Phase.ANNOUNCED:
-            return await self._close(written, End.LEFT)  # before its time, and not because of us
+            return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
         if record.owner and await self._is_replaced(record):
-            return await self._close(written, End.HANDED_OVER)
+            return await self._close(written, HandOverResult.HANDED_OVER)
         if is_here:
-            return LOOK_AGAIN
+            return POLL
         if record.owner:
-            return await self._await_replacement(record, written)
-        return await self._bring_back(record, written, pod)
+            return await self._look_for_replacement(record, written)
+        return await self._create_successor(record, written, pod)
 
-    # --- before it is gone -------------------------------------------------------------------------------------------
+    # --- the pod exists ----------------------------------------------------------------------------------------------
 
-    async def _see_off(self, record: HandOver, written: Json, pod: Json) -> timedelta | End:
+    async def _end_when_due(self, record: HandOver, written: Json, pod: Json) -> timedelta | HandOverResult:
         if pod.get("status", {}).get("phase") in FINISHED:
-            return await self._close(written, End.LEFT)
-        await self._tell_leaving(record, pod)
+            return await self._close(written, HandOverResult.LEFT)
+        await self._announce(record, pod)
         if record.phase is Phase.ANNOUNCED:
             left = record.due - self._now()
             if left > timedelta():
                 return left
-        # What is written down is what is ended: whoever ends it does so only as it is now.
+        # The record must describe the pod that is ended: the deletion below is only for this version of it.
         owner = hand_over_record.controller_of(pod)
         successor = None if owner else hand_over_record.successor_of(pod, record.why, record.decided)
         ending = replace(record, phase=Phase.ENDING, owner=owner, successor=successor)
@@ -173,28 +173,28 @@ class HandOvers:
         return await self._end(ending, pod)
 
     async def _end(self, record: HandOver, pod: Json) -> timedelta:
-        """Only as it was when we looked: a pod that finishes at this moment must not be run a second time.
+        """Only in the version that was read: a pod that finishes at this moment must not run a second time.
 
-        A controller's pod is evicted: so a Job can tell it from one that failed by itself (`podFailurePolicy`). A
-        disruption budget may delay that if its card is revoked. When a booking ends was known before.
+        A controller's pod is evicted, so that a Job can tell it from one that failed by itself (`podFailurePolicy`). A
+        disruption budget may delay a revocation. It does not delay the end of a booking, which was known before.
         """
         asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
-        grace = LONGEST_GOODBYE_S if asked > LONGEST_GOODBYE_S else None
+        grace = MOST_GRACE_S if asked > MOST_GRACE_S else None
         only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
         try:
-            await self._ask_to_go(record, only_it)
+            await self._evict_or_delete(record, only_it)
         except (NotFound, Conflict):
-            return timedelta()  # it has changed: look at it anew
+            return timedelta()  # it has changed: read it again
         except Busy as busy:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
-            why = f"a booked pod needs its card, but a disruption budget does not let it go: {busy.message}"
+            why = f"a booked pod needs its GPU, but a disruption budget does not allow the eviction: {busy.message}"
             await self._tell(pod, Note(HELD_UP, why, WARNING))
-            return ASK_AGAIN
+            return RETRY
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
-        return LOOK_AGAIN
+        return POLL
 
-    async def _ask_to_go(self, record: HandOver, how: DeleteOptions) -> None:
+    async def _evict_or_delete(self, record: HandOver, how: DeleteOptions) -> None:
         namespace, name = record.place
         if record.owner:
             try:
@@ -205,34 +205,34 @@ class HandOvers:
                     raise
         await self._cluster.delete(PODS, name, namespace, how=how)
 
-    async def _tell_leaving(self, record: HandOver, pod: Json) -> None:
-        """By an Event and, if it has time left, by an annotation that a hook in the pod can read."""
-        if record.name in self._told:
+    async def _announce(self, record: HandOver, pod: Json) -> None:
+        """By an Event and, if the pod has time left, by an annotation that a hook in the pod can read."""
+        if record.name in self._announced:
             return
         if record.phase is Phase.ANNOUNCED:
             namespace, name = record.place
             leave_by = {LEAVE_BY: seconds(record.due)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
             await self._cluster.patch(PODS, name, touch, namespace)
-        await self._tell(pod, leaving_note(record))
-        self._told.add(record.name)
+        await self._tell(pod, end_note(record))
+        self._announced.add(record.name)
 
-    # --- after it is gone --------------------------------------------------------------------------------------------
+    # --- the pod is gone ---------------------------------------------------------------------------------------------
 
-    async def _await_replacement(self, record: HandOver, written: Json) -> timedelta | End:
-        """The time counts from when it was gone: until then a budget may have held it for hours, and a Job with
+    async def _look_for_replacement(self, record: HandOver, written: Json) -> timedelta | HandOverResult:
+        """The time counts from when the pod was gone: a budget may have delayed that for hours, and a Job with
         `podReplacementPolicy: Failed` does nothing before."""
         if record.gone is None:
             await self._rewrite(written, replace(record, gone=self._now()))
-            return ASK_AGAIN
+            return RETRY
         left = record.gone + REPLACED_WITHIN - self._now()
-        return min(left, ASK_AGAIN) if left > timedelta() else await self._close(written, End.UNWANTED)
+        return min(left, RETRY) if left > timedelta() else await self._close(written, HandOverResult.UNWANTED)
 
     async def _is_replaced(self, record: HandOver) -> bool:
-        """The webhook writes on a replacement whom it replaces; where there is no webhook, nobody does.
+        """The webhook writes on a replacement which pod it succeeds; without the webhook there is no such mark.
 
-        It does not know the pods. Where several of one controller lose their cards at once, it may name the same one on
-        all that come instead: who is named twice gives one of them to this record.
+        The webhook does not know the pods. If several pods of one controller lose their GPUs at once, it may write the
+        same pod on all replacements: then the second one that names it counts as the replacement of this record's pod.
         """
         pods = self._context.pods_of(record.place[0])
         by_age = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
@@ -244,10 +244,10 @@ class HandOvers:
             if origin in named and _is_made_by(pod, record.owner, since=record.decided):
                 spare.append(pod)
             named.add(origin)
-        return record.uid in named or (bool(spare) and await self._becomes_successor(spare[0], record))
+        return record.uid in named or (bool(spare) and await self._mark_as_successor(spare[0], record))
 
-    async def _becomes_successor(self, pod: Pod, record: HandOver) -> bool:
-        """Only as we know it: another record may have got it meanwhile."""
+    async def _mark_as_successor(self, pod: Pod, record: HandOver) -> bool:
+        """Only in the version of the cache: another record may have got it meanwhile."""
         as_seen = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
         notes = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid))
         try:
@@ -257,47 +257,47 @@ class HandOvers:
             return False
         return True
 
-    async def _bring_back(self, record: HandOver, written: Json, occupant: Json) -> timedelta | End:
+    async def _create_successor(self, record: HandOver, written: Json, occupant: Json) -> timedelta | HandOverResult:
         if occupant:
             is_ours = _origin_of(occupant["metadata"].get("annotations", {})) == record.uid
             if is_ours:
                 await self._tell(occupant, handed_over_note(record))
-            return await self._close(written, End.HANDED_OVER if is_ours else End.TAKEN)
+            return await self._close(written, HandOverResult.HANDED_OVER if is_ours else HandOverResult.TAKEN)
         if record.successor is None:
-            return await self._close(written, End.UNWANTED)
+            return await self._close(written, HandOverResult.UNWANTED)
         namespace, _ = record.place
         try:
             successor = await self._cluster.create(PODS, dict(record.successor), namespace)
         except (AlreadyExists, Unknown):
-            return timedelta()  # whoever it is, by now: look at it
+            return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
-            return await self._close(written, End.UNWANTED)  # the namespace is gone
+            return await self._close(written, HandOverResult.UNWANTED)  # the namespace is gone
         except Forbidden as error:
             if not error.is_namespace_terminating:
                 raise
-            return await self._close(written, End.UNWANTED)
+            return await self._close(written, HandOverResult.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
         await self._tell(successor, handed_over_note(record))
-        return await self._close(written, End.HANDED_OVER)
+        return await self._close(written, HandOverResult.HANDED_OVER)
 
     async def _rewrite(self, written: Json, record: HandOver) -> None:
-        """Raises `Conflict` if somebody else has written it meanwhile: then it is looked at anew."""
+        """Raises `Conflict` if another replica has written it meanwhile: then the step is done again."""
         body = hand_over_record.write_record(record, self._context.namespace)
         body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
         await self._cluster.update(CONFIG_MAPS, body)
 
-    async def _close(self, written: Json, how: End) -> End:
+    async def _close(self, written: Json, how: HandOverResult) -> HandOverResult:
         metadata = written["metadata"]
         try:
             only_it = DeleteOptions(uid=metadata["uid"])
             await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
         except (NotFound, Conflict):
-            pass  # another has closed it
-        self._told.discard(metadata["name"])
+            pass  # another replica has closed it
+        self._announced.discard(metadata["name"])
         log.info("hand_over_closed record=%s how=%r", metadata["name"], how.value)
         return how
 
-    # --- the world ---------------------------------------------------------------------------------------------------
+    # --- the API server ----------------------------------------------------------------------------------------------
 
     async def _pod(self, namespace: str, name: str) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""
@@ -307,43 +307,43 @@ class HandOvers:
             return {}
 
     async def _tell(self, pod: Json, note: Note) -> None:
-        """What cannot be told now must not keep a card from whom it belongs to."""
+        """An Event that cannot be written must not delay the hand-over."""
         metadata = Metadata(**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")})
         try:
             await self._events.record(Object(metadata=metadata), note)
         except ClusterError as error:
-            log.info("event_not_told pod=%s reason=%s: %s", metadata.name, note.reason, error)
+            log.info("event_not_written pod=%s reason=%s: %s", metadata.name, note.reason, error)
 
 
-def leaving_note(record: HandOver) -> Note:
+def end_note(record: HandOver) -> Note:
     after = "its controller replaces it" if record.owner else "it is created again"
     if record.why is Why.EXPIRED:
         return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after} without a GPU", WARNING)
     when = f"at {seconds(record.due)}" if record.phase is Phase.ANNOUNCED else "now"
-    return Note(REVOKED, f"its card is needed for a booked pod: it is ended {when}, and {after} without a GPU", WARNING)
+    return Note(REVOKED, f"its GPU is needed for a booked pod: it is ended {when}, and {after} without a GPU", WARNING)
 
 
 def handed_over_note(record: HandOver) -> Note:
-    return Note(HANDED_OVER, f"{lost(record.why, record.decided)}; handed over to CPU", NORMAL)
+    return Note(HANDED_OVER, f"{loss_reason(record.why, record.decided)}; handed over to CPU", NORMAL)
 
 
-def lost(why: Why, at: datetime) -> str:
-    """How a pod lost its card, in the words that people see everywhere."""
+def loss_reason(why: Why, at: datetime) -> str:
+    """How a pod lost its GPU, in the words that people see everywhere."""
     when = seconds(at)
     return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
 
 
 def how_lost(pod: Pod) -> str:
-    """How a pod lost its card; empty if it did not, or if what it says of itself cannot be read."""
+    """How a pod lost its GPU; empty if it did not, or if its annotation cannot be read."""
     try:
         mark = hand_over_record.read_handed_over(pod)
     except Malformed:
         return ""
-    return lost(mark.why, mark.at) if mark else ""
+    return loss_reason(mark.why, mark.at) if mark else ""
 
 
-def _is_as_it_was(found: Json, pod: Pod) -> bool:
-    """Whether it is the pod on which was decided: the same one, not going, and with the same rights."""
+def _is_unchanged(found: Json, pod: Pod) -> bool:
+    """Whether it is the same pod as when this was decided, not ending, with the same tier and end."""
     notes = found["metadata"].get("annotations", {})
     decided_by = (TIER, maia.TERMINATE_AT)
     return (
@@ -359,7 +359,7 @@ def _is_deleted(pod: Json) -> bool:
 
 
 def _origin_of(annotations: Mapping[str, str]) -> str:
-    """uid of the pod that one with these annotations succeeds; empty if it succeeds none."""
+    """The uid of the pod that a pod with these annotations succeeds; empty if none."""
     try:
         mark = hand_over_record.handed_over(annotations, "pod")
     except Malformed:

@@ -1,7 +1,7 @@
-"""KAI's words for fraction pods beside NVIDIA's plugin, for tools that read them: the group's label, and ConfigMaps.
+"""Writes KAI's labels and ConfigMaps for fraction pods on nodes with NVIDIA's plugin, for tools that read them.
 
 They are copies of what the Leases say; nothing in Carrel reads them. A Binding cannot carry them, so they are written
-when the pod is bound. The ConfigMaps belong to the pod and go with it; one that is there already is left alone.
+when the pod is bound. The pod owns the ConfigMaps, and they are deleted with it; existing ones are left alone.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, Me
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
-from carrel.leases.pods import is_going
+from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion
 from carrel.ledger.slots import ReservationState
@@ -33,22 +33,22 @@ class KaiCopies:
         self._read_request = read_request
 
     def may_be_due(self, pod: Pod) -> bool:
-        """Bound to slots, asked for in KAI's words, and not labelled yet: the label is written last."""
+        """Bound to slots, asked for in KAI's dialect, and not labelled yet: the label is written last."""
         notes = pod.metadata.annotations
         is_told = notes.get(kai.CONFIG_MAP_PREFIX) == kai.prefix_for(pod.metadata.name, pod.metadata.uid)
-        return is_told and carrel.SLOTS in notes and not is_going(pod) and not kai.read_groups(pod.metadata.labels)
+        return is_told and carrel.SLOTS in notes and not is_ending(pod) and not kai.read_groups(pod.metadata.labels)
 
     async def write(self, pod: Pod) -> bool:
-        """Whether it was written: the Leases must confirm what the pod was told."""
-        ask = self._read_request(pod) if self.may_be_due(pod) else None
+        """Whether it was written: only if the Leases confirm the pod's annotations."""
+        asked = self._read_request(pod) if self.may_be_due(pod) else None
         leases = [
             each for each in self._cluster_ledger.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name
         ]
-        if not isinstance(ask, PodRequest) or ask.dialect is not Dialect.KAI or not all(map(_card, leases)):
+        if not isinstance(asked, PodRequest) or asked.dialect is not Dialect.KAI or not all(map(_gpu_uuid, leases)):
             return False
-        if len(leases) != ask.request.cards:
+        if len(leases) != asked.request.cards:
             return False
-        for need in ask.request.containers:
+        for need in asked.request.containers:
             await self._write_maps(pod, need, leases)
         labels = kai.group_labels([group_of(lease.name) for lease in leases])
         patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "labels": labels}})
@@ -69,9 +69,9 @@ class KaiCopies:
             else Fraction(amount.mib, slot.gpu.memory if slot else amount.mib)
         )
         prefix = kai.prefix_for(pod.metadata.name, pod.metadata.uid)
-        shared = kai.SharedGpu(prefix, place, need.init, tuple(map(_card, leases)), part)
+        shared = kai.SharedGpu(prefix, place, need.init, tuple(map(_gpu_uuid, leases)), part)
         for name in (shared.name, shared.env_name):
-            with contextlib.suppress(AlreadyExists):  # written before a crash, or by somebody whose it is
+            with contextlib.suppress(AlreadyExists):  # written before a crash, or by its owner
                 await self._cluster.create(CONFIG_MAPS, _config_map(name, shared, pod), pod.metadata.namespace)
 
 
@@ -85,6 +85,6 @@ def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:
     }
 
 
-def _card(lease: KnownLease) -> str:
+def _gpu_uuid(lease: KnownLease) -> str:
     reservation = lease.record.reservation
     return reservation.card if reservation and reservation.state is ReservationState.HELD else ""

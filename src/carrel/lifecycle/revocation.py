@@ -1,15 +1,15 @@
-"""Takes cards back for booked pods that kube-scheduler cannot place, from pods without a booking.
+"""Revokes GPUs for booked pods that kube-scheduler cannot place, from pods without a booking.
 
-Booked pods are served in the order in which they were created, then by namespace and name. All of them are thought
-through together, so that one does not count on a card that an earlier one is about to get. A pod that fits without
-anybody's card is left to the scheduler. For the first that does not:
+Booked pods are served in the order in which they were created, then by namespace and name. All of them are considered
+together, so that one does not count on a GPU that an earlier one is about to get. A pod that fits without a revocation
+is left to the scheduler. For the first that does not:
 
-    1. its cards are kept for it, and on their Leases is named who gives them back
-    2. these pods are handed over to CPU (`hand_over`), and when they are gone it is placed
-    3. when it is bound or gone, the collector keeps its cards no more
+    1. its GPUs are kept for it: their Leases name it, and the victims that give them back
+    2. the victims are handed over to CPU (`hand_over`); when they are gone, the booked pod is placed
+    3. when the booked pod is bound or gone, the collector stops keeping its GPUs
 
-What was decided is on the Leases: whoever decides again goes on with it, and chooses nobody in addition. Before the
-first write everything is read anew and decided once more, because a cache may not have heard of a card that is free.
+The decision is on the Leases: the next round continues it, and chooses no additional victims. Before the first write
+all Leases are read again and the decision is made once more, because a cache may not show a GPU that is free.
 """
 
 import logging
@@ -27,7 +27,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pods import SCHEDULED, holder_of, is_going, is_waiting
+from carrel.leases.pods import SCHEDULED, holder_of, is_ending, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, Waiting, candidates, place
@@ -35,7 +35,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, ShareState
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import end_of
-from carrel.lifecycle.hand_over import HandOvers, Order
+from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
@@ -44,35 +44,35 @@ log = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
 """kube-scheduler's word for a pod that it has tried to place, and could not."""
-SHARED_HOPE = timedelta(seconds=10)
-"""How long a booked pod that would fit by itself waits for a card that an earlier booked pod may take as well."""
+CONTESTED_WAIT = timedelta(seconds=10)
+"""How long a booked pod that would fit by itself waits for a GPU that an earlier booked pod may take as well."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be done for one booked pod."""
+class RevocationStep:
+    """The next step for one booked pod."""
 
     booked: Holder
     victims: tuple[Holder, ...]
     gpus: tuple[Gpu, ...] = ()
-    """To be kept for it. Empty: they are, and only victims have still to be told."""
+    """To be kept for it. Empty: they are kept, and only some hand-overs have to begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevocationContext:
-    """What is known of the pods, and the house rules of revocation."""
+    """What revocation needs of its surroundings, and what the cluster's admin decides about it."""
 
     pods: Callable[[], Iterable[Pod]]
     pod_by_uid: PodByUid
-    understand: Callable[[Pod], PodRequest | Refusal | None]
+    requested_by: Callable[[Pod], PodRequest | Refusal | None]
     nodes_for: Callable[[Pod], Sequence[str]]
     now: Callable[[], datetime]
     schedulers: frozenset[str]
-    """Who heeds what is kept."""
+    """The schedulers that ask Carrel's extender, and so respect what is kept."""
     grace: timedelta = timedelta()
-    """How long a victim has to save its work after it was told."""
-    lot: Callable[[str], Random] | None = None
-    """Draws victims by lot among the fewest, for the booked pod of that uid; always alike for the same pod."""
+    """How long a victim has to save its work after the announcement."""
+    random_for: Callable[[str], Random] | None = None
+    """Chooses victims at random among the fewest, for the booked pod of that uid; always the same for one pod."""
 
 
 class Revoker:
@@ -89,97 +89,101 @@ class Revoker:
         self._lease_writer = lease_writer
         self._hand_overs = hand_overs
         self._context = context
-        self._told: set[str] = set()  # victims whose hand-over we have begun
-        self._hopes: dict[str, datetime] = {}  # booked uid → since when it would fit, were it not for an earlier one
+        self._begun: set[str] = set()  # victims whose hand-over this process has begun
+        self._contested_since: dict[
+            str, datetime
+        ] = {}  # booked uid → since when it would fit, if an earlier pod did not count on the GPU
 
-    async def round(self) -> list[str]:
-        """Does what is due for the first booked pod that needs somebody's card. The names of the hand-overs begun.
+    async def revoke_for_next(self) -> list[str]:
+        """Does the next step for the first booked pod that needs a revocation. The names of the hand-overs begun.
 
-        To be called again until nothing is due. Raises `ClusterError` if the API server does not do as asked.
+        To be called again until nothing is due. Raises `ClusterError` if the API server refuses a call.
         """
         if self._first_step() is None:
             return []
-        await self._lease_writer.read_anew()
+        await self._lease_writer.reread_all()
         step = self._first_step()
-        if step is None or not await self._still_waits(step.booked) or not await self._keep(step):
+        if step is None or not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return []
         due = self._context.now() + self._context.grace
         begun = []
         for victim in step.victims:
             pod = self._context.pod_by_uid(victim.uid)
-            order = Order(Why.REVOKED, due, step.booked.name)
-            if pod is not None and (name := await self._hand_overs.intend(pod, order)):
-                log.info("card_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
-                self._told.add(victim.uid)
+            order = HandOverOrder(Why.REVOKED, due, step.booked.name)
+            if pod is not None and (name := await self._hand_overs.begin(pod, order)):
+                log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
+                self._begun.add(victim.uid)
                 begun.append(name)
         return begun
 
-    async def _keep(self, step: Step) -> bool:
-        """False: somebody else wrote on a Lease, and it has to be decided anew."""
+    async def _keep_gpus(self, step: RevocationStep) -> bool:
+        """False: a Lease has changed, and the decision has to be made again."""
         for gpu in step.gpus:
-            if not await self._lease_writer.keep(gpu, step.booked, self._on(gpu, step.victims)):
+            if not await self._lease_writer.keep_for(gpu, step.booked, self._victims_on(gpu, step.victims)):
                 return False
         uuids = {gpu.uuid for gpu in step.gpus}
         for lease in self._cluster_ledger.leases() if uuids else ():
             if lease.record.kept_for == step.booked and lease.record.gpu not in uuids:
-                await self._lease_writer.keep_no_more(
+                await self._lease_writer.stop_keeping(
                     lease.name, step.booked.uid
-                )  # an earlier decision, which will not do
+                )  # from an earlier decision that is no longer enough
         return True
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def _first_step(self) -> Step | None:
+    def _first_step(self) -> RevocationStep | None:
         ledger = self._cluster_ledger.ledger
         waiting = list(self._booked_and_waiting())
         if not waiting:
             return None
         would_fit = {each.holder.uid for each in waiting if self._fits(each)}
-        self._hopes = {uid: since for uid, since in self._hopes.items() if uid in would_fit}
-        self._told = {uid for uid in self._told if self._context.pod_by_uid(uid)}
-        opportunists = list(self._opportunists(ledger))
+        self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
+        self._begun = {uid for uid in self._begun if self._context.pod_by_uid(uid)}
+        opportunistic = list(self._opportunistic_pods(ledger))
         with ledger.what_if():
             for lease in self._cluster_ledger.leases():
                 for victim in lease.record.kept_from:
-                    if self._is_going(victim) or self._may_lose(victim):
+                    if self._is_ending(victim) or self._is_opportunistic(victim):
                         ledger.release(victim.uid)
             for each in waiting:
-                step = self._step_for(each, ledger, opportunists)
-                if step is not None and (each.holder.uid not in would_fit or self._hoped_enough(each.holder.uid)):
+                step = self._step_for(each, ledger, opportunistic)
+                if step is not None and (each.holder.uid not in would_fit or self._has_waited_enough(each.holder.uid)):
                     return step
         return None
 
     def _booked_and_waiting(self) -> Iterable[Waiting]:
         """In the order in which they are served."""
         now = self._context.now()
-        pods = [pod for pod in self._context.pods() if _is_booked_in_vain(pod, self._context.schedulers)]
-        pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to go itself
+        pods = [pod for pod in self._context.pods() if _is_booked_and_unschedulable(pod, self._context.schedulers)]
+        pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to end itself
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).name)):
-            ask = self._context.understand(pod)
-            if isinstance(ask, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
-                yield Waiting(holder_of(pod), ask.request, tuple(self._context.nodes_for(pod)))
+            asked = self._context.requested_by(pod)
+            if isinstance(asked, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
+                yield Waiting(holder_of(pod), asked.request, tuple(self._context.nodes_for(pod)))
 
-    def _step_for(self, waiting: Waiting, ledger: Ledger, opportunists: Sequence[OpportunisticPod]) -> Step | None:
-        """What is to be done for the pod now. If nothing is, it takes what it may count on, for this what-if."""
+    def _step_for(
+        self, waiting: Waiting, ledger: Ledger, opportunistic: Sequence[OpportunisticPod]
+    ) -> RevocationStep | None:
+        """The next step for the pod. If there is none, it takes what it can count on, within this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.holder)
-        staying = tuple(victim for victim in named if not self._is_going(victim) and victim.uid not in self._told)
-        if self._is_begun(waiting, ledger):
-            return Step(booked, staying) if staying else None
-        lot = self._context.lot(booked.uid) if self._context.lot else None
-        answer = revoke(ledger, waiting, opportunists, lot)
+        staying = tuple(victim for victim in named if not self._is_ending(victim) and victim.uid not in self._begun)
+        if self._is_enough_kept(waiting, ledger):
+            return RevocationStep(booked, staying) if staying else None
+        random_for = self._context.random_for(booked.uid) if self._context.random_for else None
+        answer = revoke(ledger, waiting, opportunistic, random_for)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
             for share in answer.shares(booked):
                 ledger.hold(share)
             return None
-        # Whom an earlier decision has named, perhaps without telling it, is still meant where it stands in the way.
+        # A victim of an earlier decision whose hand-over has not begun is still a victim if it holds one of these.
         there = {gpu.uuid for gpu in answer.gpus}
-        meant = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
-        return Step(booked, (*answer.victims, *meant), answer.gpus)
+        still_needed = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
+        return RevocationStep(booked, (*answer.victims, *still_needed), answer.gpus)
 
-    def _is_begun(self, waiting: Waiting, ledger: Ledger) -> bool:
-        """Whether the cards that are kept for the pod will do, when everybody has gone who is to go."""
+    def _is_enough_kept(self, waiting: Waiting, ledger: Ledger) -> bool:
+        """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
         uid = waiting.holder.uid
         kept = [card for card in map(ledger.card, ledger.kept_for(uid)) if card is not None]
         with ledger.what_if():
@@ -192,37 +196,37 @@ class Revoker:
     def _fits(self, waiting: Waiting) -> bool:
         return bool(candidates(self._cluster_ledger.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
 
-    def _hoped_enough(self, uid: str) -> bool:
-        """A pod that would fit by itself may be placed before the earlier one that counts on the same card."""
+    def _has_waited_enough(self, uid: str) -> bool:
+        """A pod that would fit by itself may be placed before the earlier one that counts on the same GPU."""
         now = self._context.now()
-        return now - self._hopes.setdefault(uid, now) >= SHARED_HOPE
+        return now - self._contested_since.setdefault(uid, now) >= CONTESTED_WAIT
 
-    # --- who has to go -----------------------------------------------------------------------------------------------
+    # --- victims -----------------------------------------------------------------------------------------------------
 
-    def _opportunists(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
+    def _opportunistic_pods(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
         now = self._context.now()
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
-            if pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC and not is_going(pod):
+            if pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC and not is_ending(pod):
                 yield OpportunisticPod(holder_of(pod), _work(pod, now))
 
     def _named_for(self, booked: Holder) -> list[Holder]:
         records = [lease.record for lease in self._cluster_ledger.leases() if lease.record.kept_for == booked]
         return list(dict.fromkeys(victim for record in records for victim in record.kept_from))
 
-    def _may_lose(self, victim: Holder) -> bool:
+    def _is_opportunistic(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
         return pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC
 
-    def _is_going(self, victim: Holder) -> bool:
+    def _is_ending(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
-        return pod is None or is_going(pod)
+        return pod is None or is_ending(pod)
 
-    def _on(self, gpu: Gpu, victims: Sequence[Holder]) -> list[Holder]:
+    def _victims_on(self, gpu: Gpu, victims: Sequence[Holder]) -> list[Holder]:
         return [victim for victim in victims if gpu.uuid in self._cluster_ledger.ledger.shares_of(victim.uid)]
 
     async def _still_waits(self, booked: Holder) -> bool:
-        """By what the API server says now."""
+        """As the API server says now."""
         namespace, _, name = booked.name.partition("/")
         try:
             pod = await self._cluster.get(PODS, name, namespace)
@@ -236,10 +240,10 @@ class Revoker:
         )
 
 
-def _is_booked_in_vain(pod: Pod, schedulers: frozenset[str]) -> bool:
-    """Whether it has a booking, and kube-scheduler has found no place for it.
+def _is_booked_and_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
+    """Whether it has a booking, and kube-scheduler has found no node for it.
 
-    Before that nobody need go; and where no scheduler is at work, it would be for nothing.
+    Before that no revocation is needed; and without a scheduler it would be useless.
     """
     return (
         is_waiting(pod)
@@ -253,7 +257,7 @@ def _is_booked_in_vain(pod: Pod, schedulers: frozenset[str]) -> bool:
 
 
 def _work(pod: Pod, now: datetime) -> timedelta:
-    """What is lost if it must stop now: as long as it has run. Nothing, if it has not begun."""
+    """What is lost if it must stop now: the time it has run; zero if it has not started."""
     try:
         return max(timedelta(), now - instant(pod.status.start_time, f"pod {pod.metadata.name}", "status.startTime"))
     except Malformed:

@@ -1,4 +1,4 @@
-"""Runs the controller until a signal comes: then it lets another lead, and ends."""
+"""Runs the controller until a signal. Then it gives up the leadership, and ends."""
 
 import asyncio
 import logging
@@ -9,29 +9,31 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from uuid import uuid4
 
 from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
 from carrel.leases.cluster_state import ClusterState
-from carrel.lifecycle.assembly import reservations_on
-from carrel.lifecycle.metrics import Metrics, health_app
+from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
+from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
-from carrel.lifecycle.tier_reconciler import TierReconciler, terminator
-from carrel.settings import serve_door
+from carrel.lifecycle.tier_reconciler import TierReconciler
+from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
 
 LEASE = "carrel-controller"
-LOOK_S = 5.0
+REBUILDING = "the ledger is being rebuilt from the cluster"
+SILENT_AGENTS_S = 5.0
 """How often silent agents are looked for."""
 
 
-class Office:
-    """Who may write: the leader, while it leads."""
+class WriteFence:
+    """Lets this process write only while it leads."""
 
     def __init__(self) -> None:
         self.leadership: Leadership | None = None
@@ -41,80 +43,80 @@ class Office:
             raise LeadershipLost("this process does not lead")
         self.leadership.require()
 
-    def is_held(self) -> bool:
+    def is_leading(self) -> bool:
         return self.leadership is not None and self.leadership.holds()
 
 
 def run(settings: ControllerSettings) -> None:
-    serve_door("controller", settings, lambda client, stop: _serve(client, settings, stop))
+    run_with_cluster("controller", settings, lambda client, stop: _serve(client, settings, stop))
 
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
-    office = Office()
-    carrel = ClusterState(client.fenced(office.require), settings.options())
-    metrics = Metrics(office.is_held)
-    duties = Reconciler(carrel, settings.scheduler_names(), metrics)
-    desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
-    tiers = TierReconciler(carrel, settings.rules(), metrics, desk)
-    reservations = reservations_on(carrel, settings.reservations())
-    slots = SlotReconciler(carrel, reservations, lambda node: duties.tell_of_room({node}), metrics)
+    fence = WriteFence()
+    state = ClusterState(client.fenced(fence.require), settings.options())
+    metrics = ControllerMetrics(fence.is_leading)
+    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
+    bookings = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
+    tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), bookings), metrics)
+    reservations = reservation_pods_on(state, settings.reservation_options())
+    slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
-    app = health_app(metrics, lambda: carrel.informers.is_synced)
+    app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
     async with (
         serving(app, Address(settings.bind_address, settings.port)) as url,
-        _serving_maia(terminator(carrel, client), settings),
-        aclosing(desk) if desk else nullcontext(),
+        _serving_terminator(terminator_on(state, client), settings),
+        aclosing(bookings) if bookings else nullcontext(),
     ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(carrel.informers.run()), tasks.create_task(_look_for_silent_agents(carrel))]
-            leading = tasks.create_task(_lead(election, office, carrel, [duties, tiers, slots]))
+            watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
+            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots]))
             await stop.wait()
-            # First the leadership, so that another can take over while we tidy up.
+            # First the leadership, so that another replica can take over at once.
             leading.cancel()
             await asyncio.wait([leading])
             for task in watching:
                 task.cancel()
-    log.info("left")
+    log.info("stopped")
 
 
 @asynccontextmanager
-async def _serving_maia(maia: Terminator, settings: ControllerSettings) -> AsyncIterator[None]:
-    """The pod terminator, if anybody may call it."""
-    if not settings.listens_for_maia():
+async def _serving_terminator(terminator: Terminator, settings: ControllerSettings) -> AsyncIterator[None]:
+    """The pod terminator, if it is enabled."""
+    if not settings.serves_terminator():
         yield
         return
     token = "" if settings.terminator_for_all else settings.terminator_token
     address = Address(settings.bind_address, settings.terminator_port)
-    async with serving(terminator_app(maia, token), address) as url:
+    async with serving(terminator_app(terminator, token), address) as url:
         log.info("terminator url=%s for_all=%s", url, settings.terminator_for_all)
         yield
 
 
 async def _lead(
     election: Election,
-    office: Office,
-    carrel: ClusterState,
-    duties: Sequence[Reconciler | TierReconciler | SlotReconciler],
+    fence: WriteFence,
+    state: ClusterState,
+    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler],
 ) -> None:
-    """Again and again, whenever this process is elected."""
-    await carrel.informers.wait_synced()
-    log.info("ready nodes=%d leases=%d", len(carrel.ledger.nodes), len(carrel.leases.store))
+    """Runs the reconcilers whenever this process is elected."""
+    await state.informers.wait_synced()
+    log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
         try:
             async with election.leading() as leadership:
-                office.leadership = leadership
+                fence.leadership = leadership
                 async with asyncio.TaskGroup() as tasks:
-                    for duty in duties:
-                        tasks.create_task(duty.run())
+                    for reconciler in reconcilers:
+                        tasks.create_task(reconciler.run())
         except LeadershipLost as lost:
             log.warning("leadership_lost: %s", lost)
         finally:
-            office.leadership = None
+            fence.leadership = None
 
 
-async def _look_for_silent_agents(carrel: ClusterState) -> None:
+async def _mark_silent_agents(state: ClusterState) -> None:
     while True:
-        carrel.cluster_ledger.look_for_silent_agents(carrel.options.now())
-        await asyncio.sleep(LOOK_S)
+        state.cluster_ledger.mark_silent_agents(state.options.now())
+        await asyncio.sleep(SILENT_AGENTS_S)

@@ -1,7 +1,7 @@
-"""What the leader does where the kubelet chooses: it looks at a slot whenever something is heard of it, step by step;
-and it writes KAI's words on pods that were bound there.
+"""What the leader does on nodes where the kubelet chooses the GPUs: it reconciles a slot whenever its Lease or its
+reservation pod changes, step by step; and it writes KAI's labels and ConfigMaps for pods that were bound there.
 
-Every so often all slots that do not look well are looked at, so that a change of which nobody heard is caught up with.
+At regular intervals all slots that are not healthy are reconciled, so that a missed change is handled.
 """
 
 import asyncio
@@ -15,32 +15,36 @@ from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pods import slot_of
 from carrel.lifecycle.kai_copies import KaiCopies
-from carrel.lifecycle.metrics import Metrics
-from carrel.lifecycle.reservation_pods import Reservations
+from carrel.lifecycle.metrics import ControllerMetrics
+from carrel.lifecycle.reservation_pods import ReservationPods
 
 log = logging.getLogger(__name__)
 
 SWEEP_S = 15.0
 RETRY = Backoff(first_s=0.2, limit_s=15.0)
-"""A bind waits for a card meanwhile; and a card that has lost its pod may be given to anybody."""
+"""A bind waits for a GPU meanwhile; and the kubelet may give a GPU that has lost its reservation pod to any pod."""
 WORKERS = 4
 """Slots of different nodes need not wait for each other."""
 
 
 class SlotReconciler:
     def __init__(
-        self, carrel: ClusterState, reservations: Reservations, has_room: Callable[[str], None], metrics: Metrics
+        self,
+        state: ClusterState,
+        reservations: ReservationPods,
+        on_room: Callable[[str], None],
+        metrics: ControllerMetrics,
     ) -> None:
-        """`has_room` is told a node on which there is room that was not there before."""
-        self._carrel = carrel
+        """`on_room` is called with a node that has more room than before."""
+        self._state = state
         self._reservations = reservations
-        self._has_room = has_room
+        self._on_room = on_room
         self._metrics = metrics
-        self._copies = KaiCopies(carrel.cluster, carrel.cluster_ledger, carrel.read_request)
+        self._copies = KaiCopies(state.cluster, state.cluster_ledger, state.read_request)
         self._open_queues()
         self._close_queues()  # until this process leads
-        carrel.leases.on_change(self._see_lease)
-        carrel.pods.on_change(self._see_pod)
+        state.leases.on_change(self._on_lease)
+        state.pods.on_change(self._on_pod)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -48,8 +52,8 @@ class SlotReconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
-                    tasks.create_task(run_worker(self._due, self._look_after))
-                tasks.create_task(run_worker(self._pods_due, self._copy_for))
+                    tasks.create_task(run_worker(self._due, self._reconcile))
+                tasks.create_task(run_worker(self._pods_due, self._write_copies))
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
@@ -67,36 +71,36 @@ class SlotReconciler:
             self._count()
             for name in self._reservations.due():
                 self._due.add(name)
-            for pod in self._carrel.pods.store:
-                self._see_pod(None, pod)
+            for pod in self._state.pods.store:
+                self._on_pod(None, pod)
             await asyncio.sleep(SWEEP_S)
 
-    def _see_lease(self, old: Lease | None, new: Lease | None) -> None:
-        known = self._carrel.cluster_ledger.lease(new.metadata.name) if new else None
+    def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
+        known = self._state.cluster_ledger.lease(new.metadata.name) if new else None
         if known is not None and known.record.reservation is not None:
             self._due.add(known.name)
 
-    def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and self._copies.may_be_due(new):
             self._pods_due.add(new.metadata.uid)
         elif (pod := new or old) is not None and (name := slot_of(pod)):
             self._due.add(name)
 
-    async def _copy_for(self, uid: str) -> None:
-        pod = self._carrel.pods.store.by_uid(uid)
+    async def _write_copies(self, uid: str) -> None:
+        pod = self._state.pods.store.by_uid(uid)
         if pod is not None:
             await self._copies.write(pod)
 
     def _count(self) -> None:
-        reservations = (lease.record.reservation for lease in self._carrel.cluster_ledger.leases())
-        self._metrics.see_reservations(each.state for each in reservations if each is not None)
+        reservations = (lease.record.reservation for lease in self._state.cluster_ledger.leases())
+        self._metrics.count_reservations(each.state for each in reservations if each is not None)
 
-    async def _look_after(self, name: str) -> None:
-        looked = await self._reservations.look_at(name)
-        if looked.is_news:
+    async def _reconcile(self, name: str) -> None:
+        step = await self._reservations.reconcile_slot(name)
+        if step.is_news:
             self._count()
-        if looked.again_s is not None:
-            self._due.add_after(name, looked.again_s)
+        if step.again_s is not None:
+            self._due.add_after(name, step.again_s)
         place = read_lease_name(name)
-        if looked.has_room and place:
-            self._has_room(place[0])
+        if step.has_room and place:
+            self._on_room(place[0])

@@ -1,7 +1,7 @@
-"""Ends GPU pods when somebody asks: MAIA's pod terminator.
+"""Ends GPU pods on request: MAIA's pod terminator.
 
-Only pods that may be ended: those whose booking is over, and those without a booking. What is asked for is written down
-as a hand-over; whoever leads carries it out. So any replica may be asked, and asking twice changes nothing.
+Only pods whose booking is over, and pods without a booking. The request is written down as a hand-over, and the leader
+carries it out. So any replica may be called, and a second call for the same pod changes nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,24 +13,24 @@ from carrel.dialects.hand_over_record import Why, record_name
 from carrel.dialects.maia import PodToEnd
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.pods import is_going
+from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry
-from carrel.lifecycle.hand_over import HandOvers, Order
+from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 
 
 @dataclass(frozen=True, slots=True)
 class TerminatorContext:
-    """Which pods there are."""
+    """What the terminator needs of its surroundings."""
 
     pods: Callable[[], Iterable[Pod]]
     pod_named: Callable[[str, str], Pod | None]
     """By name and namespace."""
-    has_cards: Callable[[str], bool]
+    has_gpus: Callable[[str], bool]
     """By uid."""
     now: Callable[[], datetime]
-    chance: Random
+    rng: Random
 
 
 class Terminator:
@@ -39,32 +39,35 @@ class Terminator:
         self._hand_overs = hand_overs
         self._context = context
 
-    def ended_at_will(self) -> list[Pod]:
-        """Whose booking is over, and who has a card without a booking."""
-        over = {pod.metadata.uid: pod for pod in self._expiry.over()}
-        low = [pod for pod in self._context.pods() if tier_of(pod) is Tier.OPPORTUNISTIC and not is_going(pod)]
-        return [*over.values(), *(pod for pod in low if self._context.has_cards(pod.metadata.uid))]
+    def terminable_pods(self) -> list[Pod]:
+        """Pods whose booking is over, and pods that hold a GPU without a booking."""
+        expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
+        low = [pod for pod in self._context.pods() if tier_of(pod) is Tier.OPPORTUNISTIC and not is_ending(pod)]
+        return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod.metadata.uid))]
 
-    async def end_any(self) -> Pod | None:
-        """One of them by lot, which frees a card. None: there is nobody who could be ended."""
-        asked = set(await self._hand_overs.under_way())
-        able = [pod for pod in self.ended_at_will() if record_name(pod.metadata.uid) not in asked]
-        able = [pod for pod in able if self._context.has_cards(pod.metadata.uid)]
-        while able:
-            pod = able.pop(self._context.chance.randrange(len(able)))
+    async def terminate_one(self) -> Pod | None:
+        """Ends one of them that holds a GPU, chosen at random. None: there is none.
+
+        Raises `ClusterError` if the API server refuses a write.
+        """
+        begun = set(await self._hand_overs.record_names())
+        candidates = [pod for pod in self.terminable_pods() if record_name(pod.metadata.uid) not in begun]
+        candidates = [pod for pod in candidates if self._context.has_gpus(pod.metadata.uid)]
+        while candidates:
+            pod = candidates.pop(self._context.rng.randrange(len(candidates)))
             if await self._end(pod):
                 return pod
         return None
 
-    async def end(self, which: PodToEnd) -> Pod | Refusal:
+    async def terminate(self, which: PodToEnd) -> Pod | Refusal:
         title = f"{which.namespace}/{which.name}"
         pod = self._context.pod_named(which.name, which.namespace)
         if pod is None:
             return Refusal(f"there is no pod {title}")
-        if pod.metadata.uid not in {each.metadata.uid for each in self.ended_at_will()}:
-            return Refusal(f"pod {title} may stay: its booking is not over, or it has no card")
-        return pod if await self._end(pod) else Refusal(f"pod {title} has changed just now; ask again")
+        if pod.metadata.uid not in {each.metadata.uid for each in self.terminable_pods()}:
+            return Refusal(f"pod {title} may stay: its booking is not over, or it has no GPU")
+        return pod if await self._end(pod) else Refusal(f"pod {title} has just changed; try again")
 
     async def _end(self, pod: Pod) -> bool:
         why = Why.REVOKED if tier_of(pod) is Tier.OPPORTUNISTIC else Why.EXPIRED
-        return bool(await self._hand_overs.intend(pod, Order(why, self._context.now())))
+        return bool(await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())))

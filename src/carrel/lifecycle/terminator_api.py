@@ -1,10 +1,10 @@
-"""MAIA's pod terminator over HTTP, in MAIA's words.
+"""MAIA's pod terminator over HTTP, with MAIA's paths and JSON.
 
     POST /random-delete        ends one pod that may be ended      {"status": "success", "deleted_pod": "train"}
-    GET  /get-expired-pods     who may be ended                    {"status": "success", "expired_pods": ["train"]}
+    GET  /get-expired-pods     the pods that may be ended          {"status": "success", "expired_pods": ["train"]}
     POST /delete-expired-pod   {"pod_name": …, "namespace": …}     {"status": "success", "deleted_pod": "train"}
 
-Whoever calls needs a bearer token, unless the cluster is set to trust MAIA's webhook, which has none to send.
+Callers need a bearer token, unless a setting allows all callers: MAIA's webhook sends none.
 """
 
 import hmac
@@ -18,9 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from carrel.dialects import maia
+from carrel.http.bodies import read_body
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.terminator_interface import PodTerminator
+from carrel.lifecycle.terminator import Terminator
 from carrel.parsing import Malformed
 from carrel.parsing.fields import Field
 
@@ -30,37 +31,37 @@ LARGEST_BODY = 16 * 1024
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def terminator_app(terminator: PodTerminator, token: str) -> Starlette:
-    """An empty token: nobody needs one."""
+def terminator_app(terminator: Terminator, token: str) -> Starlette:
+    """An empty token: callers need none."""
 
     async def random_delete(_: Request) -> Response:
-        pod = await terminator.end_any()
-        return _said(maia.ended(pod.metadata.name) if pod else maia.nothing_expired())
+        pod = await terminator.terminate_one()
+        return _json(maia.ended(pod.metadata.name) if pod else maia.nothing_expired())
 
     async def expired(_: Request) -> Response:
-        return _said(maia.expired([pod.metadata.name for pod in terminator.ended_at_will()]))
+        return _json(maia.expired([pod.metadata.name for pod in terminator.terminable_pods()]))
 
     async def delete_expired(request: Request) -> Response:
-        body = await _body(request)
+        body = await read_body(request.receive, LARGEST_BODY)
         if body is None:
-            return _said(maia.not_ended(f"the body is larger than {LARGEST_BODY} bytes"), 413)
-        pod = await terminator.end(maia.read_pod_to_end(Field.parse(body, "request to end a pod").value))
+            return _json(maia.not_ended(f"the body is larger than {LARGEST_BODY} bytes"), 413)
+        pod = await terminator.terminate(maia.read_pod_to_end(Field.parse(body, "request to end a pod").value))
         return (
-            _said(maia.not_ended(pod.reason), 404) if isinstance(pod, Refusal) else _said(maia.ended(pod.metadata.name))
+            _json(maia.not_ended(pod.reason), 404) if isinstance(pod, Refusal) else _json(maia.ended(pod.metadata.name))
         )
 
     def guarded(answer: Handler) -> Handler:
         async def guard(request: Request) -> Response:
-            if token and not _is_it(token, request.headers.get("authorization", "")):
+            if token and not _is_token(token, request.headers.get("authorization", "")):
                 words = maia.not_ended("a bearer token is needed: Authorization: Bearer …")
-                return _said(words, 401, {"www-authenticate": "Bearer"})
+                return _json(words, 401, {"www-authenticate": "Bearer"})
             try:
                 return await answer(request)
             except Malformed as malformed:
-                return _said(maia.not_ended(str(malformed)), 400)
+                return _json(maia.not_ended(str(malformed)), 400)
             except ClusterError as error:
                 log.warning("terminator_failed path=%s: %s", request.url.path, error)
-                return _said(maia.not_ended(f"the API server did not take it: {error.message}; ask again"), 503)
+                return _json(maia.not_ended(f"the API server refused it: {error.message}; try again"), 503)
 
         return guard
 
@@ -73,19 +74,10 @@ def terminator_app(terminator: PodTerminator, token: str) -> Starlette:
     )
 
 
-def _said(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse(body, status, headers)
 
 
-def _is_it(token: str, header: str) -> bool:
+def _is_token(token: str, header: str) -> bool:
     scheme, _, given = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-async def _body(request: Request) -> bytes | None:
-    """None if it is too large; the rest of it is read and dropped, so that the sender gets to read the answer."""
-    body, is_too_large = b"", False
-    async for chunk in request.stream():
-        is_too_large = is_too_large or len(body) + len(chunk) > LARGEST_BODY
-        body = b"" if is_too_large else body + chunk
-    return None if is_too_large else body

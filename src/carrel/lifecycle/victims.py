@@ -1,8 +1,8 @@
-"""Who gives a card back when a booked pod needs one and none is free.
+"""Which pods lose their GPUs when a booked pod needs some and none are free.
 
-Victims are opportunistic pods only. In this order: the fewest; the least work lost; the node's name; the victims' uids.
-No victim is superfluous: without any one of them the booked pod would not fit. Pods that are going anyway are waited
-for before anybody is asked to go.
+Only opportunistic pods are victims. Preferred are, in this order: the fewest; the least work lost; the node's name; the
+victims' uids. No victim is superfluous: without any one of them the booked pod would not fit. GPUs of pods that are
+ending anyway are counted as free before victims are chosen.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from carrel.ledger.shares import Holder, ShareState
 
 @dataclass(frozen=True, slots=True)
 class OpportunisticPod:
-    """A pod that holds a card without a booking."""
+    """A pod that holds a GPU without a booking."""
 
     holder: Holder
     work: timedelta
@@ -32,12 +32,12 @@ class OpportunisticPod:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """These pods go, then the booked pod fits on these cards: keep them for it."""
+    """When these victims are gone, the booked pod fits on these GPUs: keep them for it."""
 
     node: str
     gpus: tuple[Gpu, ...]
     victims: tuple[Holder, ...]
-    """Empty: it is enough to wait for pods that are going already."""
+    """Empty: it is enough to wait for pods that are ending already."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,34 +52,34 @@ class _Cost:
 
 
 def revoke(
-    ledger: Ledger, booked: Waiting, opportunists: Iterable[OpportunisticPod], chance: Random | None = None
+    ledger: Ledger, booked: Waiting, opportunistic: Iterable[OpportunisticPod], rng: Random | None = None
 ) -> Placement | Revocation | Refusal:
-    """How a booked pod gets its cards: a placement if there is room, else whose cards are taken back, else why not.
+    """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
 
-    With `chance` the victims are drawn by lot among the fewest, whatever work they lose.
+    With `rng` the victims are chosen at random among the fewest, whatever work they lose.
     """
     for node in candidates(ledger, booked.request, booked.nodes, booked.holder.uid).fitting:
         answer = place(ledger, booked.request, node, booked.holder.uid)
         if isinstance(answer, Placement):
             return answer
-    by_uid = {each.holder.uid: each for each in sorted(opportunists, key=lambda each: each.holder.uid)}
-    work = {uid: chance.random() if chance else each.work.total_seconds() for uid, each in by_uid.items()}
+    by_uid = {each.holder.uid: each for each in sorted(opportunistic, key=lambda each: each.holder.uid)}
+    work = {uid: rng.random() if rng else each.work.total_seconds() for uid, each in by_uid.items()}
     best: tuple[_Cost, str, Sequence[Card]] | None = None
     for node in sorted(booked.nodes):
-        found = _cheapest_on(ledger, booked, node, work, best[0] if best else None)
+        found = _cheapest_on_node(ledger, booked, node, work, best[0] if best else None)
         if found is not None and (best is None or found[0].size < best[0].size):
             best = (found[0], node, found[1])
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
-        return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking went")
+        return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
     cost, node, cards = best
     return Revocation(node, tuple(card.gpu for card in cards), tuple(by_uid[uid].holder for uid in cost.uids))
 
 
-def _cheapest_on(
+def _cheapest_on_node(
     ledger: Ledger, booked: Waiting, node: str, work: Mapping[str, float], limit: _Cost | None
 ) -> tuple[_Cost, Sequence[Card]] | None:
-    """None: nobody can go there, or not as cheaply as elsewhere."""
+    """None: the booked pod cannot fit on this node, or not as cheaply as on another."""
     there, request = ledger.node(node), booked.request
     if there is None or there.unusable or not selected(there, request):
         return None
@@ -92,27 +92,31 @@ def _cheapest_on(
     if len(within_reach) < request.cards:
         return None
     best: tuple[_Cost, Sequence[Card]] | None = None
-    # One island is insisted on only where it is required: a preference is not worth a victim.
+    # One island only where it is required: a preference is not worth a victim.
     together = [cards for island, cards in by_island(within_reach).items() if island]
     for pool in together if needs_one_island(request) else [within_reach]:
         for cards in combinations(pool, request.cards):
-            cost = _cheapest_for([(card, need(card.gpu.memory)) for card in cards], work, best[0] if best else limit)
+            cost = _cheapest_victims(
+                [(card, need(card.gpu.memory)) for card in cards], work, best[0] if best else limit
+            )
             if cost is not None:
                 best = (cost, cards)
     return best
 
 
 def _obtainable(card: Card, work: Mapping[str, float]) -> int:
-    """What would become free if everybody went who is going, or may be asked to go."""
+    """What would become free if all pods ended that are ending already or may be victims."""
     return sum(
         card.held(share) for uid, share in card.shares.items() if share.state is ShareState.RELEASING or uid in work
     )
 
 
-def _cheapest_for(wanted: Sequence[tuple[Card, int]], work: Mapping[str, float], limit: _Cost | None) -> _Cost | None:
-    """The cheapest set of victims that frees as much on every one of the cards; None if it is not below the limit.
+def _cheapest_victims(
+    wanted: Sequence[tuple[Card, int]], work: Mapping[str, float], limit: _Cost | None
+) -> _Cost | None:
+    """The cheapest set of victims that frees enough on every one of the GPUs; None if it is not below the limit.
 
-    Branch and bound: at the first card that still lacks memory, each holder in turn either goes or is spared for good.
+    Branch and bound: at the first GPU that still lacks memory, each holder in turn is a victim or is spared for good.
     """
     missing = [need - card.free - card.memory_in(ShareState.RELEASING) for card, need in wanted]
     parts = [

@@ -18,7 +18,7 @@ from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatc
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pods import is_going
+from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.node.allocation_order import Waiting, in_turn
@@ -160,7 +160,7 @@ class Allocation:
     def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[Waiting]:
         found: list[Waiting] = []
         for pod in pods:
-            if pod.spec.node_name == self._post.node and pod.status.phase in ("", "Pending") and not is_going(pod):
+            if pod.spec.node_name == self._post.node and pod.status.phase in ("", "Pending") and not is_ending(pod):
                 try:
                     found += self._containers(resource, pod)
                 except Malformed:
@@ -217,7 +217,7 @@ class Allocation:
             raise failure
 
     def _is_to_be_marked(self, pod: Pod) -> bool:
-        if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_going(pod):
+        if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_ending(pod):
             return False
         try:
             left = self._unserved(gpushare.GPU_MEM, pod)

@@ -4,20 +4,18 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from prometheus_client import Gauge
 
+from carrel.http.metrics import ComponentMetrics
 from carrel.ledger.gpus import Gpu
 from carrel.node.interfaces import Look
 from carrel.node.memory_offer import Way
 
 
-class Metrics:
+class Metrics(ComponentMetrics):
     def __init__(self, is_registered: dict[str, Callable[[], bool]]) -> None:
-        registry = self._registry = CollectorRegistry()
+        super().__init__()
+        registry = self.registry
         self._cards = Gauge("carrel_node_cards", "Cards of this node.", ["usable"], registry=registry)
         self._processes = Gauge(
             "carrel_node_card_processes", "Programs that compute on a card.", ["gpu"], registry=registry
@@ -53,23 +51,6 @@ class Metrics:
         for each in Way:
             self._ways.labels(each.value).set(each is way)
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
 
 def _as_number(is_so: Callable[[], bool]) -> float:
     return float(is_so())
-
-
-def health_app(metrics: Metrics, trouble: Callable[[], str]) -> Starlette:
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def readyz(_: Request) -> Response:
-        why = trouble()
-        return PlainTextResponse(why or "ok", status_code=503 if why else 200)
-
-    async def numbers(_: Request) -> Response:
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
-
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", numbers)])

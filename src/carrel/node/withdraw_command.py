@@ -5,13 +5,15 @@ import contextlib
 
 import typer
 
+from carrel.command_errors import CONFLICT, UNAVAILABLE, command_failed
 from carrel.kubernetes.cluster import ClusterError
 from carrel.node.withdrawal import StillThere, Withdrawal
-from carrel.settings import CONFLICT, UNAVAILABLE, ClusterSettings, complain, connected
+from carrel.process import connect
+from carrel.settings import ClusterSettings
 
 
 def withdraw_all(settings: ClusterSettings) -> None:
-    client = connected(settings)
+    client = connect(settings)
 
     async def withdraw() -> list[str]:
         async with contextlib.aclosing(client):
@@ -21,7 +23,11 @@ def withdraw_all(settings: ClusterSettings) -> None:
         nodes = asyncio.run(withdraw())
     except StillThere as still:
         why = f"agents of these nodes still run, and have put back what was removed: {still}"
-        raise complain("Not withdrawn", why, "delete the agents' DaemonSet, then: carrel withdraw", CONFLICT) from None
+        raise command_failed(
+            "Not withdrawn", why, "delete the agents' DaemonSet, then: carrel withdraw", CONFLICT
+        ) from None
     except ClusterError as error:
-        raise complain("Not withdrawn", str(error), "kubectl auth can-i patch nodes/status", UNAVAILABLE) from None
+        raise command_failed(
+            "Not withdrawn", str(error), "kubectl auth can-i patch nodes/status", UNAVAILABLE
+        ) from None
     typer.echo(f"Withdrawn from {', '.join(nodes)}." if nodes else "No node shows anything that an agent wrote.")

@@ -5,7 +5,7 @@ Reading order:
     scheduler                             filter, prioritize, bind
     gangs                                 how the pods of a gang are bound together
     extender_calls requests responses     what kube-scheduler sends and reads
-    handlers app metrics                  its calls over HTTP
-    scheduler_config                      what kube-scheduler must be told
-    run settings command                  one process
+    pod_lookup handlers app metrics       its calls over HTTP
+    scheduler_config                      the configuration of kube-scheduler
+    assembly run settings command         one process
 """

@@ -1,11 +1,11 @@
-"""Puts the extender together on what a process knows of the cluster."""
+"""Puts the parts of the extender together, for one process."""
 
 from dataclasses import dataclass
 
 from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
-from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.scheduler import Scheduler, SchedulerContext
 
@@ -21,17 +21,17 @@ DEFAULT_OPTIONS = SchedulerOptions()
 
 
 def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
-    context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
-    gangs = GangScheduler(state.cluster_ledger, state.lease_writer, context)
-    surroundings = SchedulerContext(
+    gang_context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
+    gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
+    context = SchedulerContext(
         state.cluster,
-        state.understand,
+        state.requested_by,
         state.options.now,
         state.options.dialect_options,
         options.spread,
         state.booked_waiting,
     )
-    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, surroundings)
+    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, context)
 
 
 def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
@@ -39,10 +39,10 @@ def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
     return ExtenderHandlers(
         ExtenderContext(
             scheduler=scheduler,
-            understand=state.understand,
+            requested_by=state.requested_by,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
             ledger=ledger,
-            metrics=Metrics(ledger, state.informers.silences),
+            metrics=ExtenderMetrics(ledger, state.informers.silences),
             is_synced=lambda: state.informers.is_synced,
             unit=state.options.dialect_options.memory_unit,
         )

@@ -1,7 +1,7 @@
 """`carrel extender`: the ledger over HTTP, for kube-scheduler.
 
-It answers filter, prioritize and bind, keeps its ledger equal to the cluster, and holds nothing that is not written
-there: any number of replicas may run, and any of them may die.
+It answers filter, prioritize and bind, and keeps its ledger equal to the cluster. All state is in the cluster: any
+number of replicas may run, and any of them may crash.
 """
 
 from carrel.scheduling.settings import ExtenderSettings
@@ -13,7 +13,7 @@ def extender(settings: ExtenderSettings) -> None:
     """Answer kube-scheduler: which nodes have room, which is best, and bind.
 
     Every option may also be given as an environment variable, as shown beside it; an option wins.
-    What kube-scheduler must be told is printed by `carrel scheduler-config`.
+    `carrel scheduler-config` prints the configuration that kube-scheduler needs.
 
     Examples:
 

@@ -1,7 +1,7 @@
 """The scheduler extender's calls: what kube-scheduler sends to `filter`, `prioritize` and `bind`, and the answers.
 
-The Go types have no JSON tags today and had lower-case ones before, and Go reads keys in any letter case. So do we;
-answers are capitalised as the types of today are, which every Go client reads.
+The Go types have no JSON tags today and had lower-case ones before, and Go reads keys in any letter case. So does
+Carrel. Answers have the capitalised keys of today's types, which every Go client reads.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +15,8 @@ HIGHEST_SCORE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A pod, and the nodes it may run on so far. Also the question of `prioritize`."""
+class ExtenderArgs:
+    """A pod, and the nodes it may run on so far; for `filter` and for `prioritize`."""
 
     pod: Mapping[str, Any]
     nodes: tuple[str, ...]
@@ -25,14 +25,14 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class BindArgs:
     namespace: str
     pod: str
     uid: str
     node: str
 
 
-def read_question(body: object) -> Question:
+def read_extender_args(body: object) -> ExtenderArgs:
     args = Field(body, "ExtenderArgs")
     pod, nodes, names = (_any_case(args, key) for key in ("Pod", "Nodes", "NodeNames"))
     if not pod.present:
@@ -40,16 +40,16 @@ def read_question(body: object) -> Question:
     if nodes.present and names.present:
         raise names.malformed("either Nodes or NodeNames, not both")
     if names.present:
-        return Question(pod.object(), names.strings())
+        return ExtenderArgs(pod.object(), names.strings())
     if nodes.present:
         listed = {node["metadata"]["name"].some_text(): node.object() for node in _any_case(nodes, "items").items()}
-        return Question(pod.object(), tuple(listed), listed)
+        return ExtenderArgs(pod.object(), tuple(listed), listed)
     raise names.malformed("either Nodes or NodeNames, not neither")
 
 
-def read_binding(body: object) -> Binding:
+def read_bind_args(body: object) -> BindArgs:
     args = Field(body, "ExtenderBindingArgs")
-    return Binding(
+    return BindArgs(
         namespace=_any_case(args, "PodNamespace").some_text(),
         pod=_any_case(args, "PodName").some_text(),
         uid=_any_case(args, "PodUID").some_text(),
@@ -57,41 +57,41 @@ def read_binding(body: object) -> Binding:
     )
 
 
-def filtered(
+def filter_result(
     objects: Mapping[str, Mapping[str, Any]] | None, fitting: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The nodes that will do, and why the others will not.
+    """The nodes that fit, and why the others do not.
 
-    `Nodes` repeats the objects only if they were asked with: a scheduler that sends names reads names.
+    `Nodes` is set only if the scheduler sent objects: a scheduler that sends names reads names.
     """
     nodes = None if objects is None else {"items": [objects[name] for name in fitting]}
-    return filter_answer(nodes, fitting, refused)
+    return filter_result_of(nodes, fitting, refused)
 
 
-def filter_answer(nodes: object, names: object, refused: object, error: str = "") -> dict[str, Any]:
-    """Each part as it will be written, or as somebody has written it already."""
+def filter_result_of(nodes: object, names: object, refused: object, error: str = "") -> dict[str, Any]:
+    """Each part as an object, or as JSON that is encoded already."""
     return {"Nodes": nodes, "NodeNames": names, "FailedNodes": refused, "Error": error}
 
 
 def filter_failed(error: str) -> dict[str, Any]:
-    """No answer at all: the scheduler tries the pod again later."""
-    return filter_answer(None, None, None, error)
+    """An error: the scheduler tries the pod again later."""
+    return filter_result_of(None, None, None, error)
 
 
 def scores(best_first: Sequence[str]) -> dict[str, int]:
-    """The best node has the highest score alone: the scheduler draws lots among equals."""
+    """Only the best node has the highest score: among equals the scheduler chooses at random."""
     return {node: max(HIGHEST_SCORE - position, 0) for position, node in enumerate(best_first)}
 
 
-def prioritized(scores: Mapping[str, int]) -> list[dict[str, Any]]:
+def host_priorities(scores: Mapping[str, int]) -> list[dict[str, Any]]:
     for node, score in scores.items():
         if not 0 <= score <= HIGHEST_SCORE:
             raise ValueError(f"the score of {node} is {score}; the scheduler takes 0 to {HIGHEST_SCORE}")
     return [{"Host": node, "Score": score} for node, score in scores.items()]
 
 
-def bound(error: str = "") -> dict[str, str]:
-    """An empty error means bound."""
+def bind_result(error: str = "") -> dict[str, str]:
+    """An empty error means that the pod is bound."""
     return {"Error": error}
 
 

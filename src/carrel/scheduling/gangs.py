@@ -1,14 +1,14 @@
-"""How the pods of a gang get their cards together, although kube-scheduler asks for one pod at a time.
+"""How the pods of a gang get their GPUs together, although kube-scheduler asks about one pod at a time.
 
-    filter of a member     too few members: refused, with who is missing
-                           else one plan for all of them; its cards are promised from here on, for a while
-    bind of a member       waits for the others, without a Lease; when all are there, each takes its Leases
-    all have theirs        all of them go on to their Bindings
-    one fails, or late     everybody is refused and gives everything back; the gang steps aside for others for a while
+    filter of a member     too few members: refused, with the number that is missing;
+                           else one plan for all members is made, and its GPUs are promised to them for a while
+    bind of a member       waits for the other members, without a Lease; when all are there, each takes its Leases
+    all have theirs        every member writes its Binding
+    one fails or is late   every member is refused and gives everything back; the gang backs off for a while
 
-So every member's Leases are written before any member's Binding: after a crash between two Bindings the rest of the
-gang finds its own cards again. And they are written late, so that a card is never on a Lease for long without a pod.
-A member that comes when others are bound already joins them by itself.
+So the Leases of all members are written before any Binding: after a crash between two Bindings, the rest of the gang
+finds its GPUs again. And they are written late, so that no Lease names a pod for long before the pod is bound.
+A member that comes after others are bound is placed by itself.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
 from carrel.ledger.shares import Holder
 
-FORGOTTEN_AFTER_S = 600.0
+HISTORY_S = 600.0
 
-View = Callable[[], AbstractContextManager[None]]
-"""How a gang sees the ledger while it is planned: as it is, or as if others, who go first, had their cards."""
+LedgerView = Callable[[], AbstractContextManager[None]]
+"""The ledger for which a gang is planned: as it is, or as if booked pods that wait had their GPUs already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class GangTimeouts:
     """In seconds."""
 
     together_s: float = 120.0
-    """How long a plan is kept while its members come to bind: kube-scheduler may look at a pod only once a minute."""
+    """How long a plan waits for the binds of its members: kube-scheduler may try a pod only once a minute."""
     take_s: float = 20.0
     """How long all members may take to write their Leases; the collector waits longer."""
-    step_aside_s: float = 15.0
-    """How long a gang whose plan failed lets others go first; without it two gangs could take turns in failing."""
+    back_off_s: float = 15.0
+    """How long a gang whose plan failed lets others go first; without it two gangs could block each other."""
 
 
 DEFAULT_GANG_TIMEOUTS = GangTimeouts()
@@ -47,39 +47,39 @@ DEFAULT_GANG_TIMEOUTS = GangTimeouts()
 
 @dataclass(slots=True)
 class _PlannedGang:
-    """A plan that is being carried out."""
+    """A plan whose members are being bound."""
 
     plan: GangPlan
     until: float
     asked: frozenset[str]
-    """All who waited when it was made; some of them may have found no place in it."""
+    """All members that waited when it was made; some of them may have no placement in it."""
     owner: str
-    """In whose name its cards are promised."""
+    """The owner of the promises of its GPUs."""
     arrived: set[str] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    """All have arrived, or it was decided before."""
+    """All have arrived, or the plan has ended."""
     ready: set[str] = field(default_factory=set)
-    """Who has its Leases."""
+    """The members that have their Leases."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Refusal | None = None
 
 
 @dataclass(slots=True)
 class _GangHistory:
-    """What was heard of a gang lately."""
+    """What kube-scheduler asked about a gang lately."""
 
     at: float = 0.0
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Member → where it may go, as it was last asked."""
+    """Member → the nodes of its last filter call."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangContext:
-    """What a muster needs of the world."""
+    """What gangs need of their surroundings."""
 
     members_of: Callable[[Gang], GangMembers]
     wake: Callable[[Sequence[Holder]], None]
-    """Makes kube-scheduler look at these pods now: it puts a pod that it could not place aside for a minute."""
+    """Makes kube-scheduler try these pods now: it tries a pod that it could not place only once a minute."""
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
@@ -95,22 +95,22 @@ class GangScheduler:
         self._clock = context.clock
         self._timeouts = context.timeouts
         self._gangs: dict[str, _PlannedGang] = {}
-        self._called = 0
-        self._stepping_aside: dict[str, float] = {}
+        self._plans_made = 0
+        self._backing_off: dict[str, float] = {}
         self._history: dict[str, _GangHistory] = {}
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def place(
-        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: View = nullcontext
+        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: LedgerView = nullcontext
     ) -> Placement | Refusal | None:
-        """Where the plan puts this member. None: the gang runs already, the member may go wherever it fits."""
+        """Where the plan puts this member. None: the gang runs already, and the member may go wherever it fits."""
         self.expire()
         members = self._members_of(gang)
         if members.bound:
             return None
         if holder not in (member for member, _ in members.waiting):
-            return Refusal(f"gang {gang.name} has not heard of {holder} yet")
+            return Refusal(f"gang {gang.name} does not know {holder} yet")
         self._remember(gang, members, holder, nodes)
         planned = self._gangs.get(gang.name)
         if planned is None or not self._is_still_right(planned, members, holder):
@@ -123,21 +123,19 @@ class GangScheduler:
             return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
         if placement.node not in nodes:
             # Something that is not about GPUs has changed since the plan was made.
-            refusal = Refusal(f"gang {gang.name} was to have {holder} on {placement.node}, where it may not go now")
+            refusal = Refusal(f"gang {gang.name} planned {holder} on {placement.node}, where it may not run now")
             self._fail(gang.name, refusal)
             return refusal
         return placement
 
     def expire(self) -> None:
-        """Gives up plans whose time is up, also if nobody waits for them, and forgets gangs that nobody asks for."""
+        """Ends plans whose time is up, and forgets gangs that kube-scheduler has not asked about for a while."""
         now = self._clock()
         for name, planned in tuple(self._gangs.items()):
             if planned.until <= now:
-                self._fail(name, Refusal(f"gang {name} did not come together in time"), planned)
-        self._stepping_aside = {name: until for name, until in self._stepping_aside.items() if until > now}
-        self._history = {
-            name: history for name, history in self._history.items() if now - history.at <= FORGOTTEN_AFTER_S
-        }
+                self._fail(name, Refusal(f"gang {name} was not complete in time"), planned)
+        self._backing_off = {name: until for name, until in self._backing_off.items() if until > now}
+        self._history = {name: history for name, history in self._history.items() if now - history.at <= HISTORY_S}
 
     def _remember(self, gang: Gang, members: GangMembers, holder: Holder, nodes: Sequence[str]) -> None:
         history = self._history.setdefault(gang.name, _GangHistory())
@@ -147,42 +145,44 @@ class GangScheduler:
         history.nodes[holder.uid] = tuple(nodes)
 
     def _is_still_right(self, planned: _PlannedGang, members: GangMembers, holder: Holder) -> bool:
-        """Whether all for whom the plan was made are still there, and this one was among those it was made for."""
+        """Whether all members of the plan still wait, and this one was among those it was made for."""
         uids = {member.uid for member, _ in members.waiting}
         return planned.plan.placements.keys() <= uids and holder.uid in planned.asked
 
-    def _make_plan(self, gang: Gang, members: GangMembers, nodes: Sequence[str], view: View) -> _PlannedGang | Refusal:
-        left = self._stepping_aside.get(gang.name, 0.0) - self._clock()
+    def _make_plan(
+        self, gang: Gang, members: GangMembers, nodes: Sequence[str], view: LedgerView
+    ) -> _PlannedGang | Refusal:
+        left = self._backing_off.get(gang.name, 0.0) - self._clock()
         if left > 0:
-            return Refusal(f"gang {gang.name} did not come together and lets others go first for {left:.0f} s")
-        self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned anew"), steps_aside=False)
+            return Refusal(f"gang {gang.name} could not be bound together and lets others go first for {left:.0f} s")
+        self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned again"), backs_off=False)
         with view():
             plan = self._planner.plan(gang, members, nodes, self._history[gang.name].nodes)
         if isinstance(plan, Refusal):
             return plan
-        self._called += 1
+        self._plans_made += 1
         asked = frozenset(holder.uid for holder, _ in members.waiting)
         until = self._clock() + self._timeouts.together_s
-        planned = self._gangs[gang.name] = _PlannedGang(plan, until, asked, owner=f"{gang.name} #{self._called}")
+        planned = self._gangs[gang.name] = _PlannedGang(plan, until, asked, owner=f"{gang.name} #{self._plans_made}")
         placed = [holder for holder, _ in members.waiting if holder.uid in plan.placements]
         for holder in placed:
             self._cluster_ledger.promise(plan.placements[holder.uid], holder, planned.owner)
         self._wake(placed)
         return planned
 
-    # --- coming together ---------------------------------------------------------------------------------------------
+    # --- bind all together -------------------------------------------------------------------------------------------
 
     async def wait_together(self, gang: Gang, holder: Holder, node: str) -> Placement | Refusal | None:
-        """Waits for the others, takes the member's cards, and waits until all have theirs: then go on and bind.
+        """Waits for the others, takes the member's GPUs, and waits until all have theirs: then the caller may bind.
 
-        None: the gang runs already, the member goes by itself.
+        None: the gang runs already, and the member is placed by itself.
         """
         planned = self._gangs.get(gang.name)
         placement = planned.plan.placements.get(holder.uid) if planned else None
         if planned is None or placement is None or placement.node != node:
             if self._members_of(gang).bound:
                 return None
-            return Refusal(f"gang {gang.name} has no plan for {holder} on {node} any more; it is made anew")
+            return Refusal(f"gang {gang.name} has no plan for {holder} on {node} any more; a new one is made")
         members = planned.plan.placements.keys()
         planned.arrived.add(holder.uid)
         if planned.arrived >= members:
@@ -197,17 +197,17 @@ class GangScheduler:
         try:
             refusal = await self._lease_writer.take(placement, holder, is_promised=True)
         except BaseException as error:
-            self._fail(name, Refusal(f"gang {name} could not take the cards of {holder}: {error}"), planned)
+            self._fail(name, Refusal(f"gang {name} could not take the GPUs of {holder}: {error}"), planned)
             raise
         if refusal is not None:
-            self._fail(name, Refusal(f"gang {name} lost a card of {holder}: {refusal.reason}"), planned)
+            self._fail(name, Refusal(f"gang {name} lost a GPU of {holder}: {refusal.reason}"), planned)
             return
         planned.ready.add(holder.uid)
         if planned.decided.is_set() or planned.ready < planned.plan.placements.keys():
             return
         if max(map(self._lease_writer.held_for, planned.ready)) > self._timeouts.take_s:
-            # Looked at once for all: half a gang must not turn back.
-            self._fail(name, Refusal(f"gang {name} took too long to take its cards"), planned)
+            # Checked once for all members: half a gang must not fail.
+            self._fail(name, Refusal(f"gang {name} took too long to take its GPUs"), planned)
         else:
             self._end(name, planned)
 
@@ -216,17 +216,17 @@ class GangScheduler:
             async with asyncio.timeout(max(0.0, planned.until - self._clock())):
                 await event.wait()
         except TimeoutError:
-            self._fail(name, Refusal(f"gang {name} waited in vain for {missing()} of its members"), planned)
+            self._fail(name, Refusal(f"gang {name} waited too long for {missing()} of its members"), planned)
 
-    def _fail(self, name: str, why: Refusal, planned: _PlannedGang | None = None, steps_aside: bool = True) -> None:
+    def _fail(self, name: str, why: Refusal, planned: _PlannedGang | None = None, backs_off: bool = True) -> None:
         planned = planned or self._gangs.get(name)
         if planned is None or planned.decided.is_set():
             return
         planned.failure = why
         if name in self._history:
-            self._history[name].nodes.clear()  # some of it may be why it failed
-        if steps_aside:
-            self._stepping_aside[name] = self._clock() + self._timeouts.step_aside_s
+            self._history[name].nodes.clear()  # it may be out of date, which may be why the plan failed
+        if backs_off:
+            self._backing_off[name] = self._clock() + self._timeouts.back_off_s
         self._end(name, planned)
 
     def _end(self, name: str, planned: _PlannedGang) -> None:

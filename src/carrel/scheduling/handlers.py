@@ -1,15 +1,14 @@
 """Answers kube-scheduler's calls: bytes in, a status and bytes out.
 
-Who is told what, and how
-- What a scheduler could have sent is answered with 200, a no in the `Error` field: kube-scheduler shows those words in
-  the pod's Event, and of any other status it shows only the number. This goes for gpushare's prefix too, where the peer
-  answers a failed bind with 500: the scheduler tries again either way, and this way people see why.
-- `prioritize` has no such field, and what is no JSON was sent by nobody we know: 400 with a sentence.
-- A node that will not do is in `FailedNodes` with its reason; on gpushare's prefix behind the peer's own sentence.
-- A pod that cannot be understood (two dialects, an absurd quantity, a claim that does not exist) fails as a whole.
+- What a scheduler could have sent is answered with 200, and a refusal is in the `Error` field: kube-scheduler shows it
+  in the pod's Event; of any other status it shows only the number. This is so on gpushare's prefix too, where gpushare
+  answers a failed bind with 500: the scheduler tries again in both cases, and this way people see why.
+- `prioritize` has no such field, and a body that is no JSON was not sent by a scheduler: 400 with the reason.
+- A node that does not fit is in `FailedNodes` with its reason; on gpushare's prefix after gpushare's own sentence.
+- A pod whose request cannot be read (two dialects, an absurd quantity, a claim that does not exist) fails on all nodes.
 
-Nothing is answered before the ledger is complete. Who leaves finishes the binds that are under way, takes no new ones
-but those of gangs, for which others may be waiting, and still answers everything else.
+Nothing is answered before the ledger is complete. A replica that stops finishes the binds that are under way. It takes
+no new ones, except those of gangs, for which other members may wait, and still answers everything else.
 """
 
 import asyncio
@@ -17,13 +16,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.gpushare import Unit
 from carrel.dialects.registry import Dialect, PodRequest
+from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
@@ -31,34 +30,29 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
-from carrel.scheduling.extender_calls import Binding
-from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.extender_calls import BindArgs
+from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
-from carrel.scheduling.requests import Asked, NotJson, read_binding, read_question
+from carrel.scheduling.requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
 from carrel.scheduling.responses import write_filtered
-from carrel.scheduling.scheduler import Scheduler, Understand
+from carrel.scheduling.scheduler import RequestedBy, Scheduler
 
 log = logging.getLogger(__name__)
 
 REBUILDING = "the ledger is being rebuilt from the cluster; try again in a moment"
 DEFECT = "Carrel made a mistake; its log says which. Nothing was decided; try again"
-LEAVING = "this replica is stopping and takes no new binds; try again"
-
-
-class Reply(NamedTuple):
-    status: int
-    body: bytes
+STOPPING = "this replica is stopping and takes no new binds; try again"
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderContext:
-    """Who does the work behind the desk."""
+    """What the handlers call."""
 
     scheduler: Scheduler
-    understand: Understand
+    requested_by: RequestedBy
     find_pod: PodLookup
     ledger: Ledger
-    metrics: Metrics
+    metrics: ExtenderMetrics
     is_synced: Callable[[], bool]
     unit: Unit = Unit.MIB
 
@@ -67,108 +61,110 @@ class ExtenderHandlers:
     def __init__(self, context: ExtenderContext) -> None:
         self._context = context
         self._metrics = context.metrics
-        self._is_leaving = False
+        self._is_stopping = False
         self._binds = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, body: bytes, *, for_gpushare: bool = False) -> Reply:
+    def filter(self, body: bytes, *, for_gpushare: bool = False) -> JsonReply:
         start = time.perf_counter()
         try:
             return self._filter(body, for_gpushare)
         except NotJson as error:
-            return self._no("filter", "unreadable", extender_calls.filter_failed(str(error)), 400)
+            return self._refuse("filter", "unreadable", extender_calls.filter_failed(str(error)), 400)
         except Malformed as malformed:
-            return self._no("filter", "unreadable", extender_calls.filter_failed(str(malformed)))
+            return self._refuse("filter", "unreadable", extender_calls.filter_failed(str(malformed)))
         except Exception:
             log.exception("filter_broke")
-            return self._no("filter", "defect", extender_calls.filter_failed(DEFECT))
+            return self._refuse("filter", "defect", extender_calls.filter_failed(DEFECT))
         finally:
             self._metrics.filter_s.observe(time.perf_counter() - start)
 
-    def _filter(self, body: bytes, for_gpushare: bool) -> Reply:
-        asked = read_question(body)
+    def _filter(self, body: bytes, for_gpushare: bool) -> JsonReply:
+        asked = read_pod_and_nodes(body)
         if not self._context.is_synced():
-            return self._no("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
+            return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
         found = self._context.scheduler.filter(asked.pod, asked.nodes)
         if isinstance(found, Refusal):
-            return self._no("filter", "pod", extender_calls.filter_failed(found.reason))
+            return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
         if not found.fitting and asked.nodes:
             self._metrics.refusals.labels("filter", "no_room").inc()
         if for_gpushare and found.refused:
-            return _reply(extender_calls.filtered(asked.objects, found.fitting, self._in_gpushares_words(asked, found)))
-        return Reply(200, write_filtered(found, asked.objects))
+            return _reply(
+                extender_calls.filter_result(asked.objects, found.fitting, self._reasons_for_gpushare(asked, found))
+            )
+        return JsonReply(200, write_filtered(found, asked.objects))
 
-    def _in_gpushares_words(self, asked: Asked, found: FilterResult) -> Mapping[str, str]:
-        ask, refused = self._context.understand(asked.pod), found.why_not()
-        if not isinstance(ask, PodRequest) or ask.dialect is not Dialect.GPUSHARE:
+    def _reasons_for_gpushare(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
+        pod_request, refused = self._context.requested_by(asked.pod), found.why_not()
+        if not isinstance(pod_request, PodRequest) or pod_request.dialect is not Dialect.GPUSHARE:
             return refused
         cards = self._context.ledger.cards
         return {node: gpushare.filtered_out(node, why, has_cards=bool(cards(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
-    def prioritize(self, body: bytes) -> Reply:
+    def prioritize(self, body: bytes) -> JsonReply:
         start = time.perf_counter()
         try:
-            asked = read_question(body)
-            is_ours = self._context.is_synced() and isinstance(self._context.understand(asked.pod), PodRequest)
-            # Of a pod that is not ours all nodes are equal: the scheduler's other reasons decide.
+            asked = read_pod_and_nodes(body)
+            asks_for_gpu = self._context.is_synced() and isinstance(self._context.requested_by(asked.pod), PodRequest)
+            # For a pod that asks for no GPU all nodes are equal: the scheduler's other scores decide.
             scores = (
                 extender_calls.scores(self._context.scheduler.rank(asked.pod, asked.nodes))
-                if is_ours
+                if asks_for_gpu
                 else dict.fromkeys(asked.nodes, 0)
             )
-            return _reply(extender_calls.prioritized(scores))
+            return _reply(extender_calls.host_priorities(scores))
         except (NotJson, Malformed) as error:
-            return self._no("prioritize", "unreadable", {"Error": str(error)}, 400)
+            return self._refuse("prioritize", "unreadable", {"Error": str(error)}, 400)
         finally:
             self._metrics.prioritize_s.observe(time.perf_counter() - start)
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
-    async def bind(self, body: bytes) -> Reply:
+    async def bind(self, body: bytes) -> JsonReply:
         start = time.perf_counter()
         outcome = "refused"
         try:
-            binding = read_binding(body)
-            kind, why = await self._bind(binding)
+            args = read_bind_args(body)
+            kind, why = await self._bind(args)
             if not why:
                 outcome = "bound"
-                return _reply(extender_calls.bound())
-            return self._no("bind", kind, extender_calls.bound(why))
+                return _reply(extender_calls.bind_result())
+            return self._refuse("bind", kind, extender_calls.bind_result(why))
         except NotJson as error:
-            return self._no("bind", "unreadable", extender_calls.bound(str(error)), 400)
+            return self._refuse("bind", "unreadable", extender_calls.bind_result(str(error)), 400)
         except Malformed as malformed:
-            return self._no("bind", "unreadable", extender_calls.bound(str(malformed)))
+            return self._refuse("bind", "unreadable", extender_calls.bind_result(str(malformed)))
         except Exception:
             log.exception("bind_broke")
-            return self._no("bind", "defect", extender_calls.bound(DEFECT))
+            return self._refuse("bind", "defect", extender_calls.bind_result(DEFECT))
         finally:
             self._metrics.bind_s.labels(outcome).observe(time.perf_counter() - start)
 
-    async def _bind(self, binding: Binding) -> tuple[str, str]:
-        """Which kind of no, and why; both empty: bound."""
+    async def _bind(self, args: BindArgs) -> tuple[str, str]:
+        """Which kind of refusal, and why; both empty: bound."""
         if not self._context.is_synced():
             return "not_ready", REBUILDING
         self._count_binds(1)
         try:
-            pod = await self._context.find_pod(binding)
-            if self._is_leaving and not (isinstance(pod, Refusal) or self._is_in_a_gang(pod)):
-                return "not_ready", LEAVING
-            refusal = pod if isinstance(pod, Refusal) else await self._context.scheduler.bind(pod, binding.node)
+            pod = await self._context.find_pod(args)
+            if self._is_stopping and not (isinstance(pod, Refusal) or self._is_in_gang(pod)):
+                return "not_ready", STOPPING
+            refusal = pod if isinstance(pod, Refusal) else await self._context.scheduler.bind(pod, args.node)
         except ClusterError as error:
-            log.warning("bind_failed pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, error)
+            log.warning("bind_failed pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, error)
             return "api", f"the API server: {error}"
         finally:
             self._count_binds(-1)
         if refusal is None:
-            log.info("bound pod=%s/%s node=%s", binding.namespace, binding.pod, binding.node)
+            log.info("bound pod=%s/%s node=%s", args.namespace, args.pod, args.node)
             return "", ""
         why = refusal.reason
-        log.info("bind_refused pod=%s/%s node=%s why=%s", binding.namespace, binding.pod, binding.node, why)
+        log.info("bind_refused pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, why)
         return "refused", why
 
     def _count_binds(self, more: int) -> None:
@@ -179,14 +175,14 @@ class ExtenderHandlers:
         else:
             self._idle.set()
 
-    def _is_in_a_gang(self, pod: Pod) -> bool:
-        ask = self._context.understand(pod)
-        return isinstance(ask, PodRequest) and ask.request.gang is not None
+    def _is_in_gang(self, pod: Pod) -> bool:
+        pod_request = self._context.requested_by(pod)
+        return isinstance(pod_request, PodRequest) and pod_request.request.gang is not None
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- inspect, health ---------------------------------------------------------------------------------------------
 
-    def inspect(self, node: str = "") -> Reply:
-        """What gpushare's kubectl plugin asks for: of one node or of all that have cards."""
+    def inspect(self, node: str = "") -> JsonReply:
+        """What gpushare's kubectl plugin asks for: one node, or all nodes with GPUs."""
         ledger = self._context.ledger
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
@@ -196,25 +192,25 @@ class ExtenderHandlers:
 
     def why_not_ready(self) -> str:
         """Empty: ready."""
-        if self._is_leaving:
-            return LEAVING
+        if self._is_stopping:
+            return STOPPING
         return "" if self._context.is_synced() else REBUILDING
 
-    def measured(self) -> bytes:
+    def metrics_text(self) -> bytes:
         return self._metrics.text()
 
-    # --- leaving -----------------------------------------------------------------------------------------------------
+    # --- stopping ----------------------------------------------------------------------------------------------------
 
-    async def wait_left(self) -> None:
-        """No longer ready from here on; returns when the binds under way are done. They may wait for a gang."""
-        self._is_leaving = True
-        log.info("leaving binds_under_way=%d", self._binds)
+    async def wait_binds_finished(self) -> None:
+        """The component is no longer ready. Returns when the binds under way are done; they may wait for a gang."""
+        self._is_stopping = True
+        log.info("stopping binds_under_way=%d", self._binds)
         await self._idle.wait()
 
-    def _no(self, verb: str, kind: str, answer: object, status: int = 200) -> Reply:
+    def _refuse(self, verb: str, kind: str, answer: object, status: int = 200) -> JsonReply:
         self._metrics.refusals.labels(verb, kind).inc()
         return _reply(answer, status)
 
 
-def _reply(answer: object, status: int = 200) -> Reply:
-    return Reply(status, msgspec.json.encode(answer))
+def _reply(answer: object, status: int = 200) -> JsonReply:
+    return JsonReply(status, msgspec.json.encode(answer))

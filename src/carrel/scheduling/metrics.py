@@ -1,16 +1,16 @@
-"""What Prometheus is told, in base units and without a user's name in any label.
+"""The metrics of the extender.
 
-Durations and refusals are counted as they happen; the ledger and the watches are looked at when somebody asks.
+Durations and refusals are counted as they happen; the ledger and the watches are read whenever Prometheus asks.
 """
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import Metric
 
+from carrel.http.metrics import ComponentMetrics, labelled_gauge
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.shares import ShareState
 
@@ -22,13 +22,14 @@ SLOW = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 180
 CARD_STATES = ("free", "shared", "whole", "kept", "unusable")
 MEMORY_STATES = ("free", *(state.value for state in ShareState if state is not ShareState.GONE))
 
-Silences = Callable[[], Mapping[str, float]]
-"""Seconds without a word from the API server, by kind."""
+WatchSilences = Callable[[], Mapping[str, float]]
+"""Seconds since the API server last sent something, by kind."""
 
 
-class Metrics:
-    def __init__(self, ledger: Ledger, silences: Silences) -> None:
-        registry = self._registry = CollectorRegistry()
+class ExtenderMetrics(ComponentMetrics):
+    def __init__(self, ledger: Ledger, silences: WatchSilences) -> None:
+        super().__init__()
+        registry = self.registry
         self.filter_s = Histogram(
             "carrel_filter_duration_seconds", "Time to answer filter.", buckets=QUICK, registry=registry
         )
@@ -39,30 +40,29 @@ class Metrics:
             "carrel_bind_duration_seconds", "Time to answer bind.", ["outcome"], buckets=SLOW, registry=registry
         )
         self.binds = Gauge("carrel_binds_under_way", "Binds that are being answered.", registry=registry)
-        self.refusals = Counter("carrel_refusals", "Questions answered with no.", ["verb", "kind"], registry=registry)
-        registry.register(_Look(ledger, silences))
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+        self.refusals = Counter("carrel_refusals", "Calls answered with no.", ["verb", "kind"], registry=registry)
+        self.read_on_scrape(_LedgerCounts(ledger, silences).read)
 
 
-class _Look(Collector):
-    """The ledger and the watches as they are when somebody asks. Only nodes that changed since are counted again."""
+class _LedgerCounts:
+    """Counts GPUs and memory by state. Only nodes that changed since the last time are counted again."""
 
-    def __init__(self, ledger: Ledger, silences: Silences) -> None:
+    def __init__(self, ledger: Ledger, silences: WatchSilences) -> None:
         self._ledger = ledger
         self._silences = silences
         self._moment = -1
         self._by_node: dict[str, _Count] = {}
         self._total = _Count()
 
-    def collect(self) -> Iterable[Metric]:
+    def read(self) -> Iterable[Metric]:
         self._count()
         cards = {state: self._total.cards[state] for state in CARD_STATES}
         memory = {state: self._total.memory[state] * BYTES_PER_MIB for state in MEMORY_STATES}
-        yield _gauge("carrel_cards", "Cards in the ledger.", "state", cards)
-        yield _gauge("carrel_memory_bytes", "Memory of all cards in the ledger.", "state", memory)
-        yield _gauge("carrel_watch_silence_seconds", "Since a watch last heard anything.", "kind", self._silences())
+        yield labelled_gauge("carrel_cards", "GPUs in the ledger.", "state", cards)
+        yield labelled_gauge("carrel_memory_bytes", "Memory of all GPUs in the ledger.", "state", memory)
+        yield labelled_gauge(
+            "carrel_watch_silence_seconds", "Time since a watch last received anything.", "kind", self._silences()
+        )
 
     def _count(self) -> None:
         changed = self._ledger.changed_since(self._moment)
@@ -105,10 +105,3 @@ def _state(card: Card, *, is_node_usable: bool) -> str:
     if not card.shares:
         return "free"
     return "whole" if any(share.memory is None for share in card.shares.values()) else "shared"
-
-
-def _gauge(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(name, meaning, labels=[label])
-    for word, value in values.items():
-        gauge.add_metric([word], value)
-    return gauge

@@ -1,4 +1,4 @@
-"""Finds the pod that is to be bound: in the cache, or with the API server, which may know it earlier."""
+"""Finds the pod that is to be bound: in the cache, or at the API server, which may know it earlier."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
-from carrel.scheduling.extender_calls import Binding
+from carrel.scheduling.extender_calls import BindArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,17 @@ class PodLookup:
     cluster: Cluster
     pod_by_uid: Callable[[str], Pod | None]
 
-    async def __call__(self, binding: Binding) -> Pod | Refusal:
-        title = f"{binding.namespace}/{binding.pod}"
-        known = self.pod_by_uid(binding.uid)
+    async def __call__(self, args: BindArgs) -> Pod | Refusal:
+        title = f"{args.namespace}/{args.pod}"
+        known = self.pod_by_uid(args.uid)
         if known is not None:
-            if (known.metadata.namespace, known.metadata.name) != (binding.namespace, binding.pod):
-                return Refusal(f"uid {binding.uid} is not that of pod {title}")
+            if (known.metadata.namespace, known.metadata.name) != (args.namespace, args.pod):
+                return Refusal(f"uid {args.uid} is not that of pod {title}")
             return known
-        only_it = Selection(binding.namespace, fields=f"metadata.name={binding.pod}")
+        only_it = Selection(args.namespace, fields=f"metadata.name={args.pod}")
         found = (await self.cluster.list(PODS, only_it)).items
         if not found:
             return Refusal(f"pod {title} does not exist any more")
-        if found[0].metadata.uid != binding.uid:
-            return Refusal(f"pod {title} is another one now: its uid is {found[0].metadata.uid}, not {binding.uid}")
+        if found[0].metadata.uid != args.uid:
+            return Refusal(f"pod {title} is another pod now: its uid is {found[0].metadata.uid}, not {args.uid}")
         return found[0]

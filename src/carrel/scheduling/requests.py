@@ -1,10 +1,10 @@
 """Reads what kube-scheduler sends: a pod and the nodes it may run on, or a pod to bind.
 
-What kube-scheduler of today sends (capitalised keys, node names) is decoded straight into small views; anything else
-(other letter case, node objects, nulls where Go writes them) is read again field by field, slower and with a complaint
-that names the field. A pod that cannot be read in full is refused, never taken for one that asks for nothing.
+What today's kube-scheduler sends (capitalised keys, node names) is decoded straight into small views. Anything else
+(other letter case, node objects, nulls where Go writes them) is read again field by field, which is slower, with an
+error that names the field. A pod that cannot be read completely is refused, never treated as one that asks for nothing.
 
-A scheduler that asks about the same nodes in the same order as before is given the same tuple as before.
+If the nodes are the same in the same order as in the call before, the result is the same tuple.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,15 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
-from carrel.scheduling.extender_calls import Binding, Question
+from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
 
 
 class NotJson(Exception):
-    """No scheduler wrote this. The message is a sentence about why."""
+    """No scheduler wrote this. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PodAndNodes:
     pod: Pod
     nodes: Sequence[str]
     objects: Mapping[str, Mapping[str, Any]] | None = None
@@ -42,8 +42,8 @@ class _Args(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
 _read_args = msgspec.json.Decoder(_Args).decode
 
 
-class _Names:
-    """Reads a list of names, unless it is the last one again. To compare 60 kB of text is much less than to read it."""
+class _NodeNamesReader:
+    """Decodes a list of names, unless it is the last one again: comparing 60 kB of text is much faster."""
 
     def __init__(self) -> None:
         self._text = b"[]"
@@ -56,23 +56,23 @@ class _Names:
         return self._names
 
 
-_names = _Names()
+_names = _NodeNamesReader()
 
 
-def read_question(body: bytes) -> Asked:
+def read_pod_and_nodes(body: bytes) -> PodAndNodes:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
     try:
         args = _read_args(body)
-        return Asked(args.pod, _names.read(bytes(args.node_names)))
+        return PodAndNodes(args.pod, _names.read(bytes(args.node_names)))
     except (ValueError, RecursionError):
         pass
-    question = extender_calls.read_question(_json(body))
-    return Asked(_pod(question), question.nodes, question.objects)
+    slower = extender_calls.read_extender_args(_json(body))
+    return PodAndNodes(_pod(slower), slower.nodes, slower.objects)
 
 
-def read_binding(body: bytes) -> Binding:
+def read_bind_args(body: bytes) -> BindArgs:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
-    return extender_calls.read_binding(_json(body))
+    return extender_calls.read_bind_args(_json(body))
 
 
 def _json(body: bytes) -> Any:
@@ -84,9 +84,9 @@ def _json(body: bytes) -> Any:
         raise NotJson("the body is nested too deeply") from None
 
 
-def _pod(question: Question) -> Pod:
+def _pod(args: ExtenderArgs) -> Pod:
     try:
-        return read_strictly(PODS, question.pod)
+        return read_strictly(PODS, args.pod)
     except msgspec.ValidationError as error:
         expected, _, path = str(error).partition(" - at `$")
         raise Malformed("ExtenderArgs", f"Pod{path.rstrip('`')}", "something else", expected) from None

@@ -1,9 +1,9 @@
 """Filter, prioritize and bind: what kube-scheduler asks of Carrel for each pod.
 
-Filter and prioritize only read. Bind takes the Leases of the cards, then writes one Binding that carries everything the
-pod is told. What goes wrong before the Binding gives everything back; a Binding whose answer was lost is looked up.
-A crash leaves Leases that name the pod. If they are all that it needs, its next bind goes on with them; if not, it
-waits until the collector has freed them, because another replica may be binding it just now.
+Filter and prioritize only read. Bind takes the Leases of the GPUs, then writes one Binding with all annotations for the
+pod. If something fails before the Binding, everything is given back; if the answer to the Binding is lost, the pod is
+read. A crash leaves Leases that name the pod. If they are all that it needs, its next bind uses them; if not, the pod
+waits until the collector has freed them, because another replica may be binding it at this moment.
 """
 
 import asyncio
@@ -37,29 +37,29 @@ from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Holder
-from carrel.scheduling.gangs import GangScheduler, View
+from carrel.scheduling.gangs import GangScheduler, LedgerView
 
-LATEST_BINDING_S = 20.0
-LONGEST_BINDING_S = 20.0
-"""When a Binding is begun at the latest after the Leases were taken, and how long it may take. Together well below the
-collector's patience, which would free what nobody seems to want any more."""
+BINDING_BEGINS_WITHIN_S = 20.0
+BINDING_TIMEOUT_S = 20.0
+"""How long after the Leases were taken a Binding may begin, and how long it may take. Together well below the
+collector's `TIME_TO_BIND_S`, after which it frees the GPUs of a pod that is not bound."""
 
-Understand = Callable[[Pod], PodRequest | Refusal | None]
-"""What a pod asks for, or why it cannot be had; None if it asks for no GPU."""
+RequestedBy = Callable[[Pod], PodRequest | Refusal | None]
+"""What a pod asks for, or why that is impossible; None if it asks for no GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerContext:
-    """What scheduling needs of the world."""
+    """What scheduling needs of its surroundings."""
 
     cluster: Cluster
-    understand: Understand
+    requested_by: RequestedBy
     now: Callable[[], datetime]
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
     booked: Callable[[], Sequence[Waiting]] = tuple
-    """The booked pods that wait, the oldest first: others do not take what they wait for."""
+    """The booked pods that wait, the oldest first: other pods do not take the GPUs that they wait for."""
 
 
 class Scheduler:
@@ -76,46 +76,48 @@ class Scheduler:
         self._binding: set[str] = set()
 
     def expire_gangs(self) -> None:
-        """To be called every few seconds: gangs whose time is up give back what was promised to them."""
+        """To be called every few seconds: gangs whose time is up lose what was promised to them."""
         self._gangs.expire()
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
-        """A refusal: the pod cannot be understood, whatever the node."""
-        ask = self._context.understand(pod)
-        if ask is None:
+        """A refusal: the request of the pod cannot be read or met, on any node."""
+        pod_request = self._context.requested_by(pod)
+        if pod_request is None:
             return FilterResult(nodes, {})
-        if isinstance(ask, Refusal):
-            return ask
-        self._ranking.demand.saw(ask.request)
-        if ask.request.gang is not None:
-            answer = self._gangs.place(ask.request.gang, holder_of(pod), nodes, self._ledger_view(pod))
+        if isinstance(pod_request, Refusal):
+            return pod_request
+        self._ranking.demand.saw(pod_request.request)
+        if pod_request.request.gang is not None:
+            answer = self._gangs.place(pod_request.request.gang, holder_of(pod), nodes, self._ledger_view(pod))
             if isinstance(answer, Refusal):
                 return FilterResult.by_reason(nodes, answer.reason)
             if answer is not None:
-                return _only(answer.node, nodes, f"gang {ask.request.gang.name} has its cards on {answer.node}")
+                return _only_on(
+                    answer.node, nodes, f"gang {pod_request.request.gang.name} has its GPUs on {answer.node}"
+                )
         holder = holder_of(pod)
-        left = left_by_another_bind(self._cluster_ledger.ledger, ask.request, holder)
+        left = left_by_another_bind(self._cluster_ledger.ledger, pod_request.request, holder)
         if isinstance(left, Refusal):
             return FilterResult.by_reason(nodes, left.reason)
         if left is not None:
-            return _only(left.node, nodes, f"{holder} has its cards on {left.node} already")
-        found = self._node_filter.filter(ask.request, nodes, holder.uid)
-        return self._precedence.narrow(found, ask.request) if is_opportunistic(pod) else found
+            return _only_on(left.node, nodes, f"{holder} has its GPUs on {left.node} already")
+        found = self._node_filter.filter(pod_request.request, nodes, holder.uid)
+        return self._precedence.narrow(found, pod_request.request) if is_opportunistic(pod) else found
 
-    def _ledger_view(self, pod: Pod) -> View:
-        """How the pod is to see the ledger."""
+    def _ledger_view(self, pod: Pod) -> LedgerView:
+        """For an opportunistic pod: as if the booked pods that wait had their GPUs."""
         return self._precedence.served if is_opportunistic(pod) else nullcontext
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
-        """The nodes, best first; those that will not do come last."""
-        ask = self._context.understand(pod)
-        if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
+        """The nodes, best first; those that do not fit come last."""
+        pod_request = self._context.requested_by(pod)
+        if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
+        best = self._ranking.costs(pod_request.request, nodes, pod.metadata.uid)
         if self._context.spread:
             best.sort(key=lambda each: (-each.left_over, each.node))
         ranked = dict.fromkeys(each.node for each in best)
@@ -124,98 +126,100 @@ class Scheduler:
     # --- bind --------------------------------------------------------------------------------------------------------
 
     async def bind(self, pod: Pod, node: str) -> Refusal | None:
-        """None: the pod is bound. A refusal means that nothing is left behind, and that the scheduler may try again.
+        """None: the pod is bound. A refusal means that nothing was taken, and that the scheduler may try again.
 
-        Raises `ClusterError` if the API server does not answer: then the cards may stay the pod's until it is tried
-        again, or until the collector finds that it never was bound.
+        Raises `ClusterError` if the API server does not answer: then the pod may keep the GPUs until the next try, or
+        until the collector finds that it was never bound.
         """
-        ask = self._context.understand(pod)
-        if isinstance(ask, Refusal):
-            return ask
+        pod_request = self._context.requested_by(pod)
+        if isinstance(pod_request, Refusal):
+            return pod_request
         holder = holder_of(pod)
         if holder.uid in self._binding:
             return Refusal(f"a bind of {holder} is under way")
         self._binding.add(holder.uid)
         try:
-            return await self._bind(ask, holder, node, self._ledger_view(pod))
+            return await self._bind(pod_request, holder, node, self._ledger_view(pod))
         finally:
             self._binding.discard(holder.uid)
 
-    async def _bind(self, ask: PodRequest | None, holder: Holder, node: str, view: View) -> Refusal | None:
+    async def _bind(
+        self, pod_request: PodRequest | None, holder: Holder, node: str, view: LedgerView
+    ) -> Refusal | None:
         namespace, _, name = holder.name.partition("/")
-        if ask is None:
+        if pod_request is None:
             return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
-        placement = await self._take(ask, holder, node, view)
+        placement = await self._take(pod_request, holder, node, view)
         if isinstance(placement, Refusal):
             await self._lease_writer.give_back(holder.uid)
             return placement
-        # The process may have slept. Gangs have looked at their clock together: half of one must not turn back here.
-        if ask.request.gang is None and self._lease_writer.held_for(holder.uid) > LATEST_BINDING_S:
+        # The process may have been paused. A gang has checked its time for all members: half of it must not fail here.
+        if pod_request.request.gang is None and self._lease_writer.held_for(holder.uid) > BINDING_BEGINS_WITHIN_S:
             await self._lease_writer.give_back(holder.uid)
-            return Refusal(f"{holder} had its cards too long ago to be bound with them")
-        notes = self._notes(ask, placement, holder)
-        if isinstance(notes, Refusal):
+            return Refusal(f"{holder} took its GPUs too long ago to be bound with them")
+        annotations = self._annotations(pod_request, placement, holder)
+        if isinstance(annotations, Refusal):
             await self._lease_writer.give_back(holder.uid)
-            return notes
+            return annotations
         try:
-            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
+            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, annotations))
         except (Busy, Forbidden, Invalid, Unavailable):
             await self._lease_writer.give_back(holder.uid)  # nothing was written
             raise
         except BaseException:
-            self._lease_writer.let_stand(holder.uid)
+            self._lease_writer.finish_bind(holder.uid)
             raise
         if refusal is None:
-            self._lease_writer.let_stand(holder.uid)
+            self._lease_writer.finish_bind(holder.uid)
         else:
             await self._lease_writer.give_back(holder.uid)
         return refusal
 
-    async def _take(self, ask: PodRequest, holder: Holder, node: str, view: View) -> Placement | Refusal:
-        """The cards on that node, with their Leases; for a member of a gang, when the others have theirs."""
-        gang = ask.request.gang
+    async def _take(self, pod_request: PodRequest, holder: Holder, node: str, view: LedgerView) -> Placement | Refusal:
+        """Takes GPUs on that node, with their Leases; for a member of a gang, when the others have theirs."""
+        gang = pod_request.request.gang
         if gang is not None:
             together = await self._gangs.wait_together(gang, holder, node)
             if together is not None:
                 return together
-        left = left_by_another_bind(self._cluster_ledger.ledger, ask.request, holder)
-        placement = left or self._place(ask, holder, node, view)
+        left = left_by_another_bind(self._cluster_ledger.ledger, pod_request.request, holder)
+        placement = left or self._place(pod_request, holder, node, view)
         if isinstance(placement, Refusal):
             return placement
         if placement.node != node:
-            return Refusal(f"{holder} has its cards on {placement.node} already")
+            return Refusal(f"{holder} has its GPUs on {placement.node} already")
         return await self._lease_writer.take(placement, holder) or placement
 
-    def _place(self, ask: PodRequest, holder: Holder, node: str, view: View) -> Placement | Refusal:
+    def _place(self, pod_request: PodRequest, holder: Holder, node: str, view: LedgerView) -> Placement | Refusal:
         with view():
-            seen = place(self._cluster_ledger.ledger, ask.request, node, holder.uid)
+            seen = place(self._cluster_ledger.ledger, pod_request.request, node, holder.uid)
         if isinstance(seen, Placement):
             return seen
-        really = place(self._cluster_ledger.ledger, ask.request, node, holder.uid)
+        really = place(self._cluster_ledger.ledger, pod_request.request, node, holder.uid)
         return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
 
-    def _notes(self, ask: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
-        """What the pod is told of its cards."""
+    def _annotations(self, pod_request: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
+        """What is written on the pod about its GPUs."""
         slots: dict[str, str] = {}
         config_maps = ""
         if self._cluster_ledger.kubelet_chooses(placement.node):
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
-            if ask.request.by_kubelet:
-                return slots  # which cards they are, the kubelet decides when the pod starts
+            if pod_request.request.by_kubelet:
+                return slots  # which GPUs they are, the kubelet decides when the pod starts
             config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
-        behind = self._cluster_ledger.cards_behind(placement)
-        if behind is None:
-            return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
+        real = self._cluster_ledger.gpus_of_slots(placement)
+        if real is None:
+            return Refusal(f"a GPU of {placement.node} has just lost its reservation pod")
         assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000
         labels = self._cluster_ledger.labels_of(placement.node)
         return slots | bind_annotations.annotations(
-            ask, behind, assumed_at_ns, self._context.dialect_options, config_maps=config_maps, node_labels=labels
+            pod_request, real, assumed_at_ns, self._context.dialect_options, config_maps=config_maps, node_labels=labels
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
-        """Raises `Unknown` if nobody can say whether it was written: it may even take effect later."""
+        """Raises `Unknown` if it is not known whether it was written: it may even take effect later."""
         try:
-            async with asyncio.timeout(LONGEST_BINDING_S):
+            async with asyncio.timeout(BINDING_TIMEOUT_S):
                 await self._context.cluster.bind(target)
         except TimeoutError:
             raise Unknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
@@ -230,7 +234,7 @@ class Scheduler:
         return None
 
     async def _is_bound(self, target: BindTarget) -> bool:
-        """Whether the pod is bound to that node and told these cards: another replica may have told it others."""
+        """Whether the pod is bound to that node with these GPUs: another replica may have bound it with others."""
         try:
             pod = await self._context.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
@@ -240,6 +244,6 @@ class Scheduler:
         return is_there and told == carrel.told_cards(target.annotations)
 
 
-def _only(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:
+def _only_on(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:
     here = [name for name in nodes if name == node]
     return FilterResult(here, FilterResult.by_reason([name for name in nodes if name != node], elsewhere).refused)

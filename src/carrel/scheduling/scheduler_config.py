@@ -1,9 +1,9 @@
-"""What kube-scheduler must be told so that it asks Carrel: its configuration file.
+"""The configuration file with which kube-scheduler asks Carrel.
 
 One profile, `gpu-scheduler`, with one extender. It has no `managedResources`: with them kube-scheduler would ask only
-about pods that name such a resource in their limits, and the dialects that live in annotations (claims, fractions,
-Carrel's own) have none. So the extender is asked about every pod of the profile, and lets through what asks for no
-card. Pods that want no card should use another profile, which costs them nothing.
+about pods that name such a resource in their limits, and the dialects that use annotations (claims, fractions, Carrel's
+own) name none. So kube-scheduler asks the extender about every pod of the profile, and the extender accepts every node
+for a pod that asks for no GPU. Such pods should use another profile, which costs nothing.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Any
 PROFILE = "gpu-scheduler"
 PREFIX = "/carrel"
 WEIGHT = 5
-"""Of the extender's score among the scheduler's own, which have weight 1 to 3: cards are what these pods are about."""
+"""Of the extender's score among the scheduler's own, which have weight 1 to 3: for these pods GPUs matter most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Extender:
     url: str
     """Without the prefix: `http://127.0.0.1:39999`."""
     timeout_s: int
-    """How long kube-scheduler waits for an answer. Binds of a gang wait for each other: longer than that."""
+    """How long kube-scheduler waits for an answer. Must be longer than the time-out of a gang, whose binds wait."""
 
 
 def scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]:
@@ -29,7 +29,7 @@ def scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         **connection,
-        # Several kube-schedulers may run beside each other only if each has a Lease of its own.
+        # Several kube-schedulers can run side by side only if each has a Lease of its own.
         "leaderElection": {"leaderElect": True, "resourceName": PROFILE},
         "profiles": [{"schedulerName": PROFILE}],
         "extenders": [
@@ -42,7 +42,7 @@ def scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]
                 "nodeCacheCapable": True,
                 "enableHTTPS": extender.url.startswith("https:"),
                 "httpTimeout": f"{extender.timeout_s}s",
-                # A pod that wants a card and is placed without asking would take another's.
+                # A GPU pod that is placed without asking Carrel would use a GPU that another pod holds.
                 "ignorable": False,
             }
         ],

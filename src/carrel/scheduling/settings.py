@@ -23,15 +23,18 @@ class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
-    """gpushare's own, and its variable, so that a scheduler that is set up for it finds this one."""
+    """gpushare's own port and variable, so that a scheduler that is configured for gpushare finds this extender."""
     placement: Annotated[
         PlacementStyle, typer.Option(help="Fill nodes up, or keep them evenly free.", envvar="CARREL_PLACEMENT")
     ] = PlacementStyle.PACK
-    """Packing keeps whole cards and islands free for those who need them."""
+    """Packing keeps whole GPUs and islands free for pods that need them."""
     gang_timeout: Annotated[
-        float, typer.Option(help="Seconds a gang may take to come together.", min=1, envvar="CARREL_GANG_TIMEOUT")
+        float,
+        typer.Option(
+            help="Seconds until all members of a gang must be ready to bind.", min=1, envvar="CARREL_GANG_TIMEOUT"
+        ),
     ] = 120.0
-    """Binds of the early members wait so long; kube-scheduler's time-out for the extender must be longer."""
+    """So long the binds of the first members wait. kube-scheduler's time-out for the extender must be longer."""
 
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions

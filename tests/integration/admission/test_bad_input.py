@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.reviews import GPU, World, a_pod, review
+from tests.kit.reviews import GPU, ReviewedCluster, a_pod, review
 
 
 def pod(**changes: Any) -> Any:
@@ -35,7 +35,7 @@ def spec(**changes: Any) -> Any:
     ],
 )
 async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
-    status, said = await World().reviews().mutate(body)
+    status, said = await ReviewedCluster().handler().mutate(body)
 
     assert status == 400
     assert json.loads(said)["message"]
@@ -62,7 +62,7 @@ async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
     ],
 )
 async def test_a_pod_of_no_known_shape_is_refused_with_the_field(broken: Any) -> None:
-    status, said = await World().reviews().mutate(json.dumps(review(broken)).encode())
+    status, said = await ReviewedCluster().handler().mutate(json.dumps(review(broken)).encode())
 
     response = json.loads(said)["response"]
     assert status == 200 and not response["allowed"]
@@ -87,21 +87,21 @@ async def test_a_pod_of_no_known_shape_is_refused_with_the_field(broken: Any) ->
 )
 @pytest.mark.parametrize("free", [0, 1], ids=["no card is free", "a card is free"])
 async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
-    world = World()
-    assert world.desk is not None
-    world.desk.cards = {"NVIDIA-RTX-A6000": free}
+    cluster = ReviewedCluster()
+    assert cluster.desk is not None
+    cluster.desk.cards = {"NVIDIA-RTX-A6000": free}
 
-    told = await world.make(odd)
+    reviewed = await cluster.create(odd)
 
-    assert told.allowed, told.message
-    assert (await world.make(told.object)).patch == []
+    assert reviewed.allowed, reviewed.message
+    assert (await cluster.create(reviewed.object)).patch == []
 
 
 @pytest.mark.parametrize("spec", ["x", {"ephemeralContainers": "x"}, {"ephemeralContainers": [None, "y"]}])
 async def test_a_running_pod_of_no_known_shape_is_refused_a_new_container(spec: Any) -> None:
     new = {**a_pod(GPU), "spec": {**a_pod(GPU)["spec"], "ephemeralContainers": [{"name": "debug"}]}}
-    question = review(new, old={"spec": spec}, operation="UPDATE", subresource="ephemeralcontainers")
-    status, said = await World().reviews().mutate(json.dumps(question).encode())
+    request_body = review(new, old={"spec": spec}, operation="UPDATE", subresource="ephemeralcontainers")
+    status, said = await ReviewedCluster().handler().mutate(json.dumps(request_body).encode())
 
     response = json.loads(said)["response"]
     assert status == 200 and not response["allowed"] and response["status"]["message"]

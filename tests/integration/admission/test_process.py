@@ -1,4 +1,4 @@
-"""`carrel webhook` as a process, asked over TLS by the embedded API about every pod that is made there."""
+"""`carrel webhook` as a process, called over TLS by the embedded API for every pod that is created there."""
 
 import asyncio
 import contextlib
@@ -18,12 +18,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.admission.assembly import Customs
-from carrel.admission.assembly import Webhook as AssembledWebhook
+from carrel.admission import certificates
+from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificates import Validity
-from carrel.admission.handlers import ReviewDesk
-from carrel.admission.metrics import Metrics, Watched
-from carrel.admission.x509 import X509Notary
+from carrel.admission.handlers import ReviewHandler
+from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.dialects.maia import Verdict
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
@@ -38,7 +37,7 @@ from carrel.kubernetes.objects.resources import (
 from carrel.manifests import priority_classes, webhooks
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.http_server import serve
-from tests.kit.reviews import Told, review, told
+from tests.kit.reviews import Reviewed, apply_answer, review
 from tests.kit.reviews import a_pod as gpu_pod
 
 LIMIT_S = 60
@@ -46,7 +45,7 @@ GPU = {"nvidia.com/gpu": "1"}
 Json = dict[str, Any]
 
 
-class Webhook:
+class WebhookProcess:
     def __init__(self, running: asyncio.subprocess.Process) -> None:
         self.running = running
         self.story = ""
@@ -59,7 +58,7 @@ class Webhook:
                 self.story += line
                 if found := re.search(pattern, line):
                     return found
-        raise AssertionError(f"it ended before it said {pattern!r}:\n{self.story}")
+        raise AssertionError(f"it ended before it logged {pattern!r}:\n{self.story}")
 
     async def get(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}", ssl=False) as answer:
@@ -76,14 +75,14 @@ class Webhook:
 @contextlib.asynccontextmanager
 async def a_webhook(
     server: str, *arguments: str, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Webhook]:
+) -> AsyncIterator[WebhookProcess]:
     command = ["webhook", "--server", server, "--port", "0", "--leave-after", "0", *arguments]
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", *command),
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **(environment or {})},
     )
-    webhook = Webhook(running)
+    webhook = WebhookProcess(running)
     try:
         webhook.url = (await webhook.wait_line(r"listening url=(\S+)"))[1]
         await webhook.wait_ready()
@@ -107,8 +106,8 @@ async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
         await client.aclose()
 
 
-async def told_about(client: Client, url: str) -> None:
-    """The API server asks the webhook from now on: its configuration is made, and the webhook has seen it."""
+async def configure_webhook(client: Client, url: str) -> None:
+    """Creates the webhook configuration, and waits until the webhook has written its authority there."""
     for each in webhooks(for_embedded_api=True):
         for webhook in each["webhooks"]:
             webhook["clientConfig"] = {"url": f"{url}{webhook['clientConfig']['service']['path']}"}
@@ -131,7 +130,7 @@ def a_pod(name: str, limits: Mapping[str, str] = GPU, **metadata: Any) -> Json:
     }
 
 
-async def test_a_pod_is_admitted_and_the_webhook_drains_on_sigterm() -> None:
+async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
 
     async def answer(request: web.Request) -> web.Response:
@@ -145,12 +144,12 @@ async def test_a_pod_is_admitted_and_the_webhook_drains_on_sigterm() -> None:
         environment = {"API_URL": str(service.make_url("/api")), "API_TOKEN": "t0ken", "CARREL_SEAL_KEY": "k"}
         options = ("--certificate-names", "127.0.0.1", "--gpu-stats-url", "")
         async with a_webhook(server, *options, environment=environment) as webhook:
-            await told_about(client, webhook.url)
+            await configure_webhook(client, webhook.url)
             made = await client.create(PODS, a_pod("train"), "lab")
             other = await client.create(PODS, a_pod("other", {}), "lab")
             numbers = (await webhook.get("/metrics"))[1]
             webhook.running.send_signal(signal.SIGTERM)
-            await webhook.wait_line("left")
+            await webhook.wait_line("stopped")
             assert await webhook.running.wait() == 0
         unseen = await client.create(PODS, a_pod("unseen"), "lab")
 
@@ -165,15 +164,14 @@ async def test_a_pod_is_admitted_and_the_webhook_drains_on_sigterm() -> None:
     ]
     assert "annotations" not in other["metadata"]
     assert "annotations" not in unseen["metadata"], (
-        "the embedded API cannot tell GPU pods from others, so it waits for nobody"
+        "the embedded API cannot tell GPU pods from others, so it admits pods without the webhook"
     )
     assert 'carrel_reviews_total{outcome="booked",verb="mutate"} 1.0' in numbers
     assert re.search(r"carrel_certificate_expiry_timestamp_seconds 1\.\d+e\+09", numbers)
     assert "t0ken" not in webhook.story and "Traceback" not in webhook.story
 
 
-async def test_what_is_known_about_the_cluster_comes_from_the_cluster() -> None:
-    """Who owns a namespace, whose pod gave its card back, which priorities there are."""
+async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster() -> None:
     async with a_cluster() as (client, _):
         await client.patch(NAMESPACES, "lab", MergePatch({"metadata": {"annotations": {"owner": "alice"}}}))
         for name, phase in (("handover-gone", "ending"), ("handover-going", "announced")):
@@ -182,15 +180,15 @@ async def test_what_is_known_about_the_cluster_comes_from_the_cluster() -> None:
             metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
             body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
             await client.create(CONFIG_MAPS, body, "carrel")
-        replica = Replica(client, NobodyBooked(), Customs("carrel"))
-        reviews = replica.reviews()
-        assert (await reviews.mutate(b"{}")).status == 503, "before the cluster is known nothing is decided"
+        replica = Replica(client, NobodyBooked(), WebhookOptions("carrel"))
+        handler = replica.handler()
+        assert (await handler.mutate(b"{}")).status == 503, "before the caches are complete nothing is decided"
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
             job = "system:serviceaccount:kube-system:job-controller"
             successor, other, plain = [
-                await asked(reviews, review(pod, job))
+                await review_by(handler, review(pod, job))
                 for pod in (
                     gpu_pod(GPU, owner=owner) for owner in ("owner of handover-gone", "owner of handover-going", "")
                 )
@@ -205,10 +203,10 @@ async def test_what_is_known_about_the_cluster_comes_from_the_cluster() -> None:
         assert each.object["spec"]["priorityClassName"] == "carrel-opportunistic"
 
 
-class Replica(AssembledWebhook):
-    def reviews(self) -> ReviewDesk:
-        metrics = Metrics(Watched(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewDesk(self.admission, metrics, lambda: self.informers.is_synced)
+class Replica(AdmissionWebhook):
+    def handler(self) -> ReviewHandler:
+        metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
+        return ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
 
 
 class NobodyBooked:
@@ -219,35 +217,35 @@ class NobodyBooked:
         return {}
 
 
-async def asked(reviews: ReviewDesk, question: Json) -> Told:
-    status, body = await reviews.mutate(json.dumps(question).encode())
+async def review_by(handler: ReviewHandler, request_body: Json) -> Reviewed:
+    status, body = await handler.mutate(json.dumps(request_body).encode())
     assert status == 200
-    return told(question, json.loads(body))
+    return apply_answer(request_body, json.loads(body))
 
 
-async def test_certificates_are_renewed_while_pods_are_made_and_none_is_missed() -> None:
+async def test_certificates_are_renewed_while_pods_are_created_and_every_pod_is_reviewed() -> None:
     options = ("--certificate-names", "127.0.0.1", "--api-url", "")
-    shown = set()
+    served = set()
     async with a_cluster() as (client, server), a_webhook(server, *options) as webhook:
-        await told_about(client, webhook.url)
+        await configure_webhook(client, webhook.url)
         for turn in range(3):
             secret = await client.get(SECRETS, "carrel-webhook-tls", "carrel")
-            shown.add(secret["data"]["tls.crt"])
+            served.add(secret["data"]["tls.crt"])
             away = JsonPatch([{"op": "remove", "path": "/data/tls.crt"}])
             await client.patch(SECRETS, "carrel-webhook-tls", away, "carrel")
             made = await client.create(PODS, a_pod(f"p{turn}"), "lab")
             assert made["spec"]["schedulerName"] == "gpu-scheduler"
-            await webhook.wait_line("certificate_shown")
-    assert len(shown) == 3
+            await webhook.wait_line("certificate_loaded")
+    assert len(served) == 3
 
 
-async def test_files_that_others_renew_are_shown_and_shown_anew(tmp_path: Path) -> None:
-    notary, now = X509Notary(), datetime.now(UTC)
+async def test_certificate_files_are_loaded_again_after_others_renew_them(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
 
     def renew(days: int) -> str:
         """When it expires."""
         valid = Validity(now, now + timedelta(days=days))
-        pair = notary.issue(notary.authority(valid), ["127.0.0.1"], valid)
+        pair = certificates.issue(certificates.new_authority(valid), ["127.0.0.1"], valid)
         (tmp_path / "tls.crt").write_bytes(pair.certificate)
         (tmp_path / "tls.key").write_bytes(pair.key)
         return str(int(valid.ends.timestamp()))
@@ -258,13 +256,13 @@ async def test_files_that_others_renew_are_shown_and_shown_anew(tmp_path: Path) 
         a_webhook(server, "--tls-folder", str(tmp_path), "--api-url", "") as webhook,
     ):
         assert (await webhook.get("/healthz"))[0] == 200
-        await webhook.wait_line(f"certificate_shown expires_at={renew(2)}")
+        await webhook.wait_line(f"certificate_loaded expires_at={renew(2)}")
         assert (await webhook.get("/healthz"))[0] == 200
         with pytest.raises(ClusterError):
             await client.get(SECRETS, "carrel-webhook-tls", "carrel")
 
 
-async def test_a_port_that_is_taken_is_said_plainly() -> None:
+async def test_a_port_that_is_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         async with a_cluster() as (_, server):
@@ -277,7 +275,7 @@ async def test_a_port_that_is_taken_is_said_plainly() -> None:
     assert f"✗ Cannot listen on 127.0.0.1:{port}" in said.decode() and "Traceback" not in said.decode()
 
 
-async def test_it_ends_on_sigterm_also_before_it_has_a_certificate() -> None:
+async def test_it_stops_on_sigterm_also_before_it_has_a_certificate() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         command = (
@@ -293,8 +291,8 @@ async def test_it_ends_on_sigterm_also_before_it_has_a_certificate() -> None:
             "/nowhere",
         )
         running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-        webhook = Webhook(running)
+        webhook = WebhookProcess(running)
         await webhook.wait_line("certificate_unreadable")
         running.send_signal(signal.SIGTERM)
-        await webhook.wait_line("left")
+        await webhook.wait_line("stopped")
         assert await running.wait() == 0

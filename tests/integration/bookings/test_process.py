@@ -10,7 +10,7 @@ import aiohttp
 
 from kubernetes_in_memory.http_server import serve
 from tests.contracts.backends import eventually
-from tests.integration.scheduling.test_process import Process, carrel
+from tests.integration.scheduling.test_process import Process, carrel_process
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import a_lab
 
@@ -46,7 +46,10 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
     (tmp_path / "cards.yaml").write_text(CARDS)
     options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
     variables = {"CARREL_MAIA_TOKEN": TOKEN}
-    async with carrel(*options, environment=variables) as first, carrel(*options, environment=variables) as second:
+    async with (
+        carrel_process(*options, environment=variables) as first,
+        carrel_process(*options, environment=variables) as second,
+    ):
         one, other = await asyncio.gather(opened(first), opened(second))  # both make the tables, or wait for them
         assert await ask_as_maia(one, "ada@lab.org", days=2) == (200, {"message": "Booking created successfully"})
         first.running.kill()
@@ -54,15 +57,15 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
         assert (status, "You may have 1 planned booking" in told["error"]) == (400, True)
         second.running.send_signal(signal.SIGTERM)
         code, said = await second.wait_end()
-        assert (code, said.splitlines()[-1].endswith("INFO left")) == (0, True)
+        assert (code, said.splitlines()[-1].endswith("INFO stopped")) == (0, True)
         assert TOKEN not in said
-    async with carrel(*options, environment=variables) as third:
+    async with carrel_process(*options, environment=variables) as third:
         assert (await ask_as_maia(await opened(third), "ada@lab.org", days=2))[0] == 400
 
 
 async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
     node = a_node("n1", cards=2, model=A6000)
-    async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel(
+    async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel_process(
         *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
     ) as process:  # fmt: skip
         url = await opened(process)
@@ -75,7 +78,7 @@ async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> N
 
 
 async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
-    async with carrel(
+    async with carrel_process(
         *("booking", "--zone", "Mars/Olympus", "--min-hours", "48", "--max-days", "1", "--database", "mysql://x/y"),
         *("--dev", "--bind-address", "0.0.0.0"),
         environment={"CARREL_MAIA_TOKEN": "secret-token"},
@@ -90,7 +93,7 @@ async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
 
 async def test_a_database_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "cards.yaml").write_text(CARDS)
-    async with carrel(
+    async with carrel_process(
         *("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml")),
         *("--database", f"sqlite:///{tmp_path}/no/such/folder/carrel.db"),
     ) as process:

@@ -24,7 +24,7 @@ from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import QUICK, Lab, a_lab
-from tests.kit.tiers import OPPORTUNISTIC, Terminator, a_booked_one_in_vain, an_opportunist, settle
+from tests.kit.tiers import OPPORTUNISTIC, TierController, an_opportunistic_pod, an_unschedulable_booked_pod, settle
 
 
 @contextlib.asynccontextmanager
@@ -59,9 +59,9 @@ async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) ->
         hearing(a_replica(lab), outbox),
     ):
         annotations = {**OPPORTUNISTIC, "carrel.dev/user": "Ada@lab.org"}
-        await an_opportunist(lab, controller, "train", annotations=annotations)
-        await a_booked_one_in_vain(lab, "urgent")
-        await settle(lab, Terminator(controller))
+        await an_opportunistic_pod(lab, controller, "train", annotations=annotations)
+        await an_unschedulable_booked_pod(lab, "urgent")
+        await settle(lab, TierController(controller))
         (entry,) = await eventually_entries(opened)
     told = (entry.action, entry.subject, entry.details, entry.why)
     why = "a card was needed for the booked pod lab/urgent"
@@ -80,10 +80,10 @@ async def test_a_pod_whose_person_nobody_knows_and_an_expired_one_are_not_noted(
             "terminate-at": "2026-11-16T11:00:00Z",
             "carrel.dev/user": "ben@lab.org",
         }
-        await an_opportunist(lab, controller, "stray")
-        await an_opportunist(lab, controller, "over", annotations=expired)
-        await a_booked_one_in_vain(lab, "urgent", limits={"nvidia.com/gpu": "2"})
-        await settle(lab, Terminator(controller))
+        await an_opportunistic_pod(lab, controller, "stray")
+        await an_opportunistic_pod(lab, controller, "over", annotations=expired)
+        await an_unschedulable_booked_pod(lab, "urgent", limits={"nvidia.com/gpu": "2"})
+        await settle(lab, TierController(controller))
     assert await entries(opened) == []
 
 

@@ -13,7 +13,7 @@ from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
-from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.faults import Faulty
@@ -26,10 +26,10 @@ IMPATIENT = WatchTiming(resync_s=1.0, backoff=Backoff(first_s=0.01, limit_s=0.1)
 @contextlib.asynccontextmanager
 async def a_leader(lab: Lab, plan: FaultPlan) -> AsyncIterator[Faulty]:
     transport = Faulty(lab.api, plan)
-    carrel = ClusterState(Client(transport), ClusterOptions(watch_timing=IMPATIENT))
-    duties = Reconciler(carrel, frozenset({"gpu-scheduler"}), Metrics(lambda: True))
-    watching = asyncio.ensure_future(carrel.informers.run())
-    await carrel.informers.wait_synced()
+    replica = ClusterState(Client(transport), ClusterOptions(watch_timing=IMPATIENT))
+    duties = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
+    watching = asyncio.ensure_future(replica.informers.run())
+    await replica.informers.wait_synced()
     working = asyncio.ensure_future(duties.run())
     try:
         yield transport

@@ -6,12 +6,12 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import EVENTS
 from carrel.leases.cluster_state import ClusterState
-from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
-from tests.kit.tiers import open_gates, set_status
+from tests.kit.tiers import remove_gates, set_status
 
 TOO_MUCH = {"nvidia.com/gpu": "2"}
 GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
@@ -32,13 +32,13 @@ async def wait_until_told(lab: Lab, name: str) -> None:
 
 async def test_a_gated_pod_hears_nothing_until_its_gates_are_open() -> None:
     async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
-        carrel = ClusterState(Client(lab.api))
-        duties = Reconciler(carrel, frozenset({"gpu-scheduler"}), Metrics(lambda: True))
+        replica = ClusterState(Client(lab.api))
+        duties = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
         for name, limits in (("gated", TOO_MUCH), ("has-room", {"nvidia.com/gpu": "1"})):
             await lab.pod(name, limits=limits, gates=["example.com/quota"])
             await set_status(lab, name, {"conditions": [GATED]})
-        tasks = [asyncio.ensure_future(carrel.informers.run())]
-        await carrel.informers.wait_synced()
+        tasks = [asyncio.ensure_future(replica.informers.run())]
+        await replica.informers.wait_synced()
         tasks.append(asyncio.ensure_future(duties.run()))
         try:
             await lab.pod("later", limits=TOO_MUCH)
@@ -46,7 +46,7 @@ async def test_a_gated_pod_hears_nothing_until_its_gates_are_open() -> None:
             assert await told(lab) == {"later"}
             assert "carrel.dev/woken-at" not in await lab.annotations("has-room")
 
-            await open_gates(lab, "gated")
+            await remove_gates(lab, "gated")
             await wait_until_told(lab, "gated")
         finally:
             for task in tasks:

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.admission.assembly import Customs, Webhook
+from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.command import WebhookSettings
-from carrel.admission.run import keep_certificates
-from carrel.admission.x509 import Shown
+from carrel.admission.run import renew_certificates
+from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
@@ -22,8 +22,8 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.claim_status import ClaimContext, Claims
-from carrel.lifecycle.hand_over import End
+from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
+from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.kai_copies import KaiCopies
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
 from carrel.manifests import rbac, webhooks
@@ -32,12 +32,19 @@ from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.calls import call_of
 from tests.kit.agent import an_agent
-from tests.kit.coexist import Kubelet, coexisting, open_for_reservations
+from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import Lab, Replica, a_lab
-from tests.kit.tiers import Terminator, a_booked_one_in_vain, an_opportunist, an_owner, catch_up, end_deleted
+from tests.kit.tiers import (
+    TierController,
+    an_opportunistic_pod,
+    an_owner,
+    an_unschedulable_booked_pod,
+    catch_up,
+    end_deleted,
+)
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 Right = tuple[str, str, str, str]
@@ -81,16 +88,16 @@ def given_to(door: str) -> set[Right]:
 
 async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
     """Binds two pods onto one card, then one that was replaced by another of its name: everything is given back."""
-    async with lab.replica(recorder) as carrel:
+    async with lab.replica(recorder) as replica:
         for name in ("a", "b"):
-            assert await carrel.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
+            assert await replica.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
         # Somebody has deleted a Lease, and the extender has not heard of it yet.
-        carrel.cluster_ledger.wrote(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
-        replaced = await carrel.sees(await lab.pod("c", limits=GPU_MEM))
+        replica.cluster_ledger.lease_written(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
+        replaced = await replica.sees(await lab.pod("c", limits=GPU_MEM))
         await lab.client.delete(PODS, "c", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
-        assert isinstance(await carrel.scheduler.bind(replaced, "n2"), Refusal)
-        await _wake(lab, carrel)
+        assert isinstance(await replica.scheduler.bind(replaced, "n2"), Refusal)
+        await _wake(lab, replica)
 
 
 async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
@@ -114,31 +121,31 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
     for name in ("a", "b"):
         async with lab.replica() as extender:
             assert await extender.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
-    async with lab.replica(recorder) as carrel:
+    async with lab.replica(recorder) as replica:
         for identity in ("one", "two"):
             async with Election(Client(recorder), Candidate("carrel", "carrel-controller", identity)).leading():
                 pass
         for name in ("a", "b"):
             await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
-            await eventually(lambda gone=name: carrel.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
-            assert await carrel.collector.collect()
-        await _tell(lab, carrel)
-        await _write_a_claim(lab, carrel)
-        await _wake(lab, carrel)
-        await _revoke(lab, carrel)
-        await _reserve(lab, carrel)
+            await eventually(lambda gone=name: replica.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
+            assert await replica.collector.collect()
+        await _tell(lab, replica)
+        await _write_a_claim(lab, replica)
+        await _wake(lab, replica)
+        await _revoke(lab, replica)
+        await _reserve(lab, replica)
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     """Makes its certificates, tells the API server whom to trust, makes a new one, and reads what it decides by."""
     for each in webhooks(for_embedded_api=True):
         await lab.client.create(MUTATING_WEBHOOKS, each)
-    client, shown = Client(recorder), Shown()
-    webhook = Webhook(client, None, Customs("carrel"))
-    running = asyncio.gather(webhook.informers.run(), keep_certificates(client, WebhookSettings(), shown))
+    client, shown = Client(recorder), ServedCertificate()
+    webhook = AdmissionWebhook(client, None, WebhookOptions("carrel"))
+    running = asyncio.gather(webhook.informers.run(), renew_certificates(client, WebhookSettings(), shown))
     try:
         await webhook.informers.wait_synced()
-        await shown.wait_something()
+        await shown.wait_loaded()
         first = shown.pair
         away = JsonPatch([{"op": "remove", "path": "/data/tls.crt"}])
         await lab.client.patch(SECRETS, "carrel-webhook-tls", away, "carrel")
@@ -168,61 +175,64 @@ async def test_a_door_may_do_what_it_does_and_nothing_else(
     assert recorder.used == given_to(door)
 
 
-async def _tell(lab: Lab, carrel: Replica) -> None:
-    telling, pod = PodEventWriter(carrel.cluster, lab.clock), await carrel.sees(await lab.pod("waits", limits=GPU_MEM))
+async def _tell(lab: Lab, replica: Replica) -> None:
+    telling, pod = (
+        PodEventWriter(replica.cluster, lab.clock),
+        await replica.sees(await lab.pod("waits", limits=GPU_MEM)),
+    )
     for reason in ("first", "second", "first"):
         assert await telling.tell(pod, waiting_note(Refusal(reason)))
         lab.clock.now += timedelta(minutes=1)
 
 
-async def _reserve(lab: Lab, carrel: Replica) -> None:
+async def _reserve(lab: Lab, replica: Replica) -> None:
     """Makes a reservation pod where the kubelet chooses, believes it, and writes KAI's words on who shares the card."""
     node = coexisting("n3", cards=1)
     await Kubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
-    await open_for_reservations(lab)
+    await create_reservation_namespace(lab)
     kubelet = Kubelet(lab, node)
     async with lab.replica() as extender:
         seen = await extender.sees(await lab.pod("half", annotations={"gpu-fraction": "0.5"}))
         binding = asyncio.ensure_future(extender.scheduler.bind(seen, "n3"))
         while not binding.done():
-            for name in carrel.reservations.due():
-                await carrel.reservations.look_at(name)
+            for name in replica.reservations.due():
+                await replica.reservations.reconcile_slot(name)
             await kubelet.work()
             await asyncio.sleep(0.001)
         assert await binding is None
-    bound = await carrel.sees(await lab.client.get(PODS, "half", "lab"))
-    assert await KaiCopies(carrel.cluster, carrel.cluster_ledger, carrel.read_request).write(bound)
+    bound = await replica.sees(await lab.client.get(PODS, "half", "lab"))
+    assert await KaiCopies(replica.cluster, replica.cluster_ledger, replica.read_request).write(bound)
 
 
-async def _revoke(lab: Lab, carrel: Replica) -> None:
+async def _revoke(lab: Lab, replica: Replica) -> None:
     """Ends a bare pod and one that has a controller, each after its grace, and brings the bare one back."""
     async with lab.replica() as extender:
-        await an_opportunist(lab, extender, "bare", "n1")
-        await an_opportunist(lab, extender, "owned", "n2", owner=await an_owner(lab))
+        await an_opportunistic_pod(lab, extender, "bare", "n1")
+        await an_opportunistic_pod(lab, extender, "owned", "n2", owner=await an_owner(lab))
     for name in ("urgent", "more-urgent"):
-        await a_booked_one_in_vain(lab, name)
-    terminator = Terminator(carrel, grace_s=60)
+        await an_unschedulable_booked_pod(lab, name)
+    controller = TierController(replica, grace_s=60)
     for _ in range(4):
-        await catch_up(lab, carrel)
-        await terminator.round()
+        await catch_up(lab, replica)
+        await controller.round()
         lab.clock.now += timedelta(minutes=1)
         await end_deleted(lab)
-    assert terminator.ends == [End.HANDED_OVER]
+    assert controller.results == [HandOverResult.HANDED_OVER]
 
 
-async def _write_a_claim(lab: Lab, carrel: Replica) -> None:
+async def _write_a_claim(lab: Lab, replica: Replica) -> None:
     body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "c"}}
     await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
-    claim = await eventually(lambda: carrel.claims.store.get("c", "lab"))
+    claim = await eventually(lambda: replica.claims.store.get("c", "lab"))
     assert claim is not None
-    known = ClaimContext(carrel.cluster_ledger, lambda _: [], lambda _: None, carrel.options.dialect_options)
-    assert await Claims(carrel.cluster, known).write(claim)
+    known = ClaimContext(replica.cluster_ledger, lambda _: [], lambda _: None, replica.options.dialect_options)
+    assert await ClaimStatusWriter(replica.cluster, known).write(claim)
 
 
-async def _wake(lab: Lab, carrel: Replica) -> None:
+async def _wake(lab: Lab, replica: Replica) -> None:
     sleeps = await lab.pod("sleeps", limits=GPU_MEM)
-    carrel.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
+    replica.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
     version = sleeps["metadata"]["resourceVersion"]
     await eventually(
-        lambda: (pod := carrel.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version
+        lambda: (pod := replica.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version
     )

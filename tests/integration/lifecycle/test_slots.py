@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator
 
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import PODS
-from carrel.lifecycle.metrics import Metrics
+from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.slot_reconciler import SlotReconciler
-from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, open_for_reservations, reservation_pods
+from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab
 
 
 class Leader:
-    def __init__(self, carrel: Replica) -> None:
-        self.carrel = carrel
-        self.metrics = Metrics(lambda: True)
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.metrics = ControllerMetrics(lambda: True)
         self.rooms: list[str] = []
-        self.duties = SlotReconciler(carrel, carrel.reservations, self.rooms.append, self.metrics)
+        self.duties = SlotReconciler(replica, replica.reservations, self.rooms.append, self.metrics)
 
     def counts(self, state: str) -> bool:
         return f'carrel_reservations{{state="{state}"}} 1.0' in self.metrics.text().decode()
@@ -33,8 +33,8 @@ async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
             await kubelet.work()
             await asyncio.sleep(0.005)
 
-    async with lab.replica() as carrel:
-        leader = Leader(carrel)
+    async with lab.replica() as replica:
+        leader = Leader(replica)
         running = [asyncio.create_task(leader.duties.run()), asyncio.create_task(work())]
         yield leader
         for task in running:
@@ -45,12 +45,12 @@ async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
 async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> None:
     node = coexisting("n1", cards=1)
     async with a_lab([node], in_real_time=True) as lab:
-        await open_for_reservations(lab)
+        await create_reservation_namespace(lab)
         async with a_leader(lab, Kubelet(lab, node)) as leader, lab.replica() as extender:
             assert await extender.bind(await lab.pod("a", annotations={"gpu-fraction": "0.5"}), "n1") is None
 
             def labels() -> bool:
-                pod = leader.carrel.pods.store.get("a", "lab")
+                pod = leader.replica.pods.store.get("a", "lab")
                 return pod is not None and pod.metadata.labels.get("runai-gpu-group") == "gpu-n1-0"
 
             await eventually(labels)
@@ -60,16 +60,16 @@ async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> 
             await lab.client.delete(PODS, before.metadata.name, RESERVATIONS, how=DeleteOptions(grace_seconds=0))
 
             def is_another() -> bool:
-                lease = leader.carrel.cluster_ledger.lease("gpu-n1-0")
+                lease = leader.replica.cluster_ledger.lease("gpu-n1-0")
                 reservation = lease.record.reservation if lease else None
                 return reservation is not None and reservation.pod not in ("", before.metadata.uid)
 
             await eventually(is_another)
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
-            await eventually(lambda: leader.carrel.pods.store.get("a", "lab") is None)
+            await eventually(lambda: leader.replica.pods.store.get("a", "lab") is None)
             lab.clock.now = lab.clock.now.replace(year=lab.clock.now.year + 1)  # long enough for every patience
-            await leader.carrel.collector.collect()
-            await eventually(lambda: leader.carrel.cluster_ledger.lease("gpu-n1-0") is None)
+            await leader.replica.collector.collect()
+            await eventually(lambda: leader.replica.cluster_ledger.lease("gpu-n1-0") is None)
 
         assert await reservation_pods(lab) == []
         assert await lab.held() == {}

@@ -2,15 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from random import Random
 from typing import Any
 
 import aiohttp
 import pytest
 
 from carrel.http.serving import Address, serving
-from carrel.lifecycle.terminator import Terminator as Ender
-from carrel.lifecycle.terminator import TerminatorContext
+from carrel.lifecycle.assembly import terminator_on
 from carrel.lifecycle.terminator_api import terminator_app
 from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
 from tests.kit.gpus import a_node
@@ -19,10 +17,10 @@ from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
     WHOLE,
-    Terminator,
-    a_booked_one,
-    a_booked_one_in_vain,
-    an_opportunist,
+    TierController,
+    a_booked_pod,
+    an_opportunistic_pod,
+    an_unschedulable_booked_pod,
     catch_up,
     end_deleted,
     pods_of,
@@ -52,33 +50,24 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def calling(lab: Lab, carrel: Replica, token: str = TOKEN, sent: str = TOKEN) -> AsyncIterator[Caller]:
-    await catch_up(lab, carrel)
-    duties = Terminator(carrel)
-    pods = carrel.pods.store
-    register = TerminatorContext(
-        pods=pods.snapshot,
-        pod_named=pods.get,
-        has_cards=lambda uid: bool(carrel.ledger.shares_of(uid)),
-        now=lab.clock,
-        chance=Random(1),
-    )
-    app = terminator_app(Ender(duties.expiry, duties.hand_overs, register), token)
+async def calling(lab: Lab, replica: Replica, token: str = TOKEN, sent: str = TOKEN) -> AsyncIterator[Caller]:
+    await catch_up(lab, replica)
+    app = terminator_app(terminator_on(replica, replica.cluster), token)
     async with serving(app, Address()) as url, aiohttp.ClientSession() as session:
         yield Caller(url, session, sent)
 
 
 async def test_a_random_delete_hands_one_over_that_has_no_booking() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        await a_booked_one(lab, carrel, "booked")
-        async with calling(lab, carrel) as maia:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await a_booked_pod(lab, replica, "booked")
+        async with calling(lab, replica) as maia:
             assert await maia.post("/random-delete") == (200, {"status": "success", "deleted_pod": "train"})
             assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"}), (
                 "it is going already"
             )
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         pods = await pods_of(lab)
         assert "carrel.dev/handed-over" in pods["train"].metadata.annotations
@@ -86,9 +75,9 @@ async def test_a_random_delete_hands_one_over_that_has_no_booking() -> None:
 
 
 async def test_a_booked_pod_is_never_ended_before_its_time_whoever_asks() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await a_booked_one(lab, carrel, "booked")
-        async with calling(lab, carrel) as maia:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await a_booked_pod(lab, replica, "booked")
+        async with calling(lab, replica) as maia:
             assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"})
             assert await maia.get("/get-expired-pods") == (200, {"status": "no expired pods found"})
             status, answer = await maia.post("/delete-expired-pod", {"pod_name": "booked", "namespace": "lab"})
@@ -97,10 +86,10 @@ async def test_a_booked_pod_is_never_ended_before_its_time_whoever_asks() -> Non
 
 
 async def test_expired_pods_are_listed_and_ended_by_name() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "low")
-        await an_opportunist(lab, carrel, "over", annotations=OVER)
-        async with calling(lab, carrel) as maia:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "low")
+        await an_opportunistic_pod(lab, replica, "over", annotations=OVER)
+        async with calling(lab, replica) as maia:
             status, answer = await maia.get("/get-expired-pods")
             assert (status, sorted(answer["expired_pods"])) == (200, ["low", "over"])
             ended = await maia.post("/delete-expired-pod", {"pod_name": "over", "namespace": "lab"})
@@ -108,29 +97,29 @@ async def test_expired_pods_are_listed_and_ended_by_name() -> None:
             status, answer = await maia.post("/delete-expired-pod", {"pod_name": "nobody", "namespace": "lab"})
             assert (status, answer) == (404, {"status": "error", "message": "there is no pod lab/nobody"})
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert '"why":"expired"' in (await pods_of(lab))["over"].metadata.annotations["carrel.dev/handed-over"]
 
 
 @pytest.mark.parametrize("sent", ["", "another-token", TOKEN[:-1], f"{TOKEN}x"], ids=["none", "wrong", "short", "long"])
 async def test_without_the_token_nothing_is_said_or_done(sent: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        async with calling(lab, carrel, sent=sent) as maia:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        async with calling(lab, replica, sent=sent) as maia:
             for call in (maia.post("/random-delete"), maia.get("/get-expired-pods"), maia.post("/delete-expired-pod")):
                 status, answer = await call
                 assert (status, answer["status"]) == (401, "error")
 
-        await settle(lab, Terminator(carrel))
+        await settle(lab, TierController(replica))
 
         assert "carrel.dev/handed-over" not in (await pods_of(lab))["train"].metadata.annotations
 
 
 async def test_where_the_house_trusts_maias_webhook_it_needs_no_token() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
-        await an_opportunist(lab, carrel, "train")
-        async with calling(lab, carrel, token="", sent="") as maia:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        async with calling(lab, replica, token="", sent="") as maia:
             assert (await maia.post("/random-delete"))[0] == 200
 
 
@@ -147,7 +136,7 @@ async def test_where_the_house_trusts_maias_webhook_it_needs_no_token() -> None:
     ],
 )
 async def test_bad_input_is_refused_in_words(body: bytes, status: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel, calling(lab, carrel) as maia:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica, calling(lab, replica) as maia:
         answer = await maia.post("/delete-expired-pod", body)
 
         assert answer[0] == status
@@ -169,7 +158,7 @@ async def test_a_controller_takes_a_card_back_for_a_booked_pod_and_wakes_the_sch
         lab = stage.lab
         assert not controller.terminator, "nobody may call it, so it does not listen"
         await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
-        urgent = await a_booked_one_in_vain(lab, "urgent")
+        urgent = await an_unschedulable_booked_pod(lab, "urgent")
 
         await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking goes on without a GPU")
 

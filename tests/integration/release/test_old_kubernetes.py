@@ -7,7 +7,7 @@ import pytest
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.http_server import serve
 from kubernetes_in_memory.messages import HttpResponse, RequestLike
-from tests.integration.scheduling.test_process import carrel
+from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.lab import a_lab
 
 CARDS = "cards: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
@@ -34,7 +34,7 @@ async def test_a_component_ends_with_the_reason(component: str, tmp_path: Path) 
     async with (
         a_lab([], in_real_time=True) as lab,
         serve(AsRelease(lab.api, "32")) as served,
-        carrel(component, "--server", served.url, "--port", "0", *options.get(component, ())) as process,
+        carrel_process(component, "--server", served.url, "--port", "0", *options.get(component, ())) as process,
     ):
         code, told = await process.wait_end()
 

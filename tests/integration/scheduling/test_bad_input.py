@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
-from carrel.scheduling.app import LARGEST_BODY
+from carrel.scheduling.app import LIMIT
 from carrel.scheduling.assembly import scheduler_on
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
-from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from kubernetes_in_memory import EmbeddedApi
 from tests.integration.scheduling.opened import an_open_extender
@@ -119,7 +119,7 @@ async def test_a_binding_that_cannot_be_read_is_told_which_field_is_wrong(body: 
 
 async def test_a_body_that_is_too_large_is_not_read_into_memory() -> None:
     async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.post("/carrel/filter", b" " * (LARGEST_BODY + 1))
+        answer = await opened.caller.post("/carrel/filter", b" " * (LIMIT.bytes + 1))
 
         assert answer.status == 413
         assert "larger than" in answer.json["Error"]
@@ -167,7 +167,7 @@ async def test_any_body_at_all_gets_an_answer_in_words(body: bytes) -> None:
     ledger.set_node(a_node("n1"))
     lookup = PodLookup(state.cluster, state.pods.store.by_uid)
     context = ExtenderContext(
-        scheduler_on(state), state.understand, lookup, ledger, Metrics(ledger, dict), lambda: True
+        scheduler_on(state), state.requested_by, lookup, ledger, ExtenderMetrics(ledger, dict), lambda: True
     )
     handlers = ExtenderHandlers(context)
     moment = ledger.moment

@@ -42,7 +42,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def carrel(*arguments: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
+async def carrel_process(*arguments: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
     running = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -66,7 +66,7 @@ async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
 
 
 async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
-    async with a_served_lab() as (lab, url), carrel("extender", "--server", url, "--port", "0") as process:
+    async with a_served_lab() as (lab, url), carrel_process("extender", "--server", url, "--port", "0") as process:
         found = await process.wait_line(r"listening url=(\S+)")
         await process.wait_line("ready nodes=1")
         async with aiohttp.ClientSession() as session:
@@ -83,7 +83,7 @@ async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
             waiting = asyncio.ensure_future(caller.bind(one, "n1"))
             await _until_under_way(caller, waiting)
             process.running.send_signal(signal.SIGTERM)
-            await process.wait_line("leaving binds_under_way=1")
+            await process.wait_line("stopping binds_under_way=1")
             assert (await caller.get("/readyz")).status == 503
             assert await caller.bind(two, "n1") == ""
             assert await waiting == ""
@@ -91,7 +91,7 @@ async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
 
     assert code == 0
     assert re.search(r"^\d{4}-\d\d-\d\dT[\d:.]+Z INFO bound pod=lab/train node=n1$", story, re.MULTILINE)
-    assert "INFO leaving binds_under_way=" in story
+    assert "INFO stopping binds_under_way=" in story
     assert "Traceback" not in story
 
 
@@ -117,7 +117,7 @@ async def _until_under_way(caller: Caller, bind: "asyncio.Future[str]") -> None:
 async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        async with carrel("extender", "--server", address, "--port", "0") as process:
+        async with carrel_process("extender", "--server", address, "--port", "0") as process:
             found = await process.wait_line(r"listening url=(\S+)")
             async with aiohttp.ClientSession() as session:
                 caller = Caller(session, found[1])
@@ -133,7 +133,7 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
 async def test_gpushares_variables_are_understood_and_an_option_wins_over_them() -> None:
     async with a_served_lab() as (_, url):
         environment = {"PORT": "1", "LOG_LEVEL": "debug"}
-        async with carrel("extender", "--server", url, "--port", "0", environment=environment) as process:
+        async with carrel_process("extender", "--server", url, "--port", "0", environment=environment) as process:
             found = await process.wait_line(r"listening url=http://127.0.0.1:(\d+)")
 
     assert found[1] != "1"
@@ -148,7 +148,7 @@ async def test_gpushares_variables_are_understood_and_an_option_wins_over_them()
     ],
 )
 async def test_a_wrong_setting_is_refused_with_its_name(environment: dict[str, str], complaint: str) -> None:
-    async with carrel("extender", environment=environment) as process:
+    async with carrel_process("extender", environment=environment) as process:
         code, told = await process.wait_end()
 
     assert code == 2
@@ -158,7 +158,7 @@ async def test_a_wrong_setting_is_refused_with_its_name(environment: dict[str, s
 
 async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     environment = {"KUBECONFIG": str(tmp_path / "nothing"), "KUBERNETES_SERVICE_HOST": ""}
-    async with carrel("extender", environment=environment) as process:
+    async with carrel_process("extender", environment=environment) as process:
         code, told = await process.wait_end()
 
     assert code == 2
@@ -169,7 +169,7 @@ async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
 async def test_a_port_that_is_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        async with carrel("extender", "--server", "http://127.0.0.1:1", "--port", port) as process:
+        async with carrel_process("extender", "--server", "http://127.0.0.1:1", "--port", port) as process:
             code, told = await process.wait_end()
 
     assert code == 6

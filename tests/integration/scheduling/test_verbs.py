@@ -10,7 +10,7 @@ import pytest
 
 from carrel.ledger.ledger import Ledger
 from carrel.scheduling.handlers import ExtenderHandlers
-from carrel.scheduling.metrics import Metrics
+from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from tests.integration.scheduling.opened import Opened, an_open_extender
 from tests.kit.eventually import eventually
@@ -117,7 +117,7 @@ async def test_a_bind_that_is_refused_says_why_and_leaves_nothing(opened: Opened
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        pytest.param({"uid": "another"}, "is another one now", id="a pod of that name with another uid"),
+        pytest.param({"uid": "another"}, "is another pod now", id="a pod of that name with another uid"),
         pytest.param({"name": "gone"}, "is not that of pod lab/gone", id="a name that belongs to another uid"),
         pytest.param({"name": "gone", "uid": "gone"}, "does not exist any more", id="a pod that is gone"),
     ],
@@ -180,7 +180,7 @@ async def test_who_leaves_brings_a_gang_together_that_waits_and_takes_no_other_b
     waiting = asyncio.ensure_future(opened.caller.bind(one, node))
     await eventually(lambda: opened.handlers._binds, "a bind under way")
 
-    leaving = asyncio.ensure_future(opened.handlers.wait_left())
+    leaving = asyncio.ensure_future(opened.handlers.wait_binds_finished())
     await asyncio.sleep(0)
     ready = await opened.caller.get("/readyz")
     refused = await opened.caller.bind(lonely, "n1")
@@ -216,7 +216,7 @@ async def test_probes_and_metrics(opened: Opened) -> None:
 
 
 def test_metrics_of_an_empty_ledger_are_all_there() -> None:
-    text = Metrics(Ledger(), dict).text().decode()
+    text = ExtenderMetrics(Ledger(), dict).text().decode()
 
     for state in ("free", "shared", "whole", "kept", "unusable"):
         assert f'carrel_cards{{state="{state}"}} 0.0' in text
@@ -224,7 +224,7 @@ def test_metrics_of_an_empty_ledger_are_all_there() -> None:
 
 def test_metrics_follow_the_ledger_through_every_change() -> None:
     ledger = Ledger([a_node("n1"), a_node("n2", cards=1)])
-    metrics = Metrics(ledger, dict)
+    metrics = ExtenderMetrics(ledger, dict)
     metrics.text()
 
     ledger.hold(held("a", "n1", 0, 8138))
@@ -237,8 +237,8 @@ def test_metrics_follow_the_ledger_through_every_change() -> None:
     ledger.remove_node("n2")
     ledger.give_back("uid-a")
 
-    def seen(by: Metrics) -> list[str]:
+    def seen(by: ExtenderMetrics) -> list[str]:
         return [line for line in by.text().decode().splitlines() if line.startswith(("carrel_cards", "carrel_memory"))]
 
-    assert seen(metrics) == seen(Metrics(ledger, dict))
+    assert seen(metrics) == seen(ExtenderMetrics(ledger, dict))
     assert 'carrel_cards{state="kept"} 1.0' in seen(metrics)

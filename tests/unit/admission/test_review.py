@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.review import AdmissionRequest, User, allowed, denied, read
+from carrel.admission.review import AdmissionRequest, RequestUser, allowed, denied, read
 from carrel.parsing import Malformed
 
 
@@ -40,7 +40,7 @@ def test_both_versions_are_read_and_answered_in_kind(version: str) -> None:
         operation="CREATE",
         namespace="lab",
         name="",
-        user=User("system:serviceaccount:hub:hub", ("system:authenticated",)),
+        user=RequestUser("system:serviceaccount:hub:hub", ("system:authenticated",)),
         object={"metadata": {"generateName": "jupyter-"}, "spec": {"containers": None}},
     )
     assert allowed(request) == {
@@ -52,7 +52,7 @@ def test_both_versions_are_read_and_answered_in_kind(version: str) -> None:
 
 def test_what_is_missing_or_null_is_empty() -> None:
     request = read(review(userInfo=None, dryRun=None, namespace=None, object=None, name=None))
-    assert (request.user, request.dry_run, request.namespace, request.object) == (User(""), False, "", None)
+    assert (request.user, request.dry_run, request.namespace, request.object) == (RequestUser(""), False, "", None)
 
 
 def test_a_dry_run_an_update_and_a_subresource_are_seen() -> None:

@@ -71,7 +71,7 @@ def test_a_booked_pod_is_never_a_victim() -> None:
 
     assert victims(revoke(ledger, waiting(whole()), opportunists(low=99))) == ["low"]
     answer = revoke(ledger, waiting(whole(2)), opportunists(low=99))
-    assert answer == Refusal("no room for 2 whole cards on 1 node, even if every pod without a booking went")
+    assert answer == Refusal("no room for 2 whole cards on 1 node, even if every pod without a booking ended")
 
 
 def test_pods_that_are_going_anyway_are_waited_for_before_anybody_is_asked_to_go() -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from carrel.parsing import Malformed
 from carrel.scheduling.extender_calls import (
-    Binding,
-    bound,
+    BindArgs,
+    bind_result,
     filter_failed,
-    filtered,
-    prioritized,
-    read_binding,
-    read_question,
+    filter_result,
+    host_priorities,
+    read_bind_args,
+    read_extender_args,
 )
 
 POD = {"metadata": {"name": "train", "namespace": "lab"}}
@@ -27,16 +27,16 @@ POD = {"metadata": {"name": "train", "namespace": "lab"}}
     ],
 )
 def test_a_question_by_name_is_read_in_any_letter_case(body: dict[str, Any]) -> None:
-    question = read_question(body)
+    question = read_extender_args(body)
     assert (question.pod, question.nodes, question.objects) == (POD, ("n1", "n2"), None)
 
 
 @pytest.mark.parametrize("items", ["items", "Items"])
 def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
-    question = read_question({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
+    question = read_extender_args({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
     assert question.nodes == ("n1", "n2")
-    assert filtered(question.objects, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
+    assert filter_result(question.objects, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
         "Nodes": {"items": [n2]},
         "NodeNames": ["n2"],
         "FailedNodes": {"n1": "Insufficient GPU Memory in one device"},
@@ -45,8 +45,8 @@ def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
 
 
 def test_a_question_by_name_is_answered_by_name() -> None:
-    question = read_question({"Pod": POD, "NodeNames": ["n1"]})
-    assert filtered(question.objects, ["n1"], {}) == {
+    question = read_extender_args({"Pod": POD, "NodeNames": ["n1"]})
+    assert filter_result(question.objects, ["n1"], {}) == {
         "Nodes": None,
         "NodeNames": ["n1"],
         "FailedNodes": {},
@@ -71,11 +71,11 @@ def test_a_question_by_name_is_answered_by_name() -> None:
 )
 def test_a_malformed_question_says_what_is_wrong(body: Any, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
-        read_question(body)
+        read_extender_args(body)
 
 
 def test_an_empty_list_of_names_is_a_list() -> None:
-    assert read_question({"Pod": POD, "NodeNames": []}).nodes == ()
+    assert read_extender_args({"Pod": POD, "NodeNames": []}).nodes == ()
 
 
 def test_a_failed_filter_has_only_an_error() -> None:
@@ -90,23 +90,25 @@ def test_a_failed_filter_has_only_an_error() -> None:
 @pytest.mark.parametrize("spell", [str, str.lower, str.upper])
 def test_a_binding_is_read_in_any_letter_case(spell: Any) -> None:
     words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
-    assert read_binding({spell(key): value for key, value in words.items()}) == Binding("lab", "train", "uid-1", "n1")
+    assert read_bind_args({spell(key): value for key, value in words.items()}) == BindArgs(
+        "lab", "train", "uid-1", "n1"
+    )
 
 
 @pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
 def test_a_binding_needs_all_of_its_words(missing: str) -> None:
     words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
     with pytest.raises(Malformed, match=missing):
-        read_binding({**words, missing: ""})
+        read_bind_args({**words, missing: ""})
 
 
 def test_answers_are_spelled_as_the_go_types_are() -> None:
-    assert bound() == {"Error": ""}
-    assert bound("no such pod") == {"Error": "no such pod"}
-    assert prioritized({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
+    assert bind_result() == {"Error": ""}
+    assert bind_result("no such pod") == {"Error": "no such pod"}
+    assert host_priorities({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
 
 
 @pytest.mark.parametrize("score", [-1, 11])
 def test_a_score_that_the_scheduler_would_refuse_is_our_own_mistake(score: int) -> None:
     with pytest.raises(ValueError, match="0 to 10"):
-        prioritized({"n1": score})
+        host_priorities({"n1": score})

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 
+from carrel.command_errors import USAGE, command_failed
 from carrel.dialects import kai_reservation
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch
@@ -13,7 +14,7 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
 from carrel.node.nvidia.visible_gpu import Sources, visible_card
 from carrel.node.reservation.settings import ReservationSettings
-from carrel.settings import USAGE, complain, connected, log_to_stderr
+from carrel.process import connect, log_to_stderr
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +23,9 @@ AGAIN_S = 5.0
 
 def run(settings: ReservationSettings) -> None:
     if not (settings.pod_name and settings.pod_namespace):
-        raise complain("No pod", "which pod is this?", "POD_NAME and POD_NAMESPACE by the downward API", USAGE)
+        raise command_failed("No pod", "which pod is this?", "POD_NAME and POD_NAMESPACE by the downward API", USAGE)
     log_to_stderr(settings.log_level)
-    asyncio.run(_until_signalled(connected(settings), settings))
+    asyncio.run(_until_signalled(connect(settings), settings))
 
 
 async def _until_signalled(client: Client, settings: ReservationSettings) -> None:
@@ -33,7 +34,7 @@ async def _until_signalled(client: Client, settings: ReservationSettings) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with contextlib.aclosing(client):
         await hold_card(client, settings, Sources(os.environ), stop)
-    log.info("left")
+    log.info("stopped")
 
 
 async def hold_card(cluster: Cluster, settings: ReservationSettings, sources: Sources, stop: asyncio.Event) -> None:
