@@ -9,7 +9,8 @@ from statistics import median
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects import carrel, gpushare
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpushare import GPU_MEM, Unit
+from carrel.dialects.gpushare import GPU_MEM
+from carrel.dialects.options import Unit
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS

@@ -27,16 +27,16 @@ from typing import Any
 from carrel.admission.pod_owner import Introduction
 from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client.interface import BookingDesk, Heard
-from carrel.dialects import carrel, hand_over_record, maia, nvidia, visible_devices
+from carrel.dialects import carrel, hand_over_record, maia, nvidia, registry, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu
-from carrel.dialects.gpuclaim import CLAIM, SCHEDULER
-from carrel.dialects.gpushare import GPU_MEM
+from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
+from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.maia import Revocable
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.registry import Dialect, PodRequest, claim_name, dialects_of, model_of, request_of
+from carrel.dialects.registry import dialects_of, model_of, request_of
 from carrel.dialects.seal import ADMITTED, Seal, place_of
-from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
+from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed
@@ -46,8 +46,8 @@ from carrel.parsing.fields import Field
 Json = dict[str, Any]
 
 DEFAULT_SCHEDULER = "default-scheduler"
-DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER, "kai-scheduler"})
-"""What a pod says that did not choose, or was written for a peer whose place Carrel takes."""
+DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
+"""What a pod says that did not choose a scheduler."""
 GROUPS = ("initContainers", "containers")
 PRIORITIES = {Tier.BOOKED: carrel.BOOKED_PRIORITY, Tier.OPPORTUNISTIC: carrel.OPPORTUNISTIC_PRIORITY}
 
@@ -166,7 +166,7 @@ class Admission:
         if pod.spec.node_name:
             why = f"names its node ({pod.spec.node_name})"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave that to the scheduler")
-        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | {self._policy.scheduler, SCHEDULER}:
+        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {self._policy.scheduler}:
             why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know whose the cards are"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
         return None
@@ -198,21 +198,20 @@ class Admission:
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _show_cards(self, pod: Pod, wish: "_Wish", draft: "_Draft") -> None:
-        sight = visible_devices.sight_of(pod, wish.dialect, wish.containers)
+        sight = visible_devices.sight_of(pod, wish.containers)
         by_plugin = self._is_left_to_the_plugin(wish)
-        units = {ask.container: ask.amount for ask in resource_asked(pod, GPU_MEM).containers}
 
         def dressed(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
                 return visible_devices.hidden(container)
             if by_plugin:
                 return visible_devices.left_to_the_plugin(container)
-            return visible_devices.shown(container, sight[container["name"]], units.get(container["name"], 0))
+            return visible_devices.shown(container, sight[container["name"]], wish.dialect.variables(pod, container))
 
         draft.each_container(dressed)
 
     def _is_left_to_the_plugin(self, wish: "_Wish") -> bool:
-        return self._policy.coexist and wish.dialect is Dialect.NVIDIA
+        return self._policy.coexist and wish.by_kubelet
 
     def _debugged(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> Answer:
         """A container that joins a running pod sees what the container sees that it looks at; one that looks at none
@@ -222,7 +221,7 @@ class Admission:
             return UNTOUCHED
         sight: dict[str, str] = {}
         if isinstance(wish, _Wish) and not self._is_left_to_the_plugin(wish):
-            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, wish.dialect, wish.containers)}
+            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, wish.containers)}
 
         def dressed(container: Mapping[str, Any]) -> Json:
             annotation = sight.get(container.get("targetContainerName") or "")
@@ -250,17 +249,21 @@ class _Wish:
     model: str
     is_for_whole_cards: bool
     containers: tuple[ContainerNeed, ...] = ()
+    by_kubelet: bool = False
+    """It asks the kubelet for its GPUs itself."""
 
 
 def _wish_of(pod: Pod) -> _Wish | Refusal | None:
-    if CLAIM in pod.metadata.annotations and dialects_of(pod) == (Dialect.GPUCLAIM,):  # it may be made after its pod
-        claim_name(pod)  # which raises, if it is no name
+    spoken = dialects_of(pod)
+    if len(spoken) == 1 and spoken[0].claim_name is not None:  # the claim may be created after its pod
+        spoken[0].claim_name(pod)  # which raises, if it is no name
         model = model_of(pod)
-        return model if isinstance(model, Refusal) else _Wish(Dialect.GPUCLAIM, model, is_for_whole_cards=False)
-    ask = request_of(pod, _no_claim)
+        return model if isinstance(model, Refusal) else _Wish(spoken[0], model, is_for_whole_cards=False)
+    ask = request_of(pod, _no_claim) if spoken else None
     if not isinstance(ask, PodRequest):
         return ask
-    return _Wish(ask.dialect, ask.request.model, ask.request.amount == WHOLE, ask.request.containers)
+    request = ask.request
+    return _Wish(ask.dialect, request.model, request.amount == WHOLE, request.containers, request.by_kubelet)
 
 
 @dataclass(frozen=True, slots=True)

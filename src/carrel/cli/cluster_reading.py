@@ -8,7 +8,7 @@ import typer
 import yaml
 
 from carrel.cli.settings import Format
-from carrel.dialects.registry import DialectOptions
+from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access

@@ -38,6 +38,7 @@ from datetime import datetime
 from typing import Any
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
+from carrel.dialects.interface import Dialect, Reading
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.kubernetes.objects.shapes import Lease, Pod
@@ -88,7 +89,7 @@ _RESERVATION_STATES = {state.value: state for state in ReservationState}
 # --- what a pod asks for ---------------------------------------------------------------------------------------------
 
 
-def request_of(pod: Pod) -> Request | None:
+def request_of(pod: Pod, reading: Reading) -> Request | None:
     notes, where = pod.metadata.annotations, subject(pod.metadata)
     if GPU_CARDS not in notes and GPU_MEMORY not in notes:
         return None
@@ -287,3 +288,31 @@ def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+EXAMPLE = """\
+# Carrel: 4 GiB of the memory of one GPU, in Carrel's own words.
+apiVersion: v1
+kind: Pod
+metadata:
+  name: carrel
+  namespace: lab
+  annotations: {carrel.dev/gpu-cards: "1", carrel.dev/gpu-memory-mib: "4096"}
+spec:
+  containers:
+    - name: inference
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+"""
+
+DIALECT = Dialect(
+    name="carrel",
+    words=f"{GPU_CARDS} or {GPU_MEMORY}",
+    example=EXAMPLE,
+    request_of=request_of,
+    annotations=(GPU_CARDS, GPU_MEMORY),
+    other_annotations=(GPU_MODEL, GANG_SIZE),
+    may_change=(GANG_SIZE,),
+)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from carrel.dialects.gpushare import InspectedCard, InspectedNode, InspectedPod, Unit
+from carrel.dialects.gpushare import InspectedCard, InspectedNode, InspectedPod
+from carrel.dialects.options import Unit
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Card, Ledger
 

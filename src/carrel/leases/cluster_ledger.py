@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpushare import Unit
+from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.shapes import GpuNodeStatus, Lease, NodeObject, Pod
 from carrel.leases.pods import is_going
 from carrel.ledger.gpus import Gpu, Node

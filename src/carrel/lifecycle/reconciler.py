@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.shapes import GpuClaim, Lease, Pod

@@ -20,7 +20,7 @@ from random import Random
 
 from carrel.dialects.carrel import BOOKED, TIER
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.resources import PODS

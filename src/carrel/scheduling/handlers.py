@@ -22,8 +22,8 @@ from typing import NamedTuple
 import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
-from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import Dialect, PodRequest
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.options import Unit
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.filtering import FilterResult
@@ -98,15 +98,16 @@ class ExtenderHandlers:
         if not found.fitting and asked.nodes:
             self._metrics.refusals.labels("filter", "no_room").inc()
         if for_gpushare and found.refused:
-            return _reply(extender_calls.filtered(asked.objects, found.fitting, self._in_gpushares_words(asked, found)))
+            return _reply(extender_calls.filtered(asked.objects, found.fitting, self._in_the_peers_words(asked, found)))
         return Reply(200, write_filtered(found, asked.objects))
 
-    def _in_gpushares_words(self, asked: Asked, found: FilterResult) -> Mapping[str, str]:
+    def _in_the_peers_words(self, asked: Asked, found: FilterResult) -> Mapping[str, str]:
         ask, refused = self._context.understand(asked.pod), found.why_not()
-        if not isinstance(ask, PodRequest) or ask.dialect is not Dialect.GPUSHARE:
+        words = ask.dialect.filtered_out if isinstance(ask, PodRequest) else None
+        if words is None:
             return refused
         cards = self._context.ledger.cards
-        return {node: gpushare.filtered_out(node, why, has_cards=bool(cards(node))) for node, why in refused.items()}
+        return {node: words(node, why, bool(cards(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.dialects import bind_annotations, carrel, kai
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest
+from carrel.dialects import bind_annotations, carrel
+from carrel.dialects.interface import PodBinding, PodRequest
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.cluster import (
     BindTarget,
@@ -197,19 +198,19 @@ class Scheduler:
     def _notes(self, ask: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What the pod is told of its cards."""
         slots: dict[str, str] = {}
-        config_maps = ""
-        if self._cluster_ledger.kubelet_chooses(placement.node):
+        kubelet_chooses = self._cluster_ledger.kubelet_chooses(placement.node)
+        if kubelet_chooses:
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if ask.request.by_kubelet:
                 return slots  # which cards they are, the kubelet decides when the pod starts
-            config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
         behind = self._cluster_ledger.cards_behind(placement)
         if behind is None:
             return Refusal(f"a card of {placement.node} has lost its reservation pod just now")
         assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000
         labels = self._cluster_ledger.labels_of(placement.node)
+        options = self._context.dialect_options
         return slots | bind_annotations.annotations(
-            ask, behind, assumed_at_ns, self._context.dialect_options, config_maps=config_maps, node_labels=labels
+            PodBinding(ask, behind, holder, assumed_at_ns, options, labels, kubelet_chooses)
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:

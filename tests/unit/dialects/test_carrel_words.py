@@ -8,6 +8,7 @@ import pytest
 
 from carrel.dialects import carrel, protected_keys
 from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.interface import Reading
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, Share, ShareState
@@ -32,14 +33,14 @@ NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
     ],
 )
 def test_a_vector_request_is_read(annotations: dict[str, str], request_: Request | None) -> None:
-    assert carrel.request_of(pod(annotations)) == request_
+    assert carrel.request_of(pod(annotations), Reading()) == request_
 
 
 @pytest.mark.parametrize("key", ["carrel.dev/gpu-cards", "carrel.dev/gpu-memory-mib"])
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "two", "1e3", "99999999999999999999"])
 def test_a_malformed_request_is_named(key: str, text: str) -> None:
     with pytest.raises(Malformed, match=key):
-        carrel.request_of(pod({key: text}))
+        carrel.request_of(pod({key: text}), Reading())
 
 
 def test_devices_are_written_per_pod_and_per_container() -> None:
