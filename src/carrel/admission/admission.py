@@ -28,7 +28,7 @@ from carrel.admission.pod_owner import Introduction
 from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client.interface import BookingDesk, Heard
 from carrel.dialects import carrel, hand_over_record, maia, nvidia, registry, visible_devices
-from carrel.dialects.cpu_manifest import on_cpu
+from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.interface import Dialect, PodRequest
@@ -39,7 +39,7 @@ from carrel.dialects.seal import ADMITTED, Seal, place_of
 from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, ContainerNeed
+from carrel.ledger.requests import ANY_GPU, WHOLE, ContainerNeed, GpuSelector
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
 
@@ -115,9 +115,11 @@ class Admission:
         return UNTOUCHED
 
     async def _created(self, request: AdmissionRequest, pod: Pod, draft: "_Draft") -> Answer:
+        if (forged := self._unproven_request(pod, draft)) is not None:
+            return _refused(forged)
         wish, record = _wish_of(pod), self._record_for(draft)
         mark = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid)) if record else {}
-        draft.strip(keep=mark if wish is None else {})
+        draft.strip(keep=mark if wish is None else _recorded(pod))
         if wish is None:
             draft.give_priority_back()
             if self._policy.hides_from_everybody:
@@ -131,6 +133,16 @@ class Admission:
             draft.take_gpu(mark)
             return draft.answer("cpu", f"runs without a GPU: the card of {record.pod} is needed for a booking")
         return await self._tiered(request, pod, wish, draft)
+
+    def _unproven_request(self, pod: Pod, draft: "_Draft") -> Refusal | None:
+        """A request that was recorded by us, which we see when we are asked again, carries our seal. One that does not
+        was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
+        words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
+        seal, recorded = self._known.seal, _recorded(pod)
+        if not recorded or seal is None or draft.is_sealed(seal, self._known.now()):
+            return None
+        why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
+        return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
 
     def _record_for(self, draft: "_Draft") -> HandOver | None:
         """Of a pod of the same owner that had to give its card back. Anybody may name an owner that is elsewhere."""
@@ -157,6 +169,7 @@ class Admission:
             draft.give_priority_back()
         draft.schedule_with(self._policy.scheduler)
         self._show_cards(pod, wish, draft)
+        draft.record(wish.dialect, pod)
         if self._known.seal is not None:
             draft.seal(self._known.seal, self._known.now())
         return draft.answer(standing.tier.value if standing else "no tier")
@@ -179,8 +192,9 @@ class Admission:
         booking = heard.said
         if booking is None or not booking.schedulable or booking.until is None or booking.until <= self._known.now():
             return _Standing(Tier.OPPORTUNISTIC)
-        if wish.model and booking.model and wish.model != booking.model:
-            draft.warn(f"the booking is for {booking.model}, not for {wish.model}: the card may be taken away")
+        if booking.model and not wish.allows(booking.model):
+            asked = wish.model or f"a GPU{wish.selector}"
+            draft.warn(f"the booking is for {booking.model}, not for {asked}: the card may be taken away")
             return _Standing(Tier.OPPORTUNISTIC)
         return _Standing(Tier.BOOKED, booking.until, booking.model)
 
@@ -193,7 +207,8 @@ class Admission:
         free = heard.said
         if not free or (wish.model and wish.model not in free):
             return False  # nobody knows, so it waits
-        return (free[wish.model] if wish.model else sum(max(0, count) for count in free.values())) <= 0
+        counts = [max(0, count) for model, count in free.items() if wish.allows(model)]
+        return bool(counts) and sum(counts) <= 0
 
     # --- environment -------------------------------------------------------------------------------------------------
 
@@ -251,6 +266,10 @@ class _Wish:
     containers: tuple[ContainerNeed, ...] = ()
     by_kubelet: bool = False
     """It asks the kubelet for its GPUs itself."""
+    selector: GpuSelector = ANY_GPU
+
+    def allows(self, model: str) -> bool:
+        return self.model in ("", model) and self.selector.allows_model(model)
 
 
 def _wish_of(pod: Pod) -> _Wish | Refusal | None:
@@ -263,7 +282,9 @@ def _wish_of(pod: Pod) -> _Wish | Refusal | None:
     if not isinstance(ask, PodRequest):
         return ask
     request = ask.request
-    return _Wish(ask.dialect, request.model, request.amount == WHOLE, request.containers, request.by_kubelet)
+    return _Wish(
+        ask.dialect, request.model, request.amount == WHOLE, request.containers, request.by_kubelet, request.selector
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,14 +324,27 @@ class _Draft:
     def annotate(self, notes: Mapping[str, str]) -> None:
         self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
 
+    def record(self, dialect: Dialect, pod: Pod) -> None:
+        """The request goes from the pod's resources, which no node offers, into an annotation."""
+        if dialect.record_of is not None:
+            self.annotate({dialect.recorded: dialect.record_of(pod)})
+            gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}
+            self.each_container(lambda each: without_resources(each, gone))
+
     def seal(self, seal: Seal, now: datetime) -> None:
         """A seal that is good stays: who asks again gets the same answer."""
         notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
         sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
-        place = place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
-        if not seal.is_on(place, {**notes, **sealed}, now):
-            sealed = seal.write(place, notes, now)
+        if not seal.is_on(self._place(), {**notes, **sealed}, now):
+            sealed = seal.write(self._place(), notes, now)
         self.annotate(sealed)
+
+    def is_sealed(self, seal: Seal, now: datetime) -> bool:
+        """Whether the pod as it came in carries a good seal."""
+        return seal.is_on(self._place(), _map(self._pod, "annotations"), now)
+
+    def _place(self) -> str:
+        return place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
 
     def schedule_with(self, scheduler: str) -> None:
         self._spec["schedulerName"] = scheduler
@@ -357,6 +391,12 @@ class _Draft:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         warnings = (*self._warnings, *([warning] if warning else []))
         return Answer(outcome, wanted, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _recorded(pod: Pod) -> dict[str, str]:
+    """The requests that are recorded on the pod, by annotation."""
+    notes = pod.metadata.annotations
+    return {key: notes[key] for key in registry.ALL.recorded if key in notes}
 
 
 def _no_claim(namespace: str, name: str) -> None:

@@ -11,7 +11,7 @@ and the size of a gang. A gang is as large as the claim (`gangSize`) or the pod 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from carrel.dialects import carrel, gpuclaim, gpushare, kai, nvidia
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, nvidia
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.pods import resource_asked, subject
@@ -25,6 +25,7 @@ DIALECTS = (
     gpuclaim.DIALECT,
     kai.DIALECT,
     carrel.DIALECT,
+    hami.DIALECT,
 )
 
 ClaimNamed = Callable[[str, str], GpuClaim | None]

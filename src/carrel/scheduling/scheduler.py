@@ -117,7 +117,8 @@ class Scheduler:
         if ask is None or isinstance(ask, Refusal) or len(nodes) < 2:
             return nodes
         best = self._ranking.costs(ask.request, nodes, pod.metadata.uid)
-        if self._context.spread:
+        spreads = ask.request.spreads_over_nodes
+        if self._context.spread if spreads is None else spreads:
             best.sort(key=lambda each: (-each.left_over, each.node))
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
