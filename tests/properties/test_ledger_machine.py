@@ -148,7 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=pods, request=requests, node=st.sampled_from(NODES))
     def a_pod_arrives(self, request: Request, node: str) -> object:
         self.born += 1
-        pod = Holder(f"uid-{self.born}", f"lab/pod-{self.born}")
+        pod = Holder(f"uid-{self.born}", "lab", f"pod-{self.born}")
         return pod if self._bind(pod, request, node) else multiple()
 
     @rule(pod=pods, request=requests, node=st.sampled_from(NODES))

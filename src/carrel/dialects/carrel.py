@@ -225,8 +225,8 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = Share(listed.holder, gpu, None, listed.state)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
-    kept_for = Holder(kept["uid"].some_text(), kept["pod"].text()) if kept.present else None
-    victims = tuple(Holder(uid, name.text()) for uid, name in kept["from"].entries().items())
+    kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
+    victims = tuple(_holder(uid, name) for uid, name in kept["from"].entries().items())
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
     return LeaseRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
@@ -238,8 +238,8 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
     annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
     if record.kept_for is not None:
-        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.name}
-        victims = {victim.uid: victim.name for victim in record.kept_from}
+        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.full_name}
+        victims = {victim.uid: victim.full_name for victim in record.kept_from}
         annotations[LEASE_KEPT_FOR] = _json({**kept, "from": victims} if victims else kept)
     if record.reservation is not None:
         known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
@@ -251,11 +251,16 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         "metadata": {
             "name": lease_name(record.node, record.index),
             "namespace": namespace,
-            "labels": lease_labels(whole.name.rpartition("/")[2] if whole else ""),
+            "labels": lease_labels(whole.name if whole else ""),
             "annotations": annotations,
         },
         "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},
     }
+
+
+def _holder(uid: str, full_name: Field) -> Holder:
+    namespace, _, name = full_name.text().rpartition("/")
+    return Holder(uid, namespace, name)
 
 
 def _share(uid: str, gpu: str, entry: Field) -> Share:
@@ -265,7 +270,7 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
     if not uid:
         raise entry.malformed("the uid of a pod as its key")
     memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(Holder(uid, entry["pod"].text()), gpu, memory, _STATES[state.text()])
+    return Share(_holder(uid, entry["pod"]), gpu, memory, _STATES[state.text()])
 
 
 def _reservation(entry: Field) -> Reservation | None:
@@ -280,7 +285,7 @@ def _reservation(entry: Field) -> Reservation | None:
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     if share.state is ShareState.GONE:
         raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    entry: dict[str, Any] = {"pod": share.holder.name, "state": share.state.value}
+    entry: dict[str, Any] = {"pod": share.holder.full_name, "state": share.state.value}
     if share.memory is not None:
         entry["mib"] = share.memory
     return {**entry, "tries": list(marks)} if marks else entry

@@ -144,7 +144,7 @@ class Collector:
 
     async def _free(self, lease: KnownLease, holder: Holder) -> str:
         """Why the pod was taken off the Lease; empty if it was not."""
-        if "/" not in holder.name:
+        if not holder.namespace:
             return ""  # somebody else wrote this Lease, and does not say whose the uid is: a person must look
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_over(pod, holder), ""
@@ -164,9 +164,8 @@ class Collector:
 
     async def _pod_of(self, holder: Holder) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""
-        namespace, _, name = holder.name.partition("/")
         try:
-            return await self._cluster.get(PODS, name, namespace)
+            return await self._cluster.get(PODS, holder.name, holder.namespace)
         except NotFound:
             return {}
 

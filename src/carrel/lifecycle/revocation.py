@@ -107,7 +107,7 @@ class Revoker:
         begun = []
         for victim in step.victims:
             pod = self._context.pod_by_uid(victim.uid)
-            order = Order(Why.REVOKED, due, step.booked.name)
+            order = Order(Why.REVOKED, due, step.booked.full_name)
             if pod is not None and (name := await self._hand_overs.intend(pod, order)):
                 log.info("card_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
                 self._told.add(victim.uid)
@@ -154,7 +154,7 @@ class Revoker:
         now = self._context.now()
         pods = [pod for pod in self._context.pods() if _is_booked_in_vain(pod, self._context.schedulers)]
         pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to go itself
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).name)):
+        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).full_name)):
             ask = self._context.understand(pod)
             if isinstance(ask, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
                 yield Waiting(holder_of(pod), ask.request, tuple(self._context.nodes_for(pod)))
@@ -223,9 +223,8 @@ class Revoker:
 
     async def _still_waits(self, booked: Holder) -> bool:
         """By what the API server says now."""
-        namespace, _, name = booked.name.partition("/")
         try:
-            pod = await self._cluster.get(PODS, name, namespace)
+            pod = await self._cluster.get(PODS, booked.name, booked.namespace)
         except NotFound:
             return False
         return (

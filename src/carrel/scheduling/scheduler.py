@@ -144,9 +144,8 @@ class Scheduler:
             self._binding.discard(holder.uid)
 
     async def _bind(self, ask: PodRequest | None, holder: Holder, node: str, view: View) -> Refusal | None:
-        namespace, _, name = holder.name.partition("/")
         if ask is None:
-            return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
+            return await self._write_binding(BindTarget(holder.namespace, holder.name, holder.uid, node))
         placement = await self._take(ask, holder, node, view)
         if isinstance(placement, Refusal):
             await self._lease_writer.give_back(holder.uid)
@@ -160,7 +159,7 @@ class Scheduler:
             await self._lease_writer.give_back(holder.uid)
             return notes
         try:
-            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, notes))
+            refusal = await self._write_binding(BindTarget(holder.namespace, holder.name, holder.uid, node, notes))
         except (Busy, Forbidden, Invalid, Unavailable):
             await self._lease_writer.give_back(holder.uid)  # nothing was written
             raise

@@ -220,7 +220,7 @@ async def _write_a_claim(lab: Lab, carrel: Replica) -> None:
 
 async def _wake(lab: Lab, carrel: Replica) -> None:
     sleeps = await lab.pod("sleeps", limits=GPU_MEM)
-    carrel.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
+    carrel.wake([Holder(sleeps["metadata"]["uid"], "lab", "sleeps")])
     version = sleeps["metadata"]["resourceVersion"]
     await eventually(
         lambda: (pod := carrel.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version
