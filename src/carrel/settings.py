@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import DialectOptions
+from carrel.dialects.options import DialectOptions, Unit
 from carrel.kubernetes.cluster import FieldValidation
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.reviews import GPU, MODEL, NOON, SPAWNER, BookedPeople, Json, ReviewedCluster, a_pod, review
@@ -564,7 +565,7 @@ async def test_a_forged_key_is_stripped(key: str, limits: dict[str, str]) -> Non
 
 
 def test_every_protected_key_is_tried() -> None:
-    assert PROTECTED.keys() >= protected_keys.ANNOTATIONS and PROTECTED_LABELS.keys() >= protected_keys.LABELS
+    assert PROTECTED.keys() >= protected_keys.annotations() and PROTECTED_LABELS.keys() >= ALL.written_labels
 
 
 # --- the seal --------------------------------------------------------------------------------------------------------

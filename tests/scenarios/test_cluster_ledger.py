@@ -9,7 +9,7 @@ import pytest
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
-from carrel.dialects.gpushare import Unit
+from carrel.dialects.options import Unit
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError

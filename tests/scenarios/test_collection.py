@@ -155,7 +155,7 @@ async def test_a_pod_that_takes_its_card_anew_has_time_to_be_bound_anew() -> Non
 
 async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab/gone"))
+        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab", "gone"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -166,7 +166,7 @@ async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> Non
 async def test_a_card_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("urgent", limits=GPU_MEM))
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab/urgent"))
+        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab", "urgent"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -215,7 +215,7 @@ async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting()
             return await ask_the_server(resource, name, namespace)
 
         replica.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
-        assert [each.holder.name for each in await replica.collector.collect()] == ["lab/b"]
+        assert [each.holder.full_name for each in await replica.collector.collect()] == ["lab/b"]
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
@@ -264,13 +264,13 @@ async def _leases(lab: Lab) -> list[str]:
 async def _take_without_binding(replica: Replica, uid: str) -> None:
     placement = place(replica.ledger, memory(8138), "n1")
     assert isinstance(placement, Placement)
-    assert await replica.lease_writer.take(placement, Holder(uid, "lab/train")) is None
+    assert await replica.lease_writer.take(placement, Holder(uid, "lab", "train")) is None
 
 
 async def test_a_card_is_kept_for_a_booked_pod_through_a_failed_bind_and_until_it_is_bound() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        booked = Holder(pod.metadata.uid, "lab/train")
+        booked = Holder(pod.metadata.uid, "lab", "train")
         lease = write_lease(LeaseRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
         await lab.client.create(LEASES, lease, "carrel")
         await eventually(lambda: replica.ledger.kept_for(booked.uid))

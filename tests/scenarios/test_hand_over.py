@@ -505,7 +505,7 @@ async def test_a_disruption_budget_is_waited_for_and_the_pod_says_so() -> None:
         assert (await pods_of(lab))["rs-1"].metadata.uid == pod["metadata"]["uid"]
         assert "RevocationHeldUp rs-1" in await events(lab)
         card = replica.ledger.card("GPU-n1-0")
-        assert card and card.kept_for and card.kept_for.name == "lab/urgent", "nobody else gets it meanwhile"
+        assert card and card.kept_for and card.kept_for.full_name == "lab/urgent", "nobody else gets it meanwhile"
 
         await lab.client.delete(BUDGETS, "all", "lab")
         await settle(lab, controller)

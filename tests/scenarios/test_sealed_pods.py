@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod

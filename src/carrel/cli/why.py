@@ -54,7 +54,8 @@ def say_all(settings: ExplainSettings) -> None:
     if ask is None or isinstance(ask, Refusal):
         headline = ask.reason if ask else _why(carrel, pod)
     else:
-        headline = f"{_title(pod)} asks for {ask.request} ({ask.dialect.value})"
+        remark = f", {ask.request.remark}" if ask.request.remark else ""
+        headline = f"{_title(pod)} asks for {ask.request}{remark} ({ask.dialect.words})"
         nodes = explained(carrel.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not Format.TABLE:
         show(

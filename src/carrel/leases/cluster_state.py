@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest, request_of
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.dialects.registry import request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Selection

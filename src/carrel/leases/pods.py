@@ -12,7 +12,7 @@ SCHEDULED = "PodScheduled"
 
 
 def holder_of(pod: Pod) -> Holder:
-    return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+    return Holder(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
 
 
 def is_ending(pod: Pod) -> bool:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
 from carrel.dialects.gpuclaim_objects import GpuClaim
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.kinds import Lease, Pod

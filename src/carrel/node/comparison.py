@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects import carrel, gpushare, nvidia, registry
 from carrel.dialects.visible_devices import cards_seen
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
 from carrel.kubernetes.event_recorder import EventRecorder
@@ -124,7 +124,7 @@ class Comparison:
         mismatches: list[Finding] = []
         for each in handed_over:
             pod = running.get((each.namespace, each.pod))
-            if pod is None or each.resource not in (gpushare.GPU_MEM, nvidia.GPU):
+            if pod is None or each.resource not in registry.ALL.offers:
                 continue
             named = frozenset(_named(pod, each.container))
             has, _ = inventory.cards_of(each.resource, each.devices)

@@ -231,7 +231,7 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
 
 async def _wake(lab: Lab, replica: Replica) -> None:
     sleeps = await lab.pod("sleeps", limits=GPU_MEM)
-    replica.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
+    replica.wake([Holder(sleeps["metadata"]["uid"], "lab", "sleeps")])
     version = sleeps["metadata"]["resourceVersion"]
     await eventually(
         lambda: (pod := replica.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version

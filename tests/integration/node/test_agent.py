@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from carrel.dialects.gpushare import Unit
+from carrel.dialects.options import Unit
 from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import visible_devices
+from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
@@ -15,6 +15,7 @@ from tests.kit.agent import an_agent, becomes
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
+from tests.kit.objects import pod
 
 MEM = "aliyun.com/gpu-mem"
 CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
@@ -86,7 +87,8 @@ async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
             await eventually(lambda: extender.ledger.cards("n1"))
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
-                admitted = visible_devices.shown(container, "carrel.dev/devices", 12207)
+                told = gpushare.variables(pod(limits=[{MEM: "12207"}]), {**container, "name": "c0"})
+                admitted = visible_devices.shown(container, "carrel.dev/devices", told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good card, 12207 held of the ill one
