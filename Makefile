@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export KUBERNETES
 
-.PHONY: help demo test check fmt bench e2e testbed lock stubs clean
+.PHONY: help demo test check fmt bench e2e testbed reference walk lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,12 @@ e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
 	@$(BIN)/python -m testbed up
+
+reference: $(READY)  ## Write docs/reference from the code
+	@$(BIN)/python -m tools.reference
+
+walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
+	@$(BIN)/python -m tools.walk
 
 lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
