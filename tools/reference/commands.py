@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
+from carrel import __version__
 from carrel.__main__ import app
 from tools.reference import Page, code, document, table
 
@@ -117,7 +118,7 @@ def _default(default: Any) -> str:
         return str(int(default))
     if isinstance(default, tuple | list):
         return ",".join(map(str, default))
-    return str(default)
+    return str(default).replace(__version__, "VERSION")  # else every release would change the reference
 
 
 def page() -> Page:
