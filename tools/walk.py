@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from carrel.kubernetes.cluster import Deletion
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -93,7 +92,7 @@ async def walk() -> list[Stage]:
     with traced("admission", found):
         await world.make(question)
     async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM))
+        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM, grace_seconds=0))
         with traced("filter", found):
             carrel.scheduler.filter(pod, ["n1", "n2"])
         with traced("prioritize", found):
@@ -101,7 +100,7 @@ async def walk() -> list[Stage]:
         with traced("bind", found):
             assert await carrel.scheduler.bind(pod, "n1") is None
         await eventually(lambda: (seen := carrel.pods.store.get("train", "lab")) and seen.spec.node_name)
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab")
         await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
         with traced("collect", found):
             assert await carrel.collector.collect()

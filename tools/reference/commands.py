@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import inspect
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typer.models import ArgumentInfo, OptionInfo
 from carrel import __version__
 from carrel.__main__ import app
 from tools.reference import Page, code, document, table
+
+EXAMPLES = re.compile(r"^Examples?:", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Command:
     options: tuple[Option, ...]
     settings: type | None
     """The dataclass that its options come from."""
+    is_ours: bool = True
+    """Not the command of another package, which cannot say what it is called here."""
 
     @property
     def summary(self) -> str:
@@ -44,13 +49,13 @@ class Command:
 
     @property
     def examples(self) -> str:
-        _, found, rest = self.help.partition("Examples:")
-        return "\n".join(line.strip() for line in rest.splitlines() if line.strip()) if found else ""
+        rest = "".join(EXAMPLES.split(self.help)[1:])
+        return "\n".join(line.strip() for line in rest.splitlines() if line.strip())
 
     @property
     def description(self) -> str:
         """What stands between the summary and the examples."""
-        return self.help.partition("\n\n")[2].partition("Examples:")[0].strip()
+        return EXAMPLES.split(self.help.partition("\n\n")[2])[0].strip()
 
 
 def commands() -> list[Command]:
@@ -65,7 +70,8 @@ def _command(name: str, callback: Callable[..., Any]) -> Command:
     enclosed = inspect.getclosurevars(callback).nonlocals.values()
     settings = next((each for each in enclosed if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
     shown = name or callback.__name__.rstrip("_").replace("_", "-")
-    return Command(shown, inspect.getdoc(callback) or "", tuple(options), settings)
+    is_ours = callback.__module__.split(".")[0] == "carrel"
+    return Command(shown, inspect.getdoc(callback) or "", tuple(options), settings, is_ours)
 
 
 def _option(field: str, hint: Any, default: Any) -> Option:
@@ -124,7 +130,11 @@ def _default(default: Any) -> str:
 def page() -> Page:
     found = commands()
     missing = [f"carrel {each.name} has no help" for each in found if not each.summary]
-    missing += [f"carrel {each.name} has no example" for each in found if not each.examples and each.name != "version"]
+    missing += [
+        f"carrel {each.name} has no example"
+        for each in found
+        if not each.examples and each.is_ours and each.name != "version"
+    ]
     missing += [
         f"carrel {each.name} {option.shown} has no help" for each in found for option in each.options if not option.help
     ]

@@ -8,12 +8,14 @@ import ast
 import re
 from collections.abc import Iterator
 
-from carrel.dialects import protected_keys
+from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
 from tools.reference import Page, code, document, table
 from tools.reference.source import Module, argument, called, component, modules, text
 
 KEY = re.compile(r"([a-z0-9-]+\.)+[a-z]+/[A-Za-z0-9._-]+|[A-Z]+(_[A-Z0-9]+){2,}")
 """`carrel.dev/tier`, `ALIYUN_COM_GPU_MEM_IDX`."""
+WORD = re.compile(r"[A-Za-z0-9._/-]+")
+"""What could be a key."""
 
 MEANINGS = {
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
@@ -50,7 +52,7 @@ def page() -> Page:
         + table(["reason", "type", "by", "meaning"], rows),
         "## Keys that only Carrel may write\n\nThe webhook removes them from what others create, and an admission"
         " policy refuses updates of them. Everything else under `carrel.dev/` is protected too, except what users ask"
-        " with.\n\n" + table(["key", "kind"], list(_protected())),
+        " with.\n\n" + table(["key", "kind"], list(_protected(dialects))),
         *(f"## {module.path.stem}.py\n\n```\n{module.docstring}\n```" for module in dialects if _has_keys(module)),
     ]
     introduction = (
@@ -68,9 +70,13 @@ def _has_keys(module: Module) -> bool:
     return bool(_keys(module))
 
 
-def _protected() -> Iterator[list[str]]:
-    for kind, keys in (("annotation", protected_keys.ANNOTATIONS), ("label", protected_keys.LABELS)):
-        yield from ([code(key), kind] for key in sorted(keys))
+def _protected(dialects: list[Module]) -> Iterator[list[str]]:
+    """Of the words that the dialects spell, those that the webhook and the policies protect."""
+    for word in sorted({word for module in dialects for word in module.constants().values() if WORD.fullmatch(word)}):
+        kinds = ["annotation"] if is_protected_annotation(word) else []
+        kinds += ["label"] if is_protected_label(word) else []
+        if kinds:
+            yield [code(word), ", ".join(kinds)]
 
 
 def _reasons() -> Iterator[tuple[str, str, str]]:
