@@ -11,6 +11,7 @@ is not part of the pod's path and is not counted. Each pair of caller and callee
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
-from tests.kit.reviews import World, a_pod
+from tests.kit.reviews import World, a_pod, review
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
@@ -88,9 +89,9 @@ def _ours(frame: FrameType | None) -> FrameType | None:
 
 async def walk() -> list[Stage]:
     found: list[Stage] = []
-    world, question = World(), a_pod(GPU_MEM)
+    webhook, body = World().reviews(), json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
     with traced("admission", found):
-        await world.make(question)
+        await webhook.mutate(body)
     async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as carrel:
         pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM, grace_seconds=0))
         with traced("filter", found):

@@ -23,10 +23,11 @@ ALLOWED = {
 def code_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Number and text of each line that does something."""
     text = path.read_text()
-    silent = set()
+    silent: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        is_string = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_string or isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
             silent.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             silent.update(range(node.lineno + 1, node.body[0].lineno))
