@@ -17,6 +17,9 @@ METAPHORS = re.compile(
 )
 """Words that once stood for a component, a setting, a store, a message."""
 
+PROSE = re.compile(r"\b(doors?|desks?|musters?|barracks|cabinets?|manners)\b", re.IGNORECASE)
+"""The same words in sentences: a process is a component."""
+
 CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 """What documents quote: keys, options and paths keep their words."""
 
@@ -50,6 +53,18 @@ def test_no_class_function_or_module_has_a_metaphor_for_a_name() -> None:
 def words(name: str) -> list[str]:
     """`ReviewDesk` → Review, Desk; `stands_back` → itself, stands, back."""
     return [name, *re.findall(r"[A-Z][a-z]+|[a-z]+", name)]
+
+
+def test_neither_code_nor_documents_speak_of_doors_and_desks() -> None:
+    texts = [*sorted((SOURCE / "carrel").rglob("*.py")), *DOCUMENTS]
+    wrong = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PROSE.search(line)
+    ]
+
+    assert not wrong
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
