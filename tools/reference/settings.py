@@ -77,8 +77,8 @@ def reasons(group: type) -> dict[str, str]:
     """Field → the sentence beneath it."""
     try:
         body = ast.parse(textwrap.dedent(inspect.getsource(group))).body[0]
-    except OSError:  # a class that is made from a table has no source; its help says everything
-        return {}
+    except OSError:  # a class that is made from a table has no source; its fields may bring their reasons
+        return {each.name: str(each.metadata.get("reason", "")) for each in dataclasses.fields(group)}
     assert isinstance(body, ast.ClassDef)
     found = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
