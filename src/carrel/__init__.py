@@ -1,13 +1,14 @@
 """Carrel books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.
 
-The folder tree is the architecture; imports point down this list:
+A folder is a part of the product, named after what it is for:
 
-    doors       one folder per process: how the world comes in
-    adapters    each implements one port with a real library or device
-    usecases    the verbs: core + ports, no library names
-    ports       what the verbs need from the world, as typed interfaces
-    protocols   PURE: the wire words of the dialects, each spelled once
-    core        PURE: the decisions
+    ledger dialects parsing        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
+    kubernetes leases http         shared: the client and its watches; the ledger's record in the cluster; serving HTTP
+    admission scheduling           components: the webhook, the extender,
+    lifecycle node bookings        the controller, the agent, the booking service
+    cli demo manifests             commands for people; everything on one machine; what is installed in a cluster
+
+`ARCHITECTURE.md` has the drawing, and `tests/architecture/test_components.py` the rules about imports.
 """
 
 __version__ = "0.1.0"

@@ -197,7 +197,7 @@ def test_pure_code_imports_the_standard_library_and_pure_code_only() -> None:
     assert not wrong
 
 
-def test_pure_code_does_no_io_reads_no_clock_and_draws_no_lots() -> None:
+def test_pure_code_does_no_io_reads_no_clock_and_uses_no_randomness_of_its_own() -> None:
     forbidden = {"os", "io", "socket", "subprocess", "time", "asyncio", "threading", "logging", "pathlib", "secrets"}
     wrong = []
     for module in modules():
@@ -215,7 +215,9 @@ def test_pure_code_does_no_io_reads_no_clock_and_draws_no_lots() -> None:
             ):
                 wrong.append(f"{module.at(node)} calls {ast.unparse(node.func)}")
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
-                wrong.append(f"{module.at(node)} draws by itself; only a Random that is passed in may")
+                wrong.append(
+                    f"{module.at(node)} uses randomness of its own; only a Random that is passed in may be used"
+                )
     assert not wrong
 
 
@@ -244,11 +246,11 @@ def test_foreign_words_are_spelled_in_the_dialects_only() -> None:
 
 
 def strings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """But no docstrings, and not the string under a field, which says what the field is for."""
+    """Without docstrings, and without the string under a field, which says what the field is for."""
     nodes = list(ast.walk(tree))
-    told = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    documentation = {node.value for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
             yield node
 
 
