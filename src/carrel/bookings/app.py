@@ -5,9 +5,9 @@ from fastapi import FastAPI
 from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
-from carrel.bookings.health import Measured, Metrics, install_health
+from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
 from carrel.bookings.pages import PagesDesk, install_pages
-from carrel.bookings.service import Service
+from carrel.bookings.service import ServiceContext
 from carrel.bookings.sign_in import Gate, install_identity
 from carrel.http.serving import AsgiApp
 
@@ -17,14 +17,16 @@ ABOUT = (
 )
 
 
-def booking_app(service: Service) -> AsgiApp:
+def booking_app(service: ServiceContext) -> AsgiApp:
     app = fastapi_app(service)
-    metrics = Metrics()
+    metrics = BookingMetrics()
     install_health(app, metrics)
-    return Gate(Measured(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https)
+    return Gate(
+        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https
+    )
 
 
-def fastapi_app(service: Service) -> FastAPI:
+def fastapi_app(service: ServiceContext) -> FastAPI:
     # The usual pages about an OpenAPI load their scripts from elsewhere; the document itself is served.
     app = FastAPI(
         title="Carrel bookings",
@@ -40,7 +42,9 @@ def fastapi_app(service: Service) -> FastAPI:
     install_identity(app, service.identity)
     install_api(app)
     install_maia(app)
-    lab = service.lab
-    desk = PagesDesk(service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.sight, service.leaving)
+    context = service.context
+    desk = PagesDesk(
+        service.queries, service.commands, context.rules, context.zone, context.now, service.sight, service.leaving
+    )
     install_pages(app, desk)
     return app
