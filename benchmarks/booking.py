@@ -27,7 +27,7 @@ from benchmarks.extender import Server, a_server
 from benchmarks.measuring import Figure
 from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventories import FileInventory
+from carrel.bookings.inventory import FileInventory
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext

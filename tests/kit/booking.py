@@ -34,19 +34,19 @@ NORMAL_RULES = BookingRules()
 
 
 @dataclass
-class Shelf:
+class FakeInventory:
     """An inventory that a test can change."""
 
     cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
-    idle_cards: dict[str, int] | None = None
+    idle_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         return {model: ModelCapacity(model, count, MiB(49140)) for model, count in self.cards.items()}
 
     def idle(self) -> Mapping[str, int] | None:
-        return self.idle_cards
+        return self.idle_gpus
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Opened:
     service: ServiceContext
     app: AsgiApp
     clock: Clock
-    shelf: Shelf
+    inventory: FakeInventory
     people: PeopleInMemory
 
     async def caller(self, email: str, scopes: frozenset[Scope] = ALL_SCOPES) -> Caller:
@@ -144,12 +144,12 @@ class Opened:
 
 
 def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
-    clock, shelf, people = Clock(NOW), Shelf(), PeopleInMemory()
-    context = BookingContext(SqlBookings(database), shelf, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
+    clock, inventory, people = Clock(NOW), FakeInventory(), PeopleInMemory()
+    context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
     roles = RoleBook(lab_admins=frozenset({ADMIN}))
     identity = Identity(people, roles, Means(), Premises(), Buckets(MANY, clock.seconds), clock)
     service = ServiceContext(context, identity, SqlOutbox(database), MAIA_TOKEN, zone, limits=Limits(address=MANY))
-    return Opened(service, booking_app(service), clock, shelf, people)
+    return Opened(service, booking_app(service), clock, inventory, people)
 
 
 def at(days: float) -> str:

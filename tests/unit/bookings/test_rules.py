@@ -1,4 +1,4 @@
-"""The house rules, all at once, and when the next booking may start."""
+"""The booking rules, all at once, and when the next booking may start."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -35,7 +35,7 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
     ("wish", "own", "expected"),
     [
         pytest.param(a_wish(), [], [], id="a first booking"),
-        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is running"),
+        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is active"),
         pytest.param(a_wish(), [PLANNED], ["future-limit"], id="while one is planned"),
         pytest.param(a_wish(9 * DAY), [ENDED], [], id="14 full days after the last one ended"),
         pytest.param(
@@ -56,13 +56,13 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
             a_wish(-DAY, timedelta(hours=1)),
             [ACTIVE, PLANNED, ENDED],
             ["min-duration", "not-in-the-past", "no-active-overlap", "future-limit", "cooldown"],
-            id="all broken rules are told at once",
+            id="all broken rules are found at once",
         ),
         pytest.param(
             a_wish(),
             [a_booking(NOW + DAY, NOW + 2 * DAY, "c", cancelled=NOW - DAY)],
             [],
-            id="a booking that was cancelled before it began never was",
+            id="a booking that was cancelled before it began does not count",
         ),
         pytest.param(
             a_wish(13 * DAY),
@@ -79,7 +79,7 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
         pytest.param(a_wish(), [a_booking(NOW + DAY, NOW + 6 * DAY, "wish")], [], id="a change of the same booking"),
     ],
 )
-def test_the_rules(wish: Booking, own: list[Booking], expected: list[str]) -> None:
+def test_broken_rules_are_found(wish: Booking, own: list[Booking], expected: list[str]) -> None:
     assert broken(wish, *own) == expected
 
 
@@ -90,7 +90,7 @@ def test_a_lab_may_change_the_rules() -> None:
     assert broken(a_wish(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == ["future-limit"]
 
 
-def test_a_cooldown_also_lies_before_a_planned_booking() -> None:
+def test_the_cooldown_also_applies_before_a_planned_booking() -> None:
     rules = BookingRules(planned=2)
 
     assert broken(a_wish(25 * DAY, DAY), PLANNED, rules=rules) == []
@@ -128,7 +128,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
 
-def test_the_words_say_what_when_and_what_next_in_the_labs_zone() -> None:
+def test_a_message_says_what_is_wrong_and_when_it_would_work_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
     verdict = check(a_wish(), [own], NOW, BookingRules(), STOCKHOLM)
@@ -154,7 +154,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
         (-timedelta(hours=1), "-1 h"),
     ],
 )
-def test_lengths_are_said_exactly(length: timedelta, said: str) -> None:
+def test_lengths_are_written_exactly(length: timedelta, said: str) -> None:
     assert words(length) == said
 
 
@@ -170,13 +170,13 @@ def changed(
     return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or BookingRules()).broken]
 
 
-def test_a_change_is_judged_without_its_own_booking_and_also_while_one_runs() -> None:
+def test_a_change_is_judged_without_its_own_booking_and_also_while_one_is_active() -> None:
     assert changed(PLANNED, NOW + 41 * DAY, NOW + 50 * DAY, ACTIVE) == []
     assert changed(ACTIVE, ACTIVE.start, NOW + 9 * DAY) == []
     assert changed(ACTIVE, ACTIVE.start, NOW + 27 * DAY, PLANNED) == ["max-duration", "cooldown"]
 
 
-def test_a_booking_that_only_shrinks_heeds_neither_a_new_longest_nor_a_new_cooldown() -> None:
+def test_a_booking_may_become_shorter_under_stricter_rules() -> None:
     strict = BookingRules(max_duration=2 * DAY, cooldown=60 * DAY)
 
     assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, ACTIVE, rules=strict) == []
@@ -190,7 +190,7 @@ def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
     assert changed(ENDED, ENDED.start, NOW + DAY) == ["over"]
 
 
-def test_a_share_is_of_one_card_and_only_where_cards_are_shared() -> None:
+def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
     share = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
     shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, cards=2, share=True)
 

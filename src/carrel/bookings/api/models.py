@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.people import Person
+from carrel.bookings.people import Person, is_address, normal
 from carrel.bookings.records import (
     BookingRecord,
     BookingRequest,
@@ -67,6 +67,13 @@ def _writable(text: str) -> str:
     return text.strip()
 
 
+def _address(text: str) -> str:
+    email = normal(text)
+    if email and not is_address(email):
+        raise ValueError("an e-mail address such as ada@lab.org is expected")
+    return email
+
+
 Instant = Annotated[
     datetime,
     BeforeValidator(_instant),
@@ -75,7 +82,8 @@ Instant = Annotated[
 """RFC 3339 with an offset."""
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
-Email = Annotated[str, Field(max_length=320), AfterValidator(_writable)]
+Email = Annotated[Word, AfterValidator(_address)]
+"""In lower case; empty stays empty."""
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
@@ -359,7 +367,7 @@ class ProblemOut(_ResponseModel):
     problems: list[ProblemItem] = []
 
 
-# --- from our types to the API's -------------------------------------------------------------------------------
+# --- from our types to the API's -------------------------------------------------------------------------------------
 
 
 def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:

@@ -13,7 +13,7 @@ from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import Unreadable
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.rule_changes import Conflict, conflicts
-from carrel.bookings.people import Grant, Person, Role, normal
+from carrel.bookings.people import Grant, Person, Role, is_address, normal
 from carrel.bookings.records import BookingRefusal, Query, State
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
@@ -64,7 +64,7 @@ class AdminPage:
         asked = form_fields.texts(await request.form())
         email, role, why = normal(asked.get("email", "")), asked.get("role", ""), asked.get("why", "")
         problems = []
-        if "@" not in email or len(email) > 254:
+        if not is_address(email):
             problems.append("A role is given to an address.")
         if role not in {each.value for each in ROLES}:
             problems.append("Which role?")
