@@ -111,10 +111,10 @@ class BookingCommands:
             if not seen.is_allowed:
                 return _refused(seen)
             note = old.note if changes.note is None else changes.note
-            if (seen.wish, note) == (old.booking, old.note):
+            if (seen.booking, note) == (old.booking, old.note):
                 return old
             why = _why(old, changes.reason, by)
-            new = replace(old, booking=seen.wish, note=note, version=old.version + 1, reason=why)
+            new = replace(old, booking=seen.booking, note=note, version=old.version + 1, reason=why)
             await writing.replace(new)
             await self._log(writing, "changed", new, by, changes.reason)
             return new

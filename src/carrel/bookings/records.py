@@ -156,7 +156,7 @@ class BookingRefusal:
 class Preview:
     """What would happen to a request."""
 
-    wish: Booking
+    booking: Booking
     problems: tuple[Broken, ...]
     earliest_start: datetime | None
     hint: str = ""

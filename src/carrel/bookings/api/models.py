@@ -1,4 +1,4 @@
-"""The JSON of the API: read strictly, with all mistakes told at once, and with examples for the OpenAPI document.
+"""The JSON of the API: read strictly, with all mistakes listed at once, and with examples for the OpenAPI document.
 
 The number of GPUs is called `gpus`. Older clients call it `cards`: requests may use either, answers have both.
 """
@@ -396,15 +396,15 @@ def booking_out(record: BookingRecord, person: Person, now: datetime, consequenc
 
 
 def preview_out(seen: Preview) -> PreviewOut:
-    wish = seen.wish
+    booking = seen.booking
     return PreviewOut(
         allowed=seen.is_allowed,
-        user=wish.user,
-        model=wish.model,
-        start=seconds(wish.start),
-        end=seconds(wish.end),
-        gpus=wish.cards,
-        share=wish.share,
+        user=booking.user,
+        model=booking.model,
+        start=seconds(booking.start),
+        end=seconds(booking.end),
+        gpus=booking.cards,
+        share=booking.share,
         problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
         earliest_start=seconds(seen.earliest_start) if seen.earliest_start else None,
         hint=seen.hint or None,

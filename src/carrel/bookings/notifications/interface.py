@@ -42,8 +42,8 @@ class Channel(Protocol):
 
 class Outbox(Protocol):
     async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
-        """Reads the log from where it stopped, and keeps a notification for each channel, once. Returns how many entries it
-        read."""
+        """Reads the log from where it stopped, and keeps one notification for each entry and channel. Returns how many
+        entries it read."""
         ...
 
     async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
