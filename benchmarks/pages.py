@@ -17,15 +17,15 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.bookings.capacity import Stock
-from carrel.bookings.commands import Bookings
+from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.commands import BookingCommands
 from carrel.bookings.pages import PagesDesk, install_pages, timeline
 from carrel.bookings.pages.timeline import Reader, Window
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
-from carrel.bookings.queries import Consulting, Lab
+from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.sign_in import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
@@ -43,7 +43,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class Shelf:
+class FakeInventory:
     """The cards of the lab."""
 
     is_known = True
@@ -51,9 +51,9 @@ class Shelf:
     def idle(self) -> None:
         return None
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
-        return {name: Stock(name, CARDS, MiB(81_920)) for name in names}
+        return {name: ModelCapacity(name, CARDS, MiB(81_920)) for name in names}
 
 
 def records(first: datetime) -> Iterator[BookingRecord]:
@@ -69,7 +69,7 @@ def records(first: datetime) -> Iterator[BookingRecord]:
 
 
 @contextlib.asynccontextmanager
-async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
+async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{Path(folder) / 'bookings.db'}")
         async with contextlib.aclosing(database):
@@ -78,11 +78,12 @@ async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
             async with store.writing() as writing:
                 for record in records(now() - timedelta(days=3)):
                     await writing.add(record)
-            yield Lab(store, Shelf(), Rules(), ZONE, now, lambda: secrets.token_hex(8)), database
+            inventory = FakeInventory()
+            yield BookingContext(store, inventory, BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
 
 
 @contextlib.asynccontextmanager
-async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
+async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
     """Its URL, the cookie of somebody who is signed in, and the app itself."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
@@ -91,16 +92,16 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
     identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
     app = FastAPI()
     install_identity(app, identity)
-    install_pages(app, PagesDesk(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
+    install_pages(app, PagesDesk(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
 
-async def drawn(lab: Lab) -> float:
+async def drawn(lab: BookingContext) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
     window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    looking, person = Consulting(lab), Person("ada@lab.example")
+    looking, person = BookingQueries(lab), Person("ada@lab.example")
     seen, reader = await looking.overview(window.first, window.days), Reader(now())
     return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(seen, window, person)])
 

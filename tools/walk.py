@@ -23,7 +23,7 @@ from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
-from tests.kit.reviews import World, a_pod, review
+from tests.kit.reviews import ReviewedCluster, a_pod, review
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
@@ -89,7 +89,7 @@ def _ours(frame: FrameType | None) -> FrameType | None:
 
 async def walk() -> list[Stage]:
     found: list[Stage] = []
-    webhook, body = World().reviews(), json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
+    webhook, body = ReviewedCluster().handler(), json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
     with traced("admission", found):
         await webhook.mutate(body)
     async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as carrel:

@@ -27,7 +27,7 @@ from typing import Any
 
 from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.admission.review import AdmissionRequest
-from carrel.bookings.client.interface import BookingDesk, Heard
+from carrel.bookings.client.interface import BookingLookup, CachedAnswer
 from carrel.dialects import carrel, hand_over_record, maia, nvidia, registry, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.gpuclaim import SCHEDULER
@@ -73,7 +73,7 @@ class AdmissionContext:
     """What is known about the cluster when a review arrives."""
 
     owners: PodOwnerLookup
-    desk: BookingDesk | None
+    desk: BookingLookup | None
     """None: there are no bookings here, and pods have no tier."""
     handed_over: Callable[[str], HandOver | None]
     """The record of a pod that lost its GPU, by the uid of its controller."""
@@ -190,26 +190,26 @@ class PodAdmission:
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def _tier_by_booking(
-        self, desk: BookingDesk, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
+        self, desk: BookingLookup, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
     ) -> "_AssignedTier":
-        heard = await desk.verdict(person.name, person.namespace)
+        heard = await desk.status(person.name, person.namespace)
         changed.warn_if_silent(heard)
-        booking = heard.said
-        if booking is None or not booking.schedulable or booking.until is None or booking.until <= self._context.now():
+        booking = heard.value
+        if booking is None or booking.ends is None or booking.ends <= self._context.now():
             return _AssignedTier(Tier.OPPORTUNISTIC)
         if booking.model and not asked.allows(booking.model):
             wanted = asked.model or f"a GPU{asked.selector}"
             changed.warn(f"the booking is for {booking.model}, not for {wanted}: the GPU may be revoked")
             return _AssignedTier(Tier.OPPORTUNISTIC)
-        return _AssignedTier(Tier.BOOKED, booking.until, booking.model)
+        return _AssignedTier(Tier.BOOKED, booking.ends, booking.model)
 
-    async def _is_no_gpu_free(self, desk: BookingDesk, asked: "_GpuRequest", changed: "_ChangedPod") -> bool:
+    async def _is_no_gpu_free(self, desk: BookingLookup, asked: "_GpuRequest", changed: "_ChangedPod") -> bool:
         """Only for whole GPUs: a part of a GPU may be free where no whole GPU is, which only the scheduler knows."""
         if self._options.waits_when_full or not asked.is_whole:
             return False
         heard = await desk.free()
         changed.warn_if_silent(heard)
-        free = heard.said
+        free = heard.value
         if not free or (asked.model and asked.model not in free):
             return False  # unknown, so the pod waits
         counts = [max(0, count) for model, count in free.items() if asked.allows(model)]
@@ -388,10 +388,10 @@ class _ChangedPod:
     def warn(self, text: str) -> None:
         self._warnings.append(text)
 
-    def warn_if_silent(self, heard: Heard[Any]) -> None:
-        if heard.silence and heard.said is not None:
+    def warn_if_silent(self, heard: CachedAnswer[Any]) -> None:
+        if heard.failure and heard.value is not None:
             self.warn(f"the booking service does not answer; decided by its answer from {heard.age_s:.0f} s ago")
-        elif heard.silence:
+        elif heard.failure:
             self.warn("the booking service does not answer; decided as if no booking were active")
 
     def answer(self, outcome: str, warning: str = "") -> AdmissionDecision:

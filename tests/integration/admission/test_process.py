@@ -23,7 +23,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
 from carrel.kubernetes.objects.resources import (
@@ -210,8 +210,8 @@ class Replica(AdmissionWebhook):
 
 
 class NobodyBooked:
-    async def verdict(self, user: str, namespace: str) -> Verdict:
-        return Verdict(False)
+    async def status(self, user: str, namespace: str) -> BookingStatus:
+        return BookingStatus()
 
     async def free(self) -> Mapping[str, int]:
         return {}

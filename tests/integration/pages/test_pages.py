@@ -122,7 +122,7 @@ async def test_cards_that_can_be_booked_are_told_apart_from_those_that_are_idle(
 ) -> None:
     assert "idle" not in models_of(await member.get("/"))  # without a cluster nobody can tell
 
-    opened.shelf.idle_cards = {A6000: 0}
+    opened.inventory.idle_gpus = {A6000: 0}
     told = models_of(await member.get("/"))
 
     assert "0 idle now" in told

@@ -13,9 +13,9 @@ from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import Unreadable
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.rule_changes import Conflict, conflicts
-from carrel.bookings.people import Grant, Person, Role, normal
-from carrel.bookings.records import No, Query, State
-from carrel.bookings.rules import Rules
+from carrel.bookings.people import Grant, Person, Role, is_address, normal
+from carrel.bookings.records import BookingRefusal, Query, State
+from carrel.bookings.rules import BookingRules
 from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
 
 AHEAD = timedelta(days=366)
@@ -64,7 +64,7 @@ class AdminPage:
         asked = form_fields.texts(await request.form())
         email, role, why = normal(asked.get("email", "")), asked.get("role", ""), asked.get("why", "")
         problems = []
-        if "@" not in email or len(email) > 254:
+        if not is_address(email):
             problems.append("A role is given to an address.")
         if role not in {each.value for each in ROLES}:
             problems.append("Which role?")
@@ -78,7 +78,7 @@ class AdminPage:
         return RedirectResponse("/admin?done=role", 303)
 
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return await self._page(request, person, problems=problems, status=422)
         return RedirectResponse(f"/admin?done={done}", 303)
@@ -111,12 +111,12 @@ class AdminPage:
             log=await desk.looking.log(person, limit=50),
         )
 
-    async def _conflicts(self, tried: Rules) -> list[Conflict]:
+    async def _conflicts(self, tried: BookingRules) -> list[Conflict]:
         query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
         return conflicts((await self._desk.looking.find(query)).records, tried)
 
 
-def tried_rules(asked: Mapping[str, str], rules: Rules) -> tuple[Rules | None, list[str]]:
+def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:
     """The rules that somebody wants to try, or what is wrong with them; nothing if nobody does."""
     names = {"min": "min_duration", "max": "max_duration", "cooldown": "cooldown", "planned": "planned"}
     if not any(asked.get(name) for name in names):

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.pages import form_fields, wording
+from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import Unreadable
-from carrel.bookings.records import No, Once, Preview, Wish
-from carrel.bookings.rules import Broken, Rules, words
+from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
+from carrel.bookings.rules import BookingRules, Broken, judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Judgement:
     problems: Sequence[str]
     earliest: datetime | None = None
     hint: str = ""
-    wish: Wish | None = None
+    wish: BookingRequest | None = None
     """None: it could not be read."""
     is_allowed: bool = False
 
 
-def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> Wish:
+def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> BookingRequest:
     """Raises `Unreadable` with everything that is wrong.
 
     The form offers the first start that is allowed. Who leaves it as it was offered, and books when it has just passed,
@@ -56,7 +56,7 @@ def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> Wish:
         raise Unreadable(*problems)
     start, end = instants["start"], instants["end"]
     is_at_once = given.get("offered") == given.get("start") and start <= now
-    return Wish(
+    return BookingRequest(
         model=given["model"],
         start=None if is_at_once else start,
         end=end - start if is_at_once else end,
@@ -68,21 +68,21 @@ def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> Wish:
     )
 
 
-def times_of(wish: Wish, now: datetime) -> tuple[datetime, datetime]:
+def times_of(wish: BookingRequest, now: datetime) -> tuple[datetime, datetime]:
     start = wish.start or now
     return start, start + wish.end if isinstance(wish.end, timedelta) else wish.end
 
 
-def once_of(given: Mapping[str, str]) -> Once | None:
+def once_of(given: Mapping[str, str]) -> IdempotencyKey | None:
     """A form that is sent twice books once. A form that was changed after it had been refused is another request."""
     key = given.get("key", "")
     said = "\n".join(given.get(name, "") for name in ("model", "start", "end", "cards", "share", "user", "note"))
     fingerprint = hashlib.sha256(said.encode()).hexdigest()
-    return Once(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
+    return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
 
 
-def judge(answer: Preview | No, wish: Wish, rules: Rules) -> Judgement:
-    if isinstance(answer, No):
+def judge(answer: Preview | BookingRefusal, wish: BookingRequest, rules: BookingRules) -> Judgement:
+    if isinstance(answer, BookingRefusal):
         problems = [problem.message for problem in answer.problems] or [answer.message]
         return Judgement(
             chips_for(answer.problems, wish.cards, rules), problems, answer.earliest_start, answer.hint, wish
@@ -97,33 +97,14 @@ def judge(answer: Preview | No, wish: Wish, rules: Rules) -> Judgement:
     )
 
 
-ABOUT_MAKING = frozenset({"no-active-overlap", "future-limit"})
-"""Rules about another booking beside those that one has: a change is none."""
+def chips_for(broken: Sequence[Broken], gpus: int, rules: BookingRules, *, is_change: bool = False) -> list[Chip]:
+    """Every rule, kept or broken, as the table of rules says."""
+    return [Chip(each.words, each.is_kept) for each in judged(rules, broken, gpus, is_change=is_change)]
 
 
-def chips_for(
-    broken: Sequence[Broken], cards: int, rules: Rules, *, leave_out: frozenset[str] = frozenset()
-) -> list[Chip]:
-    """Every rule, kept or broken; a rule that this page does not know is shown by its own title."""
-    names = {problem.rule for problem in broken}
-    room = "a card is free" if cards == 1 else f"{wording.count(cards, 'card')} are free"
-    known = [
-        (f"at least {words(rules.min_duration)}", {"min-duration", "end-after-start"}),
-        (f"at most {words(rules.max_duration)}", {"max-duration"}),
-        ("not in the past", {"not-in-the-past", "begun", "over"}),
-        ("no booking is running", {"no-active-overlap"}),
-        (f"{rules.planned} planned at a time", {"future-limit"}),
-        (f"{words(rules.cooldown)} since the last one" if rules.cooldown else "", {"cooldown"}),
-        (room, {"capacity", "unknown-model"}),
-    ]
-    chips = [Chip(label, not (rule & names)) for label, rule in known if label and not rule & leave_out]
-    shown = set().union(*(rule for _, rule in known))
-    return chips + [Chip(problem.title, is_kept=False) for problem in broken if problem.rule not in shown]
-
-
-def reason_for(answer: Preview | No) -> str:
+def reason_for(answer: Preview | BookingRefusal) -> str:
     """Why the offered start is the first: from what is wrong with beginning now."""
-    if isinstance(answer, No):
+    if isinstance(answer, BookingRefusal):
         return answer.message
     names = {problem.rule for problem in answer.problems}
     if not names:

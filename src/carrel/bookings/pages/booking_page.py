@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.booking_form import ABOUT_MAKING, Judgement, chips_for
+from carrel.bookings.pages.booking_form import Judgement, chips_for
 from carrel.bookings.pages.form_fields import Unreadable
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Changes, No, State
+from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
 from carrel.bookings.sign_in.identity import CurrentPerson
 from carrel.http.problems import Problem
 
@@ -60,9 +60,9 @@ class BookingPage:
         return self._answered(request, person, record, answer, "cancelled")
 
     def _answered(
-        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | No, done: str
+        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | BookingRefusal, done: str
     ) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
@@ -74,9 +74,9 @@ class BookingPage:
         except Unreadable as unreadable:
             return Judgement((), unreadable.problems)
         answer = await self._desk.booking.preview_change(record.booking.id, changes, person)
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             return Judgement((), [answer.message])
-        chips = chips_for(answer.problems, record.booking.cards, self._desk.rules, leave_out=ABOUT_MAKING)
+        chips = chips_for(answer.problems, record.booking.cards, self._desk.rules, is_change=True)
         return Judgement(chips, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:

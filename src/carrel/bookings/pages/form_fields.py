@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, tzinfo
 
 from starlette.datastructures import FormData, QueryParams
 
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+
 MOST_TEXT = 500
 MOST_CARDS = 10_000
-FIRST_YEAR, LAST_YEAR = 1900, 2199
-"""Of bookings: what is counted on from one must still be a date."""
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -56,7 +56,7 @@ def day(text: str) -> date | None:
         found = date.fromisoformat(text)
     except ValueError:
         return None
-    return found if 1970 <= found.year <= 9000 else None
+    return found if FIRST_YEAR <= found.year <= LAST_YEAR else None
 
 
 def cards(given: Mapping[str, str]) -> int:

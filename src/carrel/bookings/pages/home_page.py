@@ -11,7 +11,7 @@ from carrel.bookings.pages.booking_form import reason_for
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.services import ClusterSight, tier_of
 from carrel.bookings.people import Person, Scope
-from carrel.bookings.records import Availability, Preview, Query, State, Wish
+from carrel.bookings.records import Availability, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.identity import CurrentPerson, needs
 from carrel.ledger.tiers import Tier
 
@@ -76,7 +76,7 @@ class HomePage:
             running=running,
             planned=[record for record in records if record.state(now) is State.PLANNED],
             ends_soon=running is not None and running.booking.ends - now <= ENDS_SOON,
-            tier=(await looking.standing(person.email)).tier,
+            tier=(await looking.person_tier(person.email)).tier,
             booked=Tier.BOOKED,
             models=models,
             offer=await self._offer(person, models),
@@ -90,7 +90,7 @@ class HomePage:
         """The first start of any model, for a booking of the shortest length."""
         best: Offer | None = None
         for each in models:
-            wish = Wish(each.stock.model, self._desk.rules.min_duration)
+            wish = BookingRequest(each.stock.model, self._desk.rules.min_duration)
             answer = await self._desk.booking.preview(wish, person)
             start = answer.earliest_start if isinstance(answer, Preview) else None
             if best is None or (start is not None and (best.start is None or start < best.start)):

@@ -16,8 +16,16 @@ from carrel.bookings.pages.form_fields import Unreadable
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.timeline import Bar, Kind, Reader, Row
 from carrel.bookings.people import Person
-from carrel.bookings.records import Availability, No, Overview, Preview, Query, Reason, Wish
-from carrel.bookings.records import Window as KeptMaintenance
+from carrel.bookings.records import (
+    Availability,
+    BookingRefusal,
+    BookingRequest,
+    Overview,
+    Preview,
+    Query,
+    RefusalReason,
+)
+from carrel.bookings.records import MaintenanceWindow as KeptMaintenance
 from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.identity import CurrentPerson
 
@@ -25,11 +33,11 @@ DAYS = 42
 """Six weeks: a running booking, its cooldown and the next one are on one page."""
 STEP = timedelta(days=28)
 STATUS = {
-    Reason.FORBIDDEN: 403,
-    Reason.NOT_FOUND: 404,
-    Reason.CHANGED: 409,
-    Reason.KEY_REUSED: 409,
-    Reason.NOT_READY: 503,
+    RefusalReason.FORBIDDEN: 403,
+    RefusalReason.NOT_FOUND: 404,
+    RefusalReason.CHANGED: 409,
+    RefusalReason.KEY_REUSED: 409,
+    RefusalReason.NOT_READY: 503,
 }
 """Broken rules are 422."""
 
@@ -91,7 +99,7 @@ class TimelinePage:
             draft = Draft(asked, await self._overview(asked), Judgement((), unreadable.problems))
             return await self._page(request, person, draft, status=422)
         answer = await self._desk.booking.create(wish, person, once_of(asked))
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             draft = Draft(asked, await self._overview(asked), judge(answer, wish, self._desk.rules))
             return await self._page(request, person, draft, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
@@ -109,7 +117,7 @@ class TimelinePage:
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._judge(asked, person)
-        now_wish = Wish(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
+        now_wish = BookingRequest(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
         at_once = await desk.booking.preview(now_wish, person)
         start = (at_once.earliest_start if isinstance(at_once, Preview) else None) or desk.now()
         chosen = as_field_can_say(start, desk.now(), desk.zone)

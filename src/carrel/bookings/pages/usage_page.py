@@ -10,14 +10,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map, wording
 from carrel.bookings.pages.heat_map import Warmth
 from carrel.bookings.pages.layout import Shell
 from carrel.bookings.pages.services import ClusterSight
 from carrel.bookings.pages.usage_counter import HOUR
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Use
+from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.identity import CurrentPerson
 from carrel.ledger.ledger import Ledger
 
@@ -97,7 +97,7 @@ class UsagePage:
         return days, end - timedelta(days=days), end
 
 
-def _seen_by(person: Person, uses: Iterable[Use]) -> list[Use]:
+def _seen_by(person: Person, uses: Iterable[PersonUsage]) -> list[PersonUsage]:
     """A lab admin sees everybody, others themselves, as by the API."""
     return [use for use in uses if person.is_lab_admin or use.user == person.email]
 
@@ -116,7 +116,7 @@ def held_by_card(sight: ClusterSight, start: datetime, end: datetime) -> Sequenc
 
 
 def warmth(
-    records: Iterable[BookingRecord], stock: Mapping[str, Stock], start: datetime, now: datetime
+    records: Iterable[BookingRecord], stock: Mapping[str, ModelCapacity], start: datetime, now: datetime
 ) -> Sequence[Warmth]:
     """Of each model and each hour until now, the part of its cards that was booked."""
     hours = int((now - start) / HOUR) + 1
@@ -149,7 +149,7 @@ def fragments(ledger: Ledger) -> list[Fragment]:
     return [*found, Fragment("a whole card", whole, len(lost), sum(lost))] if cards else []
 
 
-def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
+def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(["from", "until", "person", "model", "bookings", "card_hours"])

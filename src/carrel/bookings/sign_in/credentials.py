@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from carrel.bookings.people import Errand, Grant, How, Person, Role, Scope, Token, is_address, normal
+from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token, is_address, normal
 from carrel.bookings.sign_in import forms
 from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
 from carrel.bookings.sign_in.oidc import challenge_of
@@ -109,21 +109,21 @@ class CredentialsDesk:
             "roles": " ".join(role.value for role in await self._vouched_for(request)),
             "how": person.how.value,
         }
-        await self.identity.people.begin_errand(hashed(code), Errand(facts, self.identity.now() + ON_THE_WAY))
+        await self.identity.people.begin_login(hashed(code), PendingLogin(facts, self.identity.now() + ON_THE_WAY))
         answer = urlencode({"code": code, "state": question.state})
         return RedirectResponse(f"http://127.0.0.1:{question.port}/?{answer}", 303)
 
     async def exchange(self, given: Exchange, response: Response) -> dict[str, Any]:
         """The code that a browser brought, and the proof that whoever brings it asked for it: a token."""
-        errand = await self.identity.people.take_errand(hashed(given.code), self.identity.now())
-        if errand is None or not is_same(challenge_of(given.verifier), errand.facts["challenge"]):
+        login = await self.identity.people.take_login(hashed(given.code), self.identity.now())
+        if login is None or not is_same(challenge_of(given.verifier), login.facts["challenge"]):
             why = "The code is unknown, was used, has expired, or is another program's."
             raise Problem(403, "bad-code", "No token for this code", why, "carrel login")
-        scopes = [Scope(each) for each in errand.facts["scopes"].split()]
-        roles = frozenset(Role(each) for each in errand.facts["roles"].split())
-        person = Person(errand.facts["email"], roles=roles, how=How(errand.facts["how"]))
+        scopes = [Scope(each) for each in login.facts["scopes"].split()]
+        roles = frozenset(Role(each) for each in login.facts["roles"].split())
+        person = Person(login.facts["email"], roles=roles, how=How(login.facts["how"]))
         response.headers["cache-control"] = "no-store"
-        return await self._made(person, NewToken(label=errand.facts["label"], scopes=scopes))
+        return await self._made(person, NewToken(label=login.facts["label"], scopes=scopes))
 
     async def _vouched_for(self, request: Request) -> frozenset[Role]:
         """What the session itself brings. What settings and grants give is looked up at each call of a token, too: kept

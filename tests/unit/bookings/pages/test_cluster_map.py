@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.cluster_map import PodSeen, draw, see_node, totals
 from carrel.bookings.pages.heat_map import Warmth
@@ -15,8 +15,8 @@ from carrel.bookings.pages.map_page import Mark, event, shown
 from carrel.bookings.pages.rule_changes import conflicts
 from carrel.bookings.pages.services import tier_of
 from carrel.bookings.pages.usage_page import as_csv, fragments, warmth
-from carrel.bookings.records import BookingRecord, Use
-from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.records import BookingRecord, PersonUsage
+from carrel.bookings.rules import Booking, BookingRules
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
@@ -137,7 +137,7 @@ def test_an_event_is_one_event_whatever_lines_it_has() -> None:
 def test_each_hour_shows_the_part_of_the_cards_that_was_booked_until_now() -> None:
     records = [a_record("ada", NOON + timedelta(hours=1), 2 / 24), a_record("bob", NOON + timedelta(hours=2.5), 1)]
 
-    (row,) = warmth(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
+    (row,) = warmth(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
 
     assert row.parts == [0, 0.5, 0.75, 0.25]
     assert row.name == "RTX A6000"
@@ -167,7 +167,7 @@ def test_memory_that_is_free_but_too_small_is_counted_for_each_size() -> None:
 
 
 def test_a_spreadsheet_runs_nothing_that_a_person_is_called() -> None:
-    text = as_csv([Use('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
+    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
 
     assert text.splitlines() == [
         "from,until,person,model,bookings,card_hours",
@@ -185,9 +185,9 @@ def test_what_other_rules_would_break_is_known_before_they_are_set() -> None:
         a_record("bob", NOON + 7 * DAY, 2, "soon after"),
     ]
 
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=timedelta(0)))] == []
-    assert [found.record.booking.id for found in conflicts(records, Rules(max_duration=7 * DAY))] == [
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=timedelta(0)))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(max_duration=7 * DAY))] == [
         "long",
         "soon after",
     ]
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=3 * DAY))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=3 * DAY))] == []

@@ -5,13 +5,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import wording
 from carrel.bookings.pages.booking_form import chips_for, once_of, read_wish, reason_for
 from carrel.bookings.pages.form_fields import Unreadable, cards, day, local_instant
 from carrel.bookings.pages.timeline_page import as_field_can_say, free_first
-from carrel.bookings.records import Availability, DayRoom, Preview
-from carrel.bookings.rules import Booking, Broken, Rules
+from carrel.bookings.records import Availability, DayAvailability, Preview
+from carrel.bookings.rules import Booking, BookingRules, Broken
 from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
@@ -136,8 +136,10 @@ def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None
 
 
 def availability(model: str, *free: int) -> Availability:
-    days = [DayRoom((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)]
-    return Availability(Stock(model, 4, MiB(1)), free[0], None, tuple(days))
+    days = [
+        DayAvailability((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)
+    ]
+    return Availability(ModelCapacity(model, 4, MiB(1)), free[0], None, tuple(days))
 
 
 def test_the_model_is_offered_that_is_free_soonest_for_the_whole_length() -> None:
@@ -171,20 +173,20 @@ def test_an_offered_start_is_one_that_a_form_can_say(start: str, shown: str) -> 
 
 
 def test_every_rule_has_a_chip_and_broken_ones_are_marked() -> None:
-    chips = chips_for([Broken("cooldown", "…"), Broken("capacity", "…")], 2, Rules())
+    chips = chips_for([Broken("cooldown", "…"), Broken("capacity", "…")], 2, BookingRules())
 
-    assert [chip.label for chip in chips if not chip.is_kept] == ["14 d since the last one", "2 cards are free"]
+    assert [chip.label for chip in chips if not chip.is_kept] == ["14 d since the last one", "2 GPUs are free"]
     assert len(chips) == 7
 
 
 def test_a_rule_that_the_page_does_not_know_is_shown_by_its_title() -> None:
-    chips = chips_for([Broken("shares", "…")], 1, Rules())
+    chips = chips_for([Broken("shares", "…")], 1, BookingRules())
 
     assert [chip.label for chip in chips if not chip.is_kept] == ["No such share"]
 
 
 def test_a_lab_without_a_cooldown_has_no_chip_for_it() -> None:
-    assert not [chip for chip in chips_for([], 1, Rules(cooldown=timedelta(0))) if "last one" in chip.label]
+    assert not [chip for chip in chips_for([], 1, BookingRules(cooldown=timedelta(0))) if "last one" in chip.label]
 
 
 @pytest.mark.parametrize(
