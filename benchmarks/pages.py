@@ -19,8 +19,8 @@ from starlette.types import Message
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.capacity import Stock
 from carrel.bookings.commands import Bookings
-from carrel.bookings.pages import PagesDesk, install_pages, timeline
-from carrel.bookings.pages.timeline import Reader, Window
+from carrel.bookings.pages import PagesContext, install_pages, timeline
+from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
 from carrel.bookings.queries import Consulting, Lab
@@ -91,7 +91,7 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
     identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
     app = FastAPI()
     install_identity(app, identity)
-    install_pages(app, PagesDesk(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
+    install_pages(app, PagesContext(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
@@ -99,10 +99,10 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
 async def drawn(lab: Lab) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
-    window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    looking, person = Consulting(lab), Person("ada@lab.example")
-    seen, reader = await looking.overview(window.first, window.days), Reader(now())
-    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(seen, window, person)])
+    window = DateRange(today - timedelta(days=today.weekday()), DAYS, ZONE)
+    queries, person = Consulting(lab), Person("ada@lab.example")
+    seen, viewer = await queries.overview(window.first, window.days), Viewer(now())
+    return cpu_seconds(lambda: [timeline.draw(row, window, viewer) for row in rows_of(seen, window, person)])
 
 
 async def answered(app: AsgiApp, secret: str) -> float:
@@ -138,7 +138,7 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
 async def shown(url: str, secret: str) -> float:
     """Seconds from asking to a page that is laid out and painted, best of three."""
-    from tests.browser.opened import a_browser
+    from tests.browser.service import a_browser
 
     took: list[float] = []
     async with a_browser() as browser:

@@ -6,7 +6,7 @@ from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
 from carrel.bookings.health import Measured, Metrics, install_health
-from carrel.bookings.pages import PagesDesk, install_pages
+from carrel.bookings.pages import PagesContext, install_pages
 from carrel.bookings.service import Service
 from carrel.bookings.sign_in import Gate, install_identity
 from carrel.http.serving import AsgiApp
@@ -41,6 +41,8 @@ def fastapi_app(service: Service) -> FastAPI:
     install_api(app)
     install_maia(app)
     lab = service.lab
-    desk = PagesDesk(service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.sight, service.leaving)
-    install_pages(app, desk)
+    context = PagesContext(
+        service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.cluster_view, service.stopping
+    )
+    install_pages(app, context)
     return app

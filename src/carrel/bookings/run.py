@@ -16,7 +16,7 @@ from carrel.bookings.inventories import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.notifications.settings import Stationery, keep_telling, ways_of
-from carrel.bookings.pages import ClusterSight
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import Lab
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import Service
@@ -91,28 +91,30 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
             async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
                 await stop.wait()
-                service.leaving.set()
+                service.stopping.set()
     log.info("left")
 
 
 def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -> Service:
     settings = ground.settings
-    sight = _sight(carrel) if carrel is not None else None
+    cluster_view = _cluster_view(carrel) if carrel is not None else None
     lab = Lab(
         store=SqlBookings(ground.database),
-        inventory=ClusterInventory(sight.ledger, sight.is_synced) if sight else FileInventory(ground.nodes or ()),
+        inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
+        if cluster_view
+        else FileInventory(ground.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
     outbox = SqlOutbox(ground.database)
-    return Service(lab, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
+    return Service(lab, identity, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits())
 
 
-def _sight(carrel: ClusterState) -> ClusterSight:
+def _cluster_view(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
-    return ClusterSight(
+    return ClusterView(
         ledger=carrel.ledger,
         pod=pods.by_uid,
         pods=pods.snapshot,
@@ -126,7 +128,7 @@ def _watching(carrel: ClusterState | None, service: Service) -> Sequence[Corouti
     if carrel is None:
         return ()
     revocations = Revocations(carrel, service.outbox)
-    return (carrel.informers.run(), _keep_house(carrel, service.sight), revocations.run())
+    return (carrel.informers.run(), _keep_house(carrel, service.cluster_view), revocations.run())
 
 
 @contextlib.asynccontextmanager
@@ -139,12 +141,12 @@ async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _keep_house(carrel: ClusterState, sight: ClusterSight | None) -> None:
+async def _keep_house(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
         carrel.cluster_ledger.look_for_silent_agents(now)
-        if sight is not None:
-            sight.look(now)
+        if cluster_view is not None:
+            cluster_view.count_usage(now)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

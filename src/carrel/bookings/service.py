@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from carrel.bookings.commands import Bookings
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.pages import ClusterSight
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import Consulting, Lab
 from carrel.bookings.sign_in import Identity
 from carrel.bookings.sign_in.gate import Limits
@@ -27,11 +27,11 @@ class Service:
     maia_token: str = field(default="", repr=False)
     """Empty: MAIA's clients are not served."""
     zone_name: str = "UTC"
-    sight: ClusterSight | None = None
+    cluster_view: ClusterView | None = None
     """None: no cluster; cards come from a file."""
     limits: Limits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
 
     @property

@@ -62,8 +62,8 @@ async def schedulability(service: TheService, request: Request) -> Response:
 @router.get("/maia/resources/gpu_status_summary/")
 async def summary(service: TheService, request: Request) -> Response:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if service.sight is not None:
-        free = idle_cards(service.sight.ledger)
+    if service.cluster_view is not None:
+        free = idle_cards(service.cluster_view.ledger)
         tenancies = tuple(_tenancies(service)) if _knows_token(service, bearer) else ()
         return _said(maia.write_summary(maia.Summary(free, tenancies)))
     today = service.lab.now().astimezone(service.lab.zone).date()
@@ -87,10 +87,10 @@ def _knows_token(service: Service, given: str) -> bool:
 
 def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
     """One per pod that holds cards."""
-    assert service.sight is not None
-    ledger, now = service.sight.ledger, service.lab.now()
+    assert service.cluster_view is not None
+    ledger, now = service.cluster_view.ledger, service.lab.now()
     for uid in ledger.holders():
-        shares, pod = ledger.shares_of(uid), service.sight.pod(uid)
+        shares, pod = ledger.shares_of(uid), service.cluster_view.pod(uid)
         card = ledger.card(min(shares)) if shares else None
         if pod is None or card is None:
             continue
@@ -112,7 +112,7 @@ def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
 
 
 def _size(service: Service, share: Share) -> int:
-    card = service.sight.ledger.card(share.gpu) if service.sight else None
+    card = service.cluster_view.ledger.card(share.gpu) if service.cluster_view else None
     return share.memory if share.memory is not None else card.gpu.memory if card else 0
 
 

@@ -1,4 +1,4 @@
-"""What a change of the rules would break: bookings that are still to end, judged as if made under them. Pure."""
+"""Which bookings that have not ended would break other rules. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Broken, Rules, check
 
-ABOUT_THE_BOOKING = frozenset({"min-duration", "max-duration", "cooldown", "future-limit"})
-"""What rules decide; the rest hangs on the time at which one looks."""
+SET_BY_ADMIN = frozenset({"min-duration", "max-duration", "cooldown", "future-limit"})
+"""The rules that an admin sets. Other rules depend on the current time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class RuleConflict:
     record: BookingRecord
     broken: tuple[Broken, ...]
 
 
-def conflicts(records: Iterable[BookingRecord], rules: Rules) -> list[Conflict]:
-    """Each booking is judged beside those its person had made before it, at the instant at which it was made."""
+def conflicts(records: Iterable[BookingRecord], rules: Rules) -> list[RuleConflict]:
+    """Checks each booking at the time it was made, together with the bookings that the person had made before."""
     by_age = sorted(records, key=lambda record: (record.created_at, record.booking.id))
     found = []
     for position, record in enumerate(by_age):
         earlier = [other.booking for other in by_age[:position] if other.booking.user == record.booking.user]
         verdict = check(record.booking, earlier, record.created_at, rules)
-        broken = tuple(rule for rule in verdict.broken if rule.rule in ABOUT_THE_BOOKING)
+        broken = tuple(rule for rule in verdict.broken if rule.rule in SET_BY_ADMIN)
         if broken:
-            found.append(Conflict(record, broken))
+            found.append(RuleConflict(record, broken))
     return found

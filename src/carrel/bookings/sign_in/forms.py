@@ -26,7 +26,7 @@ def dev_form(back_to: str) -> HTMLResponse:
         "<p>This service runs on your own machine, for trying it: anybody here may say who they are.</p>"
         '<form method="post" action="/sign-in/dev">'
         f'<input type="hidden" name="back" value="{escape(back_to)}">'
-        '<label for="email">Address</label>'
+        '<label for="email">E-mail address</label>'
         '<input id="email" name="email" type="email" required autofocus autocomplete="email" value="ada@lab.example">'
         '<label for="role">Role</label><select id="role" name="role">'
         '<option value="member">Member</option><option value="lab-admin">Lab admin</option>'
