@@ -31,7 +31,15 @@ from carrel.bookings.inventories import FileInventory
 from carrel.bookings.queries import Lab
 from carrel.bookings.rules import Rules
 from carrel.bookings.service import Service
-from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlBookings
@@ -92,8 +100,10 @@ def make_booking(url: str) -> AsgiApp:
     lab = Lab(
         SqlBookings(database), FileInventory(nodes), Rules(), ZoneInfo("UTC"), utc_now, new_id=lambda: uuid4().hex
     )
-    identity = Identity(SqlPeople(database), RoleBook(), Means(), Premises(), Buckets(MANY, time.monotonic), utc_now)
-    return booking_app(Service(lab, identity, SqlOutbox(database), limits=Limits(address=MANY)))
+    authenticator = Authenticator(
+        SqlPeople(database), RoleOptions(), SignInMethods(), SignInOptions(), RateLimiter(MANY, time.monotonic), utc_now
+    )
+    return booking_app(Service(lab, authenticator, SqlOutbox(database), limits=RequestLimits(address=MANY)))
 
 
 async def _fill(url: str) -> None:

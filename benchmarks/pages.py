@@ -26,7 +26,15 @@ from carrel.bookings.people import How, Person, Role, Session
 from carrel.bookings.queries import Consulting, Lab
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, Rules
-from carrel.bookings.sign_in import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+    install_sign_in,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -87,10 +95,10 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
-    pace = Buckets(Rate(1e6, 1e6), time.monotonic)
-    identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
+    rate_limiter = RateLimiter(Rate(1e6, 1e6), time.monotonic)
+    authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), rate_limiter, now)
     app = FastAPI()
-    install_identity(app, identity)
+    install_sign_in(app, authenticator)
     install_pages(app, PagesContext(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
@@ -110,7 +118,7 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
     Without a socket: the client would run in this process too, and be counted.
     """
-    cookie = f"{Premises().cookie}={secret}".encode()
+    cookie = f"{SignInOptions().cookie}={secret}".encode()
     scope = {
         "type": "http",
         "method": "GET",
@@ -143,7 +151,7 @@ async def shown(url: str, secret: str) -> float:
     took: list[float] = []
     async with a_browser() as browser:
         context = await browser.new_context()
-        await context.add_cookies([{"name": Premises().cookie, "value": secret, "url": url}])
+        await context.add_cookies([{"name": SignInOptions().cookie, "value": secret, "url": url}])
         page = await context.new_page()
         for _ in range(3):
             await page.goto(f"{url}/timeline")

@@ -8,7 +8,7 @@ from carrel.bookings.api.maia import install_maia
 from carrel.bookings.health import Measured, Metrics, install_health
 from carrel.bookings.pages import PagesContext, install_pages
 from carrel.bookings.service import Service
-from carrel.bookings.sign_in import Gate, install_identity
+from carrel.bookings.sign_in import RequestGuard, install_sign_in
 from carrel.http.serving import AsgiApp
 
 ABOUT = (
@@ -21,7 +21,9 @@ def booking_app(service: Service) -> AsgiApp:
     app = fastapi_app(service)
     metrics = Metrics()
     install_health(app, metrics)
-    return Gate(Measured(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https)
+    return RequestGuard(
+        Measured(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
+    )
 
 
 def fastapi_app(service: Service) -> FastAPI:
@@ -37,7 +39,7 @@ def fastapi_app(service: Service) -> FastAPI:
         responses=DOCUMENTED,
     )
     app.state.service = service
-    install_identity(app, service.identity)
+    install_sign_in(app, service.authenticator)
     install_api(app)
     install_maia(app)
     lab = service.lab

@@ -21,8 +21,8 @@ from carrel.bookings.queries import Lab
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import Service
 from carrel.bookings.settings import BookingSettings
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.settings import Surroundings, identity_of
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.settings import SignInContext, authenticator_from
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
@@ -81,9 +81,9 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
-        identity = identity_of(settings, Surroundings(people, http, client, utc_now))
-        service = _service(ground, carrel, identity)
-        stationery = Stationery(http, service.lab.zone, utc_now, identity.premises.public_url)
+        authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
+        service = _service(ground, carrel, authenticator)
+        stationery = Stationery(http, service.lab.zone, utc_now, authenticator.options.public_url)
         notifier = Notifier(service.outbox, service.lab.store, ways_of(settings, stationery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
@@ -95,7 +95,7 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
     log.info("left")
 
 
-def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -> Service:
+def _service(ground: _Ground, carrel: ClusterState | None, authenticator: Authenticator) -> Service:
     settings = ground.settings
     cluster_view = _cluster_view(carrel) if carrel is not None else None
     lab = Lab(
@@ -109,7 +109,7 @@ def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -
         new_id=lambda: uuid4().hex,
     )
     outbox = SqlOutbox(ground.database)
-    return Service(lab, identity, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits())
+    return Service(lab, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits())
 
 
 def _cluster_view(carrel: ClusterState) -> ClusterView:

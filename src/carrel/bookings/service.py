@@ -13,23 +13,23 @@ from carrel.bookings.commands import Bookings
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import Consulting, Lab
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.gate import Limits
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.request_guard import RequestLimits
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = RequestLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     lab: Lab
-    identity: Identity
+    authenticator: Authenticator
     outbox: Outbox
     maia_token: str = field(default="", repr=False)
     """Empty: MAIA's clients are not served."""
     zone_name: str = "UTC"
     cluster_view: ClusterView | None = None
     """None: no cluster; cards come from a file."""
-    limits: Limits = DEFAULT_LIMITS
+    limits: RequestLimits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""

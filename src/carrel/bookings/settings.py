@@ -10,7 +10,7 @@ import typer
 
 from carrel.bookings.notifications.settings import LetterSettings, mistakes_in_letters
 from carrel.bookings.rules import Rules
-from carrel.bookings.sign_in.settings import PeopleSettings, mistakes
+from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSettings):
+class BookingSettings(LetterSettings, SignInSettings, DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997

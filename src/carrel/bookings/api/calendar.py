@@ -25,7 +25,7 @@ from carrel.bookings.people import Scope
 from carrel.bookings.records import Availability, BookingRecord, No, Reason
 from carrel.bookings.rules import words
 from carrel.bookings.service import TheService
-from carrel.bookings.sign_in import CurrentPerson, needs
+from carrel.bookings.sign_in import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
 
 router = APIRouter(tags=["calendar"])
@@ -90,15 +90,15 @@ async def rules(service: TheService, person: CurrentPerson) -> RulesOut:
 
 @router.post("/feed", status_code=201, summary="A secret address of your bookings, for calendars; the last one ends")
 async def make_feed(service: TheService, person: CurrentPerson, request: Request) -> FeedOut:
-    needs(person, Scope.BOOK)
+    require_scope(person, Scope.BOOK)
     secret = await service.bookings.make_feed(person)
-    base = service.identity.premises.public_url or str(request.base_url)
+    base = service.authenticator.options.public_url or str(request.base_url)
     return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
 
 
 @router.delete("/feed", status_code=204, summary="The address works no longer")
 async def revoke_feed(service: TheService, person: CurrentPerson) -> Response:
-    needs(person, Scope.BOOK)
+    require_scope(person, Scope.BOOK)
     await service.bookings.revoke_feed(person)
     return Response(status_code=204)
 

@@ -24,7 +24,7 @@ from carrel.parsing.fields import Field
 CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)
 """Whoever knows the token may book for anybody, as with MAIA; the log says that it was so."""
 REASON = "booked through MAIA"
-LONGEST_NAME = 255
+MAX_NAME = 255
 """As in MAIA's own tables."""
 
 router = APIRouter(include_in_schema=False)
@@ -39,7 +39,7 @@ async def schedulability(service: TheService, request: Request) -> Response:
     except Malformed as malformed:
         return _said(maia.not_booked([str(malformed)]), 400)
     names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
-    if not all(is_writable(name) and len(name) <= LONGEST_NAME for name in names):
+    if not all(is_writable(name) and len(name) <= MAX_NAME for name in names):
         return _said(maia.not_booked(["Short text without control characters is expected."]), 400)
     if enquiry.wish and not all(
         FIRST_YEAR <= time.year <= LAST_YEAR for time in (enquiry.wish.start, enquiry.wish.end)

@@ -24,7 +24,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-MOST_REMEMBERED = 10_000
+MAX_CACHED = 10_000
 """People in a lab are fewer; who invents names does not get our memory."""
 
 
@@ -135,5 +135,5 @@ class _Answers(Generic[K, T]):
 def _remember(book: OrderedDict[K, V], question: K, what: V) -> None:
     book[question] = what
     book.move_to_end(question)
-    while len(book) > MOST_REMEMBERED:
+    while len(book) > MAX_CACHED:
         book.popitem(last=False)

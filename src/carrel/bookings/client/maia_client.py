@@ -15,7 +15,7 @@ from carrel.bookings.client.interface import Declined, NoAnswer
 from carrel.dialects.maia import Enquiry, Verdict, read_free, read_verdict, write_enquiry
 from carrel.parsing import Malformed
 
-LARGEST_ANSWER = 4 * 1024 * 1024
+MAX_ANSWER = 4 * 1024 * 1024
 TIMEOUT_S = 2.0
 """Well below what the API server waits for a webhook: a pod must not be refused because the booking service is slow."""
 
@@ -68,8 +68,8 @@ class MaiaClient:
                 said = b""
                 async for chunk in answer.content.iter_any():
                     said += chunk
-                    if len(said) > LARGEST_ANSWER:
-                        raise NoAnswer(f"{url} answered more than {LARGEST_ANSWER} bytes")
+                    if len(said) > MAX_ANSWER:
+                        raise NoAnswer(f"{url} answered more than {MAX_ANSWER} bytes")
         except (aiohttp.ClientError, OSError, ValueError) as error:  # a time-out is an OSError
             raise NoAnswer(f"{url} did not answer: {str(error) or type(error).__name__}") from None
         try:

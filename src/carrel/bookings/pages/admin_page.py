@@ -16,7 +16,7 @@ from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
 from carrel.bookings.people import Grant, Person, Role, is_address, normal
 from carrel.bookings.records import No, Query, State
 from carrel.bookings.rules import Rules
-from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 
 AHEAD = timedelta(days=366)
 MAX_DAYS = 3650
@@ -74,9 +74,9 @@ class AdminPage:
             problems.append("Give a reason: it is written to the audit log.")
         if problems:
             return await self._page(request, person, problems=problems, status=422)
-        identity: Identity = request.app.state.identity
+        authenticator: Authenticator = request.app.state.authenticator
         granted = None if role == Role.MEMBER.value else Role(role)
-        await identity.people.grant(Grant(email, granted, person.email, why, self._context.now()))
+        await authenticator.people.grant(Grant(email, granted, person.email, why, self._context.now()))
         return RedirectResponse("/admin?done=role", 303)
 
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
@@ -89,7 +89,7 @@ class AdminPage:
         self, request: Request, person: Person, *, problems: Sequence[str] = (), status: int = 200
     ) -> Response:
         _check_admin(person)
-        context, identity = self._context, request.app.state.identity
+        context, authenticator = self._context, request.app.state.authenticator
         asked = form_fields.texts(request.query_params)
         tried, wrong = tried_rules(asked, context.rules)
         now = context.now()
@@ -106,8 +106,8 @@ class AdminPage:
             models=await context.queries.availability(now.astimezone(context.zone).date(), 1),
             maintenance=await context.queries.maintenance(now, now + AHEAD),
             people=[
-                (known, sorted(role.value for role in identity.roles.by_name(known.email, known.granted)))
-                for known in await identity.people.known()
+                (known, sorted(role.value for role in authenticator.roles.by_email(known.email, known.granted)))
+                for known in await authenticator.people.known()
             ],
             roles=ROLES,
             log=await context.queries.log(person, limit=50),

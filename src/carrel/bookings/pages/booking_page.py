@@ -14,7 +14,7 @@ from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, Changes, No, State
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
 DONE = {

@@ -12,7 +12,7 @@ from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, Preview, Query, State, Wish
-from carrel.bookings.sign_in.identity import CurrentPerson, needs
+from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.dialects.tier import tier_of
 from carrel.ledger.tiers import Tier
 
@@ -53,13 +53,13 @@ class HomePage:
 
     async def make_feed(self, request: Request, person: CurrentPerson) -> Response:
         """The secret address is shown only once. Creating another revokes it."""
-        needs(person, Scope.BOOK)
+        require_scope(person, Scope.BOOK)
         response = await self._page(request, person, feed=await self._context.commands.make_feed(person))
         response.headers["cache-control"] = "no-store"
         return response
 
     async def revoke_feed(self, request: Request, person: CurrentPerson) -> Response:
-        needs(person, Scope.BOOK)
+        require_scope(person, Scope.BOOK)
         await self._context.commands.revoke_feed(person)
         return RedirectResponse("/?done=feed-revoked", 303)
 

@@ -13,7 +13,7 @@ from carrel import __version__
 from carrel.bookings.pages import wording
 from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.people import Person
-from carrel.bookings.sign_in.identity import Identity
+from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 
@@ -67,7 +67,7 @@ class PageRenderer:
     def page(
         self, request: Request, person: Person | None, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
-        identity: Identity = request.app.state.identity
+        authenticator: Authenticator = request.app.state.authenticator
         theme = request.cookies.get("carrel_theme", "")
         return HTMLResponse(
             self.fragment(
@@ -76,7 +76,7 @@ class PageRenderer:
                 navigation=[link for link in NAVIGATION if link[0] != "/admin" or (person and person.is_lab_admin)],
                 here="/" + request.url.path.split("/")[1],
                 theme=theme if theme in THEMES else "",
-                csrf=identity.csrf_token(request),
+                csrf=authenticator.csrf_token(request),
                 now=self.context.now(),
                 zone=self.context.zone,
                 **values,

@@ -19,7 +19,7 @@ from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.cluster_map import Totals
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 from carrel.ledger.ledger import Ledger
 

@@ -26,7 +26,7 @@ from carrel.bookings.people import Person
 from carrel.bookings.records import Availability, No, Overview, Preview, Query, Reason, Wish
 from carrel.bookings.records import Window as MaintenanceRecord
 from carrel.bookings.rules import Booking
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 
 DAYS = 42
 """Six weeks: an active booking, its cooldown and the next booking fit on one page."""

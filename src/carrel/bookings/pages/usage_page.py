@@ -18,7 +18,7 @@ from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.usage_counter import HOUR, booked_gpus
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, Use
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.ledger.ledger import Ledger
 
 PERIODS = (7, 14, 30, 90)
