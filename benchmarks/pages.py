@@ -17,15 +17,15 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.bookings.capacity import Stock
-from carrel.bookings.commands import Bookings
+from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.commands import BookingCommands
 from carrel.bookings.pages import PagesContext, install_pages, timeline
 from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
-from carrel.bookings.queries import Consulting, Lab
+from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.sign_in import (
     Authenticator,
     Rate,
@@ -59,9 +59,9 @@ class Shelf:
     def idle(self) -> None:
         return None
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
-        return {name: Stock(name, CARDS, MiB(81_920)) for name in names}
+        return {name: ModelCapacity(name, CARDS, MiB(81_920)) for name in names}
 
 
 def records(first: datetime) -> Iterator[BookingRecord]:
@@ -77,7 +77,7 @@ def records(first: datetime) -> Iterator[BookingRecord]:
 
 
 @contextlib.asynccontextmanager
-async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
+async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{Path(folder) / 'bookings.db'}")
         async with contextlib.aclosing(database):
@@ -86,11 +86,11 @@ async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
             async with store.writing() as writing:
                 for record in records(now() - timedelta(days=3)):
                     await writing.add(record)
-            yield Lab(store, Shelf(), Rules(), ZONE, now, lambda: secrets.token_hex(8)), database
+            yield BookingContext(store, Shelf(), BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
 
 
 @contextlib.asynccontextmanager
-async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
+async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
     """Its URL, the cookie of somebody who is signed in, and the app itself."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
@@ -99,16 +99,16 @@ async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, st
     authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), rate_limiter, now)
     app = FastAPI()
     install_sign_in(app, authenticator)
-    install_pages(app, PagesContext(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
+    install_pages(app, PagesContext(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
 
-async def drawn(lab: Lab) -> float:
+async def drawn(lab: BookingContext) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
     window = DateRange(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    queries, person = Consulting(lab), Person("ada@lab.example")
+    queries, person = BookingQueries(lab), Person("ada@lab.example")
     seen, viewer = await queries.overview(window.first, window.days), Viewer(now())
     return cpu_seconds(lambda: [timeline.draw(row, window, viewer) for row in rows_of(seen, window, person)])
 

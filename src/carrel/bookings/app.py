@@ -5,9 +5,9 @@ from fastapi import FastAPI
 from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
-from carrel.bookings.health import Measured, Metrics, install_health
+from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
 from carrel.bookings.pages import PagesContext, install_pages
-from carrel.bookings.service import Service
+from carrel.bookings.service import ServiceContext
 from carrel.bookings.sign_in import RequestGuard, install_sign_in
 from carrel.http.serving import AsgiApp
 
@@ -17,16 +17,16 @@ ABOUT = (
 )
 
 
-def booking_app(service: Service) -> AsgiApp:
+def booking_app(service: ServiceContext) -> AsgiApp:
     app = fastapi_app(service)
-    metrics = Metrics()
+    metrics = BookingMetrics()
     install_health(app, metrics)
     return RequestGuard(
-        Measured(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
+        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
     )
 
 
-def fastapi_app(service: Service) -> FastAPI:
+def fastapi_app(service: ServiceContext) -> FastAPI:
     # The usual pages about an OpenAPI load their scripts from elsewhere; the document itself is served.
     app = FastAPI(
         title="Carrel bookings",
@@ -42,9 +42,15 @@ def fastapi_app(service: Service) -> FastAPI:
     install_sign_in(app, service.authenticator)
     install_api(app)
     install_maia(app)
-    lab = service.lab
-    context = PagesContext(
-        service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.cluster_view, service.stopping
+    context = service.context
+    pages_context = PagesContext(
+        service.queries,
+        service.commands,
+        context.rules,
+        context.zone,
+        context.now,
+        service.cluster_view,
+        service.stopping,
     )
-    install_pages(app, context)
+    install_pages(app, pages_context)
     return app

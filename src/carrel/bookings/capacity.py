@@ -8,7 +8,7 @@ from carrel.ledger.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class ModelCapacity:
     """The healthy cards of one model."""
 
     model: str
@@ -17,14 +17,14 @@ class Stock:
     """Of the smallest of them."""
 
 
-def stock_of(nodes: Iterable[Node]) -> dict[str, Stock]:
+def capacity_of(nodes: Iterable[Node]) -> dict[str, ModelCapacity]:
     """By model, in the order of their names. A model whose cards are all unhealthy stays, with none."""
-    found: dict[str, Stock] = {}
+    found: dict[str, ModelCapacity] = {}
     for node in nodes:
         for gpu in node.gpus:
-            known = found.get(gpu.model, Stock(gpu.model, 0, gpu.memory))
+            known = found.get(gpu.model, ModelCapacity(gpu.model, 0, gpu.memory))
             is_healthy = not (node.unusable or gpu.unusable)
-            found[gpu.model] = Stock(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
+            found[gpu.model] = ModelCapacity(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
     return dict(sorted(found.items()))
 
 

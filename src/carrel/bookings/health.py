@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.responses import PlainTextResponse, Response
 
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import TheService
+from carrel.bookings.service import CurrentService
 from carrel.http.serving import AsgiApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
 
-class Metrics:
+class BookingMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.calls = Counter("carrel_booking_calls", "Calls by status.", ["method", "status"], registry=self.registry)
@@ -25,10 +25,10 @@ class Metrics:
         self.overbooked = Gauge("carrel_overbooked_cards", "Promised beyond.", ["model"], registry=self.registry)
 
 
-class Measured:
+class MeasuredApp:
     """Counts what passes."""
 
-    def __init__(self, app: AsgiApp, metrics: Metrics) -> None:
+    def __init__(self, app: AsgiApp, metrics: BookingMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -48,7 +48,7 @@ class Measured:
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
-def install_health(app: FastAPI, metrics: Metrics) -> None:
+def install_health(app: FastAPI, metrics: BookingMetrics) -> None:
     router = APIRouter(include_in_schema=False)  # one for each app: these figures are of this one
 
     @router.get("/healthz")
@@ -56,20 +56,20 @@ def install_health(app: FastAPI, metrics: Metrics) -> None:
         return PlainTextResponse("ok")
 
     @router.get("/readyz")
-    async def readyz(service: TheService) -> Response:
-        if not service.lab.inventory.is_known:
+    async def readyz(service: CurrentService) -> Response:
+        if not service.context.inventory.is_known:
             return PlainTextResponse("the cluster has not been read yet", status_code=503)
         try:
-            await service.consulting.get("none")
+            await service.queries.get("none")
         except StoreUnavailable as error:
             log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
             return PlainTextResponse("the database does not answer", status_code=503)
         return PlainTextResponse("ok")
 
     @router.get("/metrics")
-    async def numbers(service: TheService) -> Response:
-        today = service.lab.now().astimezone(service.lab.zone).date()
-        for each in await service.consulting.availability(today - timedelta(days=1), 0):
+    async def numbers(service: CurrentService) -> Response:
+        today = service.context.now().astimezone(service.context.zone).date()
+        for each in await service.queries.availability(today - timedelta(days=1), 0):
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
             metrics.free.labels(each.stock.model).set(max(0, each.free_now))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from carrel.bookings.capacity import Stock, stock_of
+from carrel.bookings.capacity import ModelCapacity, capacity_of
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 
@@ -13,9 +13,9 @@ class FileInventory:
     is_known = True
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._stock = stock_of(nodes)
+        self._stock = capacity_of(nodes)
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         return self._stock
 
     def idle(self) -> None:
@@ -28,22 +28,22 @@ class ClusterInventory:
     def __init__(self, ledger: Ledger, is_synced: Callable[[], bool]) -> None:
         self._ledger = ledger
         self._is_synced = is_synced
-        self._counted: tuple[int, Mapping[str, Stock], Mapping[str, int]] = (-1, {}, {})
+        self._counted: tuple[int, Mapping[str, ModelCapacity], Mapping[str, int]] = (-1, {}, {})
 
     @property
     def is_known(self) -> bool:
         return self._is_synced()
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         return self._count()[1]
 
     def idle(self) -> Mapping[str, int]:
         return self._count()[2]
 
-    def _count(self) -> tuple[int, Mapping[str, Stock], Mapping[str, int]]:
+    def _count(self) -> tuple[int, Mapping[str, ModelCapacity], Mapping[str, int]]:
         if self._counted[0] != self._ledger.moment:
             nodes = (node for name in self._ledger.nodes if (node := self._ledger.node(name)) is not None)
-            self._counted = (self._ledger.moment, stock_of(nodes), idle_cards(self._ledger))
+            self._counted = (self._ledger.moment, capacity_of(nodes), idle_cards(self._ledger))
         return self._counted
 
 

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 
 
-class Inventory(Protocol):
+class GpuInventory(Protocol):
     @property
     def is_known(self) -> bool:
         """False until the cluster has been read once: nothing can be booked before."""
         ...
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         """The healthy cards now, by model."""
         ...
 

@@ -103,7 +103,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class PendingLogin:
     """What a browser brings from its person to a command line. It is used once."""
 
     facts: Mapping[str, str]
@@ -136,7 +136,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPerson:
     """Somebody who has been here."""
 
     email: str
@@ -160,9 +160,9 @@ class Grant:
 class People(Protocol):
     """What is remembered about people. Implemented by `adapters.store`."""
 
-    async def begin_errand(self, secret_hash: str, errand: Errand) -> None: ...
+    async def begin_login(self, secret_hash: str, errand: PendingLogin) -> None: ...
 
-    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
         """Removes it: of two who bring the same secret, at most one gets it. An expired one is not given."""
         ...
 
@@ -202,7 +202,7 @@ class People(Protocol):
         """It is written in the log, in the same transaction."""
         ...
 
-    async def known(self) -> Sequence[Known]: ...
+    async def known(self) -> Sequence[KnownPerson]: ...
 
     async def forget_expired(self, now: datetime) -> int:
         """Sessions and errands whose time is over; says how many."""

@@ -13,14 +13,14 @@ from enum import Enum
 from typing import Protocol
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.rules import Booking, Broken
 
 # --- what people ask for ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BookingRequest:
     """A booking that somebody would like to have."""
 
     model: str
@@ -51,7 +51,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class IdempotencyKey:
     """A client's own name for one attempt: the same name and request make one booking, however often they are sent."""
 
     key: str
@@ -109,7 +109,7 @@ class BookingRecord:
     note: str = ""
     reason: str = ""
     """Why somebody else made, changed or cancelled it."""
-    once: Once | None = None
+    once: IdempotencyKey | None = None
 
     def state(self, now: datetime) -> State:
         booking = self.booking
@@ -121,13 +121,13 @@ class BookingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BookingPage:
     records: tuple[BookingRecord, ...]
     next: Cursor | None = None
     """There is more after this."""
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """Why the answer is no."""
 
     RULES = "rules-broken"
@@ -139,10 +139,10 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class No:
+class BookingRefusal:
     """Nothing was changed. Everything that was wrong, when it could work, and a command that would."""
 
-    reason: Reason
+    reason: RefusalReason
     message: str
     problems: tuple[Broken, ...] = ()
     earliest_start: datetime | None = None
@@ -166,7 +166,7 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRoom:
+class DayAvailability:
     """A day in the lab's zone: how much is free through all of it."""
 
     day: date
@@ -185,12 +185,12 @@ class DayRoom:
 class Availability:
     """One model: how many can be booked now, when the next one can, and each day."""
 
-    stock: Stock
+    stock: ModelCapacity
     free_now: int
     """Not booked. Pods without a booking may be on them: they make room for who books."""
     next_free: datetime | None
     """From when on one card is free for the shortest booking; now, if one is."""
-    days: tuple[DayRoom, ...] = ()
+    days: tuple[DayAvailability, ...] = ()
     shares_per_card: int = 1
     idle_now: int | None = None
     """Held by nobody at this moment, booked or not; None where no cluster is seen."""
@@ -201,7 +201,7 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MaintenanceWindow:
     """Maintenance as it is kept."""
 
     id: str
@@ -216,7 +216,7 @@ class Overview:
 
     models: tuple[Availability, ...]
     records: Sequence[BookingRecord]
-    windows: Sequence[Window]
+    windows: Sequence[MaintenanceWindow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class PersonUsage:
     """What one person had booked of one model within a time."""
 
     user: str
@@ -249,7 +249,7 @@ class Use:
 # --- where they are kept ---------------------------------------------------------------------------------------------
 
 
-class Reading(Protocol):
+class ReadTransaction(Protocol):
     """One consistent look."""
 
     async def get(self, id: str) -> BookingRecord | None: ...
@@ -270,7 +270,7 @@ class Reading(Protocol):
 
     async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]: ...
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]: ...
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]: ...
 
     async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
         """Newest first. With a subject: only what concerns that person. `before`: only lower numbers; 0: all."""
@@ -283,7 +283,7 @@ class Reading(Protocol):
     async def feed_owner(self, secret_hash: str) -> str | None: ...
 
 
-class Writing(Reading, Protocol):
+class WriteTransaction(ReadTransaction, Protocol):
     """One serialised transaction; it is committed when its block ends without an error."""
 
     async def add(self, record: BookingRecord) -> None: ...
@@ -292,9 +292,9 @@ class Writing(Reading, Protocol):
         """The record carries the next version."""
         ...
 
-    async def add_maintenance(self, window: Window) -> None: ...
+    async def add_maintenance(self, window: MaintenanceWindow) -> None: ...
 
-    async def remove_maintenance(self, id: str) -> Window | None: ...
+    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None: ...
 
     async def write_log(self, entry: LogEntry) -> None: ...
 
@@ -304,9 +304,9 @@ class Writing(Reading, Protocol):
 
 
 class BookingStore(Protocol):
-    def reading(self) -> AbstractAsyncContextManager[Reading]: ...
+    def reading(self) -> AbstractAsyncContextManager[ReadTransaction]: ...
 
-    def writing(self) -> AbstractAsyncContextManager[Writing]: ...
+    def writing(self) -> AbstractAsyncContextManager[WriteTransaction]: ...
 
 
 class StoreUnavailable(Exception):

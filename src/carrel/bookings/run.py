@@ -15,11 +15,11 @@ from carrel.bookings.app import booking_app
 from carrel.bookings.inventories import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocations import Revocations
-from carrel.bookings.notifications.settings import Stationery, keep_telling, ways_of
+from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
 from carrel.bookings.pages import ClusterView
-from carrel.bookings.queries import Lab
+from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import Service
+from carrel.bookings.service import ServiceContext
 from carrel.bookings.settings import BookingSettings
 from carrel.bookings.sign_in import Authenticator
 from carrel.bookings.sign_in.settings import SignInContext, authenticator_from
@@ -45,7 +45,7 @@ FORGET_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
+class _Resources:
     """What the service stands on: either a cluster, or the cards of a file."""
 
     settings: BookingSettings
@@ -62,7 +62,7 @@ def run(settings: BookingSettings) -> None:
         problems.append(str(malformed))
     if problems:
         raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
-    ground = _Ground(settings, database, nodes)
+    ground = _Resources(settings, database, nodes)
     client = connected(settings, settings.field_validation) if nodes is None else None
     try:
         run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
@@ -70,7 +70,7 @@ def run(settings: BookingSettings) -> None:
         raise complain("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
-async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
+async def _serve(ground: _Resources, client: Client | None, stop: asyncio.Event) -> None:
     settings, database = ground.settings, ground.database
     async with contextlib.AsyncExitStack() as closing:
         await closing.enter_async_context(contextlib.aclosing(database))
@@ -83,22 +83,22 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
         service = _service(ground, carrel, authenticator)
-        stationery = Stationery(http, service.lab.zone, utc_now, authenticator.options.public_url)
-        notifier = Notifier(service.outbox, service.lab.store, ways_of(settings, stationery), utc_now)
+        stationery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
+        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, stationery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
+            async with _tasks(_forget(people, notifier), keep_sending(notifier), *_watching(carrel, service)):
                 await stop.wait()
                 service.stopping.set()
     log.info("left")
 
 
-def _service(ground: _Ground, carrel: ClusterState | None, authenticator: Authenticator) -> Service:
+def _service(ground: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
     settings = ground.settings
     cluster_view = _cluster_view(carrel) if carrel is not None else None
-    lab = Lab(
+    context = BookingContext(
         store=SqlBookings(ground.database),
         inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
         if cluster_view
@@ -109,7 +109,9 @@ def _service(ground: _Ground, carrel: ClusterState | None, authenticator: Authen
         new_id=lambda: uuid4().hex,
     )
     outbox = SqlOutbox(ground.database)
-    return Service(lab, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits())
+    return ServiceContext(
+        context, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits()
+    )
 
 
 def _cluster_view(carrel: ClusterState) -> ClusterView:
@@ -123,7 +125,7 @@ def _cluster_view(carrel: ClusterState) -> ClusterView:
     )
 
 
-def _watching(carrel: ClusterState | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
+def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[Coroutine[Any, Any, None]]:
     """What goes on where there is a cluster."""
     if carrel is None:
         return ()

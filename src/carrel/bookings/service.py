@@ -9,10 +9,10 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import Request
 
-from carrel.bookings.commands import Bookings
+from carrel.bookings.commands import BookingCommands
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.pages import ClusterView
-from carrel.bookings.queries import Consulting, Lab
+from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.sign_in import Authenticator
 from carrel.bookings.sign_in.request_guard import RequestLimits
 
@@ -20,8 +20,8 @@ DEFAULT_LIMITS = RequestLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    lab: Lab
+class ServiceContext:
+    context: BookingContext
     authenticator: Authenticator
     outbox: Outbox
     maia_token: str = field(default="", repr=False)
@@ -35,17 +35,17 @@ class Service:
     """Set when the process ends."""
 
     @property
-    def bookings(self) -> Bookings:
-        return Bookings(self.lab)
+    def commands(self) -> BookingCommands:
+        return BookingCommands(self.context)
 
     @property
-    def consulting(self) -> Consulting:
-        return Consulting(self.lab)
+    def queries(self) -> BookingQueries:
+        return BookingQueries(self.context)
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+def _service(request: Request) -> ServiceContext:
+    service: ServiceContext = request.app.state.service
     return service
 
 
-TheService = Annotated[Service, Depends(_service)]
+CurrentService = Annotated[ServiceContext, Depends(_service)]

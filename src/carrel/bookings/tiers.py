@@ -9,7 +9,7 @@ from carrel.ledger.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PersonTier:
     """Where a person stands now."""
 
     tier: Tier
@@ -17,12 +17,12 @@ class Standing:
     """The booking that is active now; its end is when a booked pod must go."""
 
 
-def standing(bookings: Iterable[Booking], user: str, now: datetime) -> Standing:
+def person_tier(bookings: Iterable[Booking], user: str, now: datetime) -> PersonTier:
     """Booked if one of the person's bookings is active now; a future one does not count yet.
 
     Of several, the one that ends last: the pod may stay as long as any of them lasts.
     """
     active = [booking for booking in bookings if booking.user == user and booking.is_active(now)]
     if not active:
-        return Standing(Tier.OPPORTUNISTIC)
-    return Standing(Tier.BOOKED, max(active, key=lambda booking: (booking.ends, booking.id)))
+        return PersonTier(Tier.OPPORTUNISTIC)
+    return PersonTier(Tier.BOOKED, max(active, key=lambda booking: (booking.ends, booking.id)))

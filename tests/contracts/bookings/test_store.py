@@ -15,12 +15,12 @@ from carrel.bookings.records import (
     BookingRecord,
     BookingStore,
     Cursor,
+    IdempotencyKey,
     LogEntry,
-    Once,
+    MaintenanceWindow,
     Query,
     State,
     StoreUnavailable,
-    Window,
 )
 from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
@@ -69,7 +69,7 @@ async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
         namespace="lab",
         note="<b>große Läufe</b> 🙂",
         reason="on holiday",
-        once=Once("k", "f" * 64),
+        once=IdempotencyKey("k", "f" * 64),
     )
 
     await keep(store, whole)
@@ -174,7 +174,7 @@ async def test_half_a_character_is_the_writers_mistake_not_the_stores(store: Boo
 
 
 async def test_maintenance_windows(store: BookingStore) -> None:
-    window = Window("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
+    window = MaintenanceWindow("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
     async with store.writing() as writing:
         await writing.add_maintenance(window)
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.notifications.messages import Letter, Occasion
-from carrel.bookings.notifications.notifier import letter_of
+from carrel.bookings.notifications.messages import Notification, Occasion
+from carrel.bookings.notifications.notifier import notification_of
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -23,8 +23,8 @@ def outbox(database: Database) -> Outbox:
     return SqlOutbox(database)
 
 
-def a_letter(name: str = "one", **facts: str) -> Letter:
-    return Letter(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 3, facts)
+def a_letter(name: str = "one", **facts: str) -> Notification:
+    return Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 3, facts)
 
 
 async def log(database: Database, *entries: LogEntry) -> None:
@@ -40,20 +40,20 @@ def booked(person: str = "ada@lab.example") -> LogEntry:
 async def test_what_is_logged_becomes_a_letter_for_each_way_once(outbox: Outbox, database: Database) -> None:
     await log(database, booked(), LogEntry(NOON, "ada@lab.example", "feed-made", "ada@lab.example"))
 
-    assert await outbox.collect(letter_of, WAYS) == 2
-    assert await outbox.collect(letter_of, WAYS) == 0
+    assert await outbox.collect(notification_of, WAYS) == 2
+    assert await outbox.collect(notification_of, WAYS) == 0
     taken = await outbox.take(NOON, NOON + MINUTE, 10)
     name = "log-1-20261116T120000Z"
     assert [(each.way, each.letter.id, each.tries) for each in taken] == [("mail", name, 1), ("webhook", name, 1)]
     facts = {"model": "A6000", "actor": "boss@lab.example", "why": "she asked"}
-    assert taken[0].letter == Letter(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 1, facts)
+    assert taken[0].letter == Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 1, facts)
 
 
 async def test_who_sets_up_a_way_is_not_told_of_the_past(outbox: Outbox, database: Database) -> None:
     await log(database, booked())
-    await outbox.collect(letter_of, ())
+    await outbox.collect(notification_of, ())
     await log(database, booked("ben@lab.example"))
-    await outbox.collect(letter_of, ("mail",))
+    await outbox.collect(notification_of, ("mail",))
 
     assert [each.letter.person for each in await outbox.take(NOON, NOON + MINUTE, 10)] == ["ben@lab.example"]
 
@@ -93,7 +93,7 @@ async def test_a_note_is_logged_once_and_told_once(outbox: Outbox, database: Dat
 
     assert await outbox.note("revoked-uid", entry)
     assert not await outbox.note("revoked-uid", entry)
-    await outbox.collect(letter_of, ("mail",))
+    await outbox.collect(notification_of, ("mail",))
     (taken,) = await outbox.take(NOON, NOON + MINUTE, 10)
     assert (taken.letter.occasion, taken.letter.facts["pod"]) == (Occasion.REVOKED, "train-0")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.bookings.people import Errand, Grant, How, People, Role, Scope, Session, Token
+from carrel.bookings.people import Grant, How, PendingLogin, People, Role, Scope, Session, Token
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
@@ -71,20 +71,20 @@ async def test_a_person_is_signed_out_everywhere(people: People) -> None:
 
 
 async def test_an_errand_is_given_to_one_of_many_who_bring_its_secret(people: People) -> None:
-    errand = Errand({"port": "51000", "email": ADA}, LATER)
-    await people.begin_errand("secret", errand)
+    errand = PendingLogin({"port": "51000", "email": ADA}, LATER)
+    await people.begin_login("secret", errand)
 
-    taken = await asyncio.gather(*(people.take_errand("secret", NOON) for _ in range(5)))
+    taken = await asyncio.gather(*(people.take_login("secret", NOON) for _ in range(5)))
 
     assert taken.count(errand) == 1
     assert taken.count(None) == 4
 
 
 async def test_an_errand_that_took_too_long_is_not_given(people: People) -> None:
-    await people.begin_errand("secret", Errand({}, LATER))
+    await people.begin_login("secret", PendingLogin({}, LATER))
 
-    assert await people.take_errand("another", NOON) is None
-    assert await people.take_errand("secret", LATER) is None
+    assert await people.take_login("another", NOON) is None
+    assert await people.take_login("secret", LATER) is None
 
 
 async def test_what_is_used_once_is_the_firsts(people: People) -> None:
@@ -138,7 +138,7 @@ async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(peo
 async def test_what_expired_is_forgotten(people: People) -> None:
     await people.begin_session("over", a_session(expires=NOON))
     await people.begin_session("on", a_session())
-    await people.begin_errand("over", Errand({}, NOON))
+    await people.begin_login("over", PendingLogin({}, NOON))
     await people.use_once("over", NOON)
 
     assert await people.forget_expired(NOON) == 3

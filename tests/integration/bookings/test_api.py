@@ -9,7 +9,7 @@ import pytest
 
 from carrel.bookings.inventories import ClusterInventory
 from carrel.bookings.people import Scope
-from carrel.bookings.rules import Rules
+from carrel.bookings.rules import BookingRules
 from carrel.ledger.ledger import Ledger
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, with_rules
 from tests.kit.gpus import A100, A6000, a_node, held
@@ -200,7 +200,7 @@ async def test_what_only_gets_smaller_is_allowed_although_the_rules_became_stric
     opened: Opened, ada: Caller
 ) -> None:
     booking = await made(ada, start=at(2), days=12)
-    strict = with_rules(opened, Rules(max_duration=5 * DAY))
+    strict = with_rules(opened, BookingRules(max_duration=5 * DAY))
     caller = replace(ada, app=strict.app)
 
     assert (await caller.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(10)})).status == 200
@@ -419,7 +419,7 @@ async def test_maintenance_takes_cards_out_of_the_calendar(ada: Caller, eva: Cal
 
 async def test_shares_of_a_card_where_the_lab_allows_them(opened: Opened, ada: Caller) -> None:
     assert (await ada.book(days=1, share=True)).codes == ["shares"]
-    shared = with_rules(opened, Rules(shares_per_card=2))
+    shared = with_rules(opened, BookingRules(shares_per_card=2))
     shared.shelf.cards[A6000] = 1
 
     answers = [await (await shared.caller(f"p{n}@lab.org")).book(days=1, share=True) for n in range(3)]
@@ -472,15 +472,53 @@ async def test_the_feed_is_a_calendar_with_a_secret_that_can_be_revoked(opened: 
     assert (await opened.nobody.get(second)).status == 404
 
 
-async def test_rules_are_told(ada: Caller) -> None:
-    assert (await ada.get("/api/v1/rules")).json == {
+async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
+    shown = (await ada.get("/api/v1/rules")).json
+    rules = shown.pop("rules")
+
+    assert shown == {
         "min_hours": 24.0,
         "max_hours": 336.0,
         "cooldown_hours": 336.0,
         "planned": 1,
+        "shares_per_gpu": 1,
         "shares_per_card": 1,
         "zone": "Europe/Stockholm",
     }
+    assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
+        "--min-hours": 24.0,
+        "--max-days": 14.0,
+        "--shares-per-gpu": 1.0,
+        "--planned": 1.0,
+        "--cooldown-days": 14.0,
+    }
+    assert {"code": "cooldown", "title": "Cooldown not over", "words": "14 d since the last one"}.items() <= next(
+        rule.items() for rule in rules if rule["code"] == "cooldown"
+    )
+
+
+async def test_the_number_of_gpus_has_an_old_name_that_is_still_understood(ada: Caller, eva: Caller) -> None:
+    span = {"start": at(1), "end": at(3)}
+    by_old_name = (await ada.book(**span, cards=2, idempotency="x")).status
+    made_one = await ada.post(BOOKINGS, {"model": "a6000", **span, "cards": 2}, idempotency_key="k")
+    again = await ada.post(BOOKINGS, {"model": "a6000", **span, "gpus": 2}, idempotency_key="k")
+    booking = made_one.json
+    window = {"model": "a6000", **span, "why": "fans"}
+
+    assert by_old_name == 400, "a field that does not exist"
+    assert (booking["gpus"], booking["cards"]) == (2, 2)
+    assert again.json["id"] == booking["id"], "the same request under the other name"
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"gpus": 1})).json["gpus"] == 1
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 2})).json["cards"] == 2
+    assert (await eva.post("/api/v1/maintenance", {**window, "gpus": 2})).json["cards"] == 2
+    for refused in (
+        await ada.book(**span, cards=2, gpus=1),
+        await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 1}),
+        await eva.post("/api/v1/maintenance", {**window, "cards": 2, "gpus": 1}),
+        await ada.get("/api/v1/next-free?model=a6000&cards=2&gpus=1"),
+    ):
+        assert (refused.status, refused.json["code"]) == (422, "contradiction")
+        assert refused.json["detail"] == ("gpus is 1 and cards is 2. They are two names of one number; give only gpus.")
 
 
 async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
@@ -512,13 +550,13 @@ def _is_problem(answer: Answer) -> bool:
 async def test_a_database_that_is_gone_is_a_503_in_words(
     opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.bookings.queries import Consulting
+    from carrel.bookings.queries import BookingQueries
     from carrel.bookings.records import StoreUnavailable
 
     async def gone(*_: object) -> None:
         raise StoreUnavailable("disk I/O error")
 
-    monkeypatch.setattr(Consulting, "find", gone)
+    monkeypatch.setattr(BookingQueries, "find", gone)
     answer = await ada.get(BOOKINGS)
 
     assert (answer.status, answer.json["code"], _is_problem(answer)) == (503, "store-unavailable", True)

@@ -46,7 +46,7 @@ def a_replica(lab: Lab) -> ClusterState:
 
 
 async def entries(opened: Opened) -> list[LogEntry]:
-    async with opened.service.lab.store.reading() as reading:
+    async with opened.service.context.store.reading() as reading:
         return list(await reading.log())
 
 

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-from carrel.bookings.notifications.settings import LetterSettings, mistakes_in_letters
+from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 
 SECURE = SignInSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
@@ -56,19 +56,19 @@ def test_a_provider_and_an_address_are_enough() -> None:
 
 
 UNTOLD = {
-    "no address to write from": (LetterSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
-    "no mail server": (LetterSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
-    "no webhook": (LetterSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
+    "no address to write from": (NotificationSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
+    "no mail server": (NotificationSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
+    "no webhook": (NotificationSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
     "a secret that can be guessed": (
-        LetterSettings(webhook_url="https://chat", webhook_secret="hunter2"),
+        NotificationSettings(webhook_url="https://chat", webhook_secret="hunter2"),
         "at least 16",
     ),
 }
 
 
 @pytest.mark.parametrize(("settings", "told"), UNTOLD.values(), ids=UNTOLD)
-def test_settings_about_letters_that_cannot_be_used(settings: LetterSettings, told: str) -> None:
-    (mistake,) = mistakes_in_letters(settings)
+def test_settings_about_letters_that_cannot_be_used(settings: NotificationSettings, told: str) -> None:
+    (mistake,) = mistakes_in_notifications(settings)
 
     assert told in mistake
     assert "hunter2" not in mistake

@@ -12,11 +12,11 @@ from datetime import UTC, timedelta
 import aiohttp
 import pytest
 
-from carrel.bookings.notifications.interface import Undelivered, Way
-from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.notifications.interface import Channel, Undelivered
+from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.smtp import Mail, mail_server
-from carrel.bookings.notifications.webhook import Webhook
+from carrel.bookings.notifications.smtp import MailChannel, mail_server
+from carrel.bookings.notifications.webhook import WebhookChannel
 from carrel.bookings.people import ALL_SCOPES, Role, Token
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.database import Database
@@ -32,12 +32,12 @@ class Office:
     opened: Opened
     mail: MailSink
     posts: PostSink
-    ways: Mapping[str, Way]
+    ways: Mapping[str, Channel]
 
     def replica(self, but: frozenset[str] = frozenset()) -> Notifier:
         """Without some of the ways, as one whose settings are older."""
         known = {name: way for name, way in self.ways.items() if name not in but}
-        return Notifier(self.opened.service.outbox, self.opened.service.lab.store, known, self.opened.clock)
+        return Notifier(self.opened.service.outbox, self.opened.service.context.store, known, self.opened.clock)
 
     async def ada(self) -> Caller:
         return await self.opened.caller(MEMBER)
@@ -55,10 +55,10 @@ async def office(database: Database) -> AsyncIterator[Office]:
         posts = await stack.enter_async_context(PostSink().listening())
         http = await stack.enter_async_context(aiohttp.ClientSession())
         opened = opened_on(database)
-        lab, clock = opened.service.lab, opened.clock
-        ways: dict[str, Way] = {
-            "mail": Mail(mail_server(mail.url), "carrel@lab.org", lab.zone, "https://gpus.lab.org"),
-            "webhook": Webhook(posts.url, SECRET, http, lab.zone, clock),
+        context, clock = opened.service.context, opened.clock
+        ways: dict[str, Channel] = {
+            "mail": MailChannel(mail_server(mail.url), "carrel@lab.org", context.zone, "https://gpus.lab.org"),
+            "webhook": WebhookChannel(posts.url, SECRET, http, context.zone, clock),
         }
         yield Office(opened, mail, posts, ways)
 
@@ -215,9 +215,9 @@ FORGED = {
 
 @pytest.mark.parametrize("person", FORGED.values(), ids=FORGED)
 async def test_nothing_in_a_letter_forges_a_mail(person: str) -> None:
-    mail = Mail(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
     with pytest.raises(Undelivered) as undelivered:
-        await mail.send(Letter("log-1", Occasion.BOOKED, person, NOW))
+        await mail.send(Notification("log-1", Occasion.BOOKED, person, NOW))
     assert undelivered.value.is_final
 
 

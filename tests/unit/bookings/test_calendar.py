@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carrel.bookings.calendar import Calendar, Maintenance, Span, days
 from carrel.bookings.rules import Booking
-from carrel.bookings.tiers import standing
+from carrel.bookings.tiers import person_tier
 from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A100, A6000
 
@@ -117,13 +117,13 @@ def test_the_next_free_slot_is_free_and_no_whole_day_before_it_is(
 def test_who_has_a_booking_that_runs_now_is_booked_until_the_last_of_them_ends() -> None:
     bookings = [booked(0, 5, name="long"), booked(0, 2, name="short"), booked(0, 9, user="bob")]
 
-    assert standing(bookings, "ada", day(1)).tier is Tier.BOOKED
-    assert standing(bookings, "ada", day(1)).booking == bookings[0]
-    assert standing(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
+    assert person_tier(bookings, "ada", day(1)).tier is Tier.BOOKED
+    assert person_tier(bookings, "ada", day(1)).booking == bookings[0]
+    assert person_tier(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
 
 
 def test_a_booking_in_the_future_does_not_make_a_pod_booked() -> None:
-    assert standing([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
+    assert person_tier([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
 
 
 def shared(start: float, end: float) -> Booking:
@@ -144,25 +144,25 @@ def test_shares_fill_cards_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        pytest.param(booked(0, 1, cards=1), None, id="there is room"),
+        pytest.param(booked(0, 1, cards=1), "", id="there is room"),
         pytest.param(
             booked(0, 2, cards=2),
-            "1 of 2 cards of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
+            "1 of 2 GPUs of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
             id="not for all of them",
         ),
         pytest.param(
-            booked(0, 2, cards=3), "There are 2 cards of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
+            booked(0, 2, cards=3), "There are 2 GPUs of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
         ),
         pytest.param(
-            booked(3, 4), "0 of 2 cards of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
+            booked(3, 4), "0 of 2 GPUs of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
         ),
-        pytest.param(booked(2, 2), None, id="of no length: the rules tell it"),
+        pytest.param(booked(2, 2), "", id="of no length: another rule says so"),
     ],
 )
-def test_what_the_calendar_says_of_a_wish(wish: Booking, said: str | None) -> None:
+def test_a_shortage_is_told_in_numbers(wish: Booking, said: str) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
 
-    assert [broken.message for broken in calendar.check(wish)] == ([said] if said else [])
+    assert calendar.shortage(wish) == said
 
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 20), st.integers(0, 20))

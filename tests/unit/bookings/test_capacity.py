@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.bookings.capacity import Stock, model_named, stock_of
+from carrel.bookings.capacity import ModelCapacity, capacity_of, model_named
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 
@@ -19,10 +19,10 @@ def test_healthy_cards_are_counted_by_model() -> None:
         Node("n2", (a_card(4), a_card(5, "H100", 81920)), unusable="the agent is silent"),
     ]
 
-    assert stock_of(nodes) == {
-        "A6000": Stock("A6000", 2, MiB(40000)),
-        "H100": Stock("H100", 0, MiB(81920)),
-        "T4": Stock("T4", 1, MiB(15360)),
+    assert capacity_of(nodes) == {
+        "A6000": ModelCapacity("A6000", 2, MiB(40000)),
+        "H100": ModelCapacity("H100", 0, MiB(81920)),
+        "T4": ModelCapacity("T4", 1, MiB(15360)),
     }
 
 

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.notifications.messages import Letter, Occasion, reminder, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, reminder, subject, text
 from carrel.bookings.rules import Booking
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -55,13 +55,13 @@ def test_a_reminder_is_of_no_use_after_the_end_and_news_after_three_days() -> No
     letter = reminder(a_booking(48 * HOUR, HOUR), NOON)
     assert letter is not None
     assert letter.useless_after == NOON + HOUR
-    assert Letter("log-1", Occasion.CANCELLED, "ada@lab.example", NOON).useless_after == NOON + timedelta(days=3)
+    assert Notification("log-1", Occasion.CANCELLED, "ada@lab.example", NOON).useless_after == NOON + timedelta(days=3)
 
 
 def test_a_letter_says_what_when_who_did_it_why_and_what_next() -> None:
     facts = {"model": "A6000", "cards": "2", "start": "2026-11-20T08:00:00Z", "end": "2026-11-25T08:00:00Z"}
     facts |= {"actor": "boss@lab.example", "why": "she asked me to"}
-    letter = Letter("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", 7, facts)
+    letter = Notification("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", 7, facts)
 
     assert subject(letter, LAB) == "Booked: A6000 until Wed 25 Nov 2026 09:00 CET"
     assert text(letter, LAB, "https://gpus.lab.example") == (
@@ -74,7 +74,7 @@ def test_a_letter_says_what_when_who_did_it_why_and_what_next() -> None:
 
 def test_a_revoked_pod_is_named() -> None:
     facts = {"pod": "train-0", "namespace": "lab", "node": "n1", "actor": "the controller", "why": "for lab/other"}
-    letter = Letter("log-8", Occasion.REVOKED, "ada@lab.example", NOON, facts=facts)
+    letter = Notification("log-8", Occasion.REVOKED, "ada@lab.example", NOON, facts=facts)
 
     assert subject(letter, LAB) == "train-0 lost its card to a booking"
     assert "Pod: train-0\nNode: n1\nDone by the controller: for lab/other" in text(letter, LAB)

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import TITLES, Booking, Rules, check, check_change, earliest_start, words
+from carrel.bookings.rules import RULES, Booking, BookingRules, check, check_change, earliest_start, words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -22,8 +22,8 @@ def a_wish(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
     return a_booking(NOW + start_in, NOW + start_in + lasting, "wish")
 
 
-def broken(wish: Booking, *own: Booking, rules: Rules | None = None) -> list[str]:
-    return [rule.rule for rule in check(wish, own, NOW, rules or Rules()).broken]
+def broken(wish: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
+    return [rule.rule for rule in check(wish, own, NOW, rules or BookingRules()).broken]
 
 
 ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
@@ -84,23 +84,23 @@ def test_the_rules(wish: Booking, own: list[Booking], expected: list[str]) -> No
 
 
 def test_a_lab_may_change_the_rules() -> None:
-    rules = Rules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
+    rules = BookingRules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
 
     assert broken(a_wish(lasting=timedelta(hours=1)), PLANNED, rules=rules) == []
     assert broken(a_wish(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == ["future-limit"]
 
 
 def test_a_cooldown_also_lies_before_a_planned_booking() -> None:
-    rules = Rules(planned=2)
+    rules = BookingRules(planned=2)
 
     assert broken(a_wish(25 * DAY, DAY), PLANNED, rules=rules) == []
     assert broken(a_wish(25 * DAY, 2 * DAY), PLANNED, rules=rules) == ["cooldown"]
 
 
 def test_the_earliest_start_follows_the_last_booking_and_its_cooldown() -> None:
-    assert earliest_start([], NOW, Rules()) == NOW
-    assert earliest_start([ENDED], NOW, Rules()) == NOW + 9 * DAY
-    assert earliest_start([ENDED, ACTIVE, PLANNED], NOW, Rules()) == NOW + 59 * DAY
+    assert earliest_start([], NOW, BookingRules()) == NOW
+    assert earliest_start([ENDED], NOW, BookingRules()) == NOW + 9 * DAY
+    assert earliest_start([ENDED, ACTIVE, PLANNED], NOW, BookingRules()) == NOW + 59 * DAY
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_fourteen_days_are_336_hours_also_across_dst(ended: datetime, next_start
     end = ended.replace(tzinfo=STOCKHOLM)
     own = a_booking(end - DAY, end)
 
-    found = earliest_start([own], end.astimezone(UTC), Rules())
+    found = earliest_start([own], end.astimezone(UTC), BookingRules())
 
     assert found == next_start.replace(tzinfo=STOCKHOLM)
 
@@ -123,7 +123,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
     wish = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wish")
 
-    verdict = check(wish, [], start, Rules())
+    verdict = check(wish, [], start, BookingRules())
 
     assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
@@ -131,7 +131,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
 def test_the_words_say_what_when_and_what_next_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
-    verdict = check(a_wish(), [own], NOW, Rules(), STOCKHOLM)
+    verdict = check(a_wish(), [own], NOW, BookingRules(), STOCKHOLM)
 
     assert [rule.message for rule in verdict.broken] == [
         "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
@@ -159,10 +159,15 @@ def test_lengths_are_said_exactly(length: timedelta, said: str) -> None:
 
 
 def changed(
-    old: Booking, start: datetime, end: datetime, *others: Booking, now: datetime = NOW, rules: Rules | None = None
+    old: Booking,
+    start: datetime,
+    end: datetime,
+    *others: Booking,
+    now: datetime = NOW,
+    rules: BookingRules | None = None,
 ) -> list[str]:
     new = a_booking(start, end, old.id)
-    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or Rules()).broken]
+    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or BookingRules()).broken]
 
 
 def test_a_change_is_judged_without_its_own_booking_and_also_while_one_runs() -> None:
@@ -172,7 +177,7 @@ def test_a_change_is_judged_without_its_own_booking_and_also_while_one_runs() ->
 
 
 def test_a_booking_that_only_shrinks_heeds_neither_a_new_longest_nor_a_new_cooldown() -> None:
-    strict = Rules(max_duration=2 * DAY, cooldown=60 * DAY)
+    strict = BookingRules(max_duration=2 * DAY, cooldown=60 * DAY)
 
     assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, ACTIVE, rules=strict) == []
     assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == ["max-duration", "cooldown"]
@@ -190,16 +195,16 @@ def test_a_share_is_of_one_card_and_only_where_cards_are_shared() -> None:
     shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, cards=2, share=True)
 
     assert broken(share) == ["shares"]
-    assert broken(share, rules=Rules(shares_per_card=4)) == []
-    assert broken(shares, rules=Rules(shares_per_card=4)) == ["shares"]
+    assert broken(share, rules=BookingRules(shares_per_card=4)) == []
+    assert broken(shares, rules=BookingRules(shares_per_card=4)) == ["shares"]
 
 
 def test_every_rule_that_can_be_broken_has_a_title() -> None:
     wishes = [a_wish(lasting=DAY / 2), a_wish(lasting=20 * DAY), a_wish(-DAY), a_wish(lasting=-DAY)]
-    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, Rules()).broken]
+    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()).broken]
 
     assert all(rule.title for rule in told)
-    assert {rule.rule for rule in told} < set(TITLES)
+    assert {rule.rule for rule in told} < {row.name for row in RULES}
 
 
 def test_days_of_the_calendar_have_23_24_or_25_hours() -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from carrel.bookings.api.models import ProblemOut
-from carrel.bookings.records import No, Reason, StoreUnavailable
+from carrel.bookings.records import BookingRefusal, RefusalReason, StoreUnavailable
 from carrel.http.problems import PROBLEM_JSON, Problem, answer_problem
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
@@ -18,19 +18,19 @@ from carrel.parsing.time import seconds
 log = logging.getLogger(__name__)
 
 STATUS = {
-    Reason.RULES: 422,
-    Reason.NOT_FOUND: 404,
-    Reason.FORBIDDEN: 403,
-    Reason.CHANGED: 412,
-    Reason.KEY_REUSED: 409,
-    Reason.NOT_READY: 503,
+    RefusalReason.RULES: 422,
+    RefusalReason.NOT_FOUND: 404,
+    RefusalReason.FORBIDDEN: 403,
+    RefusalReason.CHANGED: 412,
+    RefusalReason.KEY_REUSED: 409,
+    RefusalReason.NOT_READY: 503,
 }
 TITLE = {
-    Reason.NOT_FOUND: "Not found",
-    Reason.FORBIDDEN: "Not allowed",
-    Reason.CHANGED: "Changed meanwhile",
-    Reason.KEY_REUSED: "The key is taken",
-    Reason.NOT_READY: "Not ready",
+    RefusalReason.NOT_FOUND: "Not found",
+    RefusalReason.FORBIDDEN: "Not allowed",
+    RefusalReason.CHANGED: "Changed meanwhile",
+    RefusalReason.KEY_REUSED: "The key is taken",
+    RefusalReason.NOT_READY: "Not ready",
 }
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {PROBLEM_JSON: {"schema": ProblemOut.model_json_schema()}}}
@@ -50,13 +50,13 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 """What any route may answer, for the OpenAPI."""
 
 
-def problem_of(no: No) -> Problem:
+def problem_of(no: BookingRefusal) -> Problem:
     fields: dict[str, Any] = {}
-    if no.reason is Reason.RULES:
+    if no.reason is RefusalReason.RULES:
         fields["earliest_start"] = seconds(no.earliest_start) if no.earliest_start else None
         fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in no.problems]
     detail = " ".join(problem.message for problem in no.problems) or no.message
-    title = no.message if no.reason is Reason.RULES else TITLE[no.reason]
+    title = no.message if no.reason is RefusalReason.RULES else TITLE[no.reason]
     return Problem(STATUS[no.reason], no.reason.value, title, detail, no.hint, **fields)
 
 

@@ -11,11 +11,12 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Response
 from starlette.requests import Request
 
-from carrel.bookings.api.models import FIRST_YEAR, LAST_YEAR, is_writable
+from carrel.bookings.api.models import is_writable
 from carrel.bookings.inventories import idle_cards
 from carrel.bookings.people import How, Person, Role
-from carrel.bookings.records import No, Reason, StoreUnavailable, Wish
-from carrel.bookings.service import Service, TheService
+from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.dialects import carrel, maia
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
@@ -32,10 +33,10 @@ router = APIRouter(include_in_schema=False)
 
 @router.post("/maia-api/gpu-schedulability/")
 @router.post("/maia/gpu-booking/gpu-schedulability/")
-async def schedulability(service: TheService, request: Request) -> Response:
+async def schedulability(service: CurrentService, request: Request) -> Response:
     """Has this person a booking now? Or, with a booking: make one."""
     try:
-        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.lab.zone)
+        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.context.zone)
     except Malformed as malformed:
         return _said(maia.not_booked([str(malformed)]), 400)
     names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
@@ -50,45 +51,47 @@ async def schedulability(service: TheService, request: Request) -> Response:
     try:
         if enquiry.wish is not None:
             return await _book(service, enquiry, enquiry.wish)
-        standing = await service.consulting.standing(enquiry.user, enquiry.namespace)
+        person_tier = await service.queries.person_tier(enquiry.user, enquiry.namespace)
     except StoreUnavailable:
         return _said(maia.not_booked(["The bookings cannot be reached; try again in a minute."]), 503)
-    booking = standing.booking
+    booking = person_tier.booking
     verdict = maia.Verdict(True, booking.ends, booking.model) if booking else maia.Verdict(False)
     return _said(maia.write_verdict(verdict))
 
 
 @router.get("/maia-api/gpu-stats/")
 @router.get("/maia/resources/gpu_status_summary/")
-async def summary(service: TheService, request: Request) -> Response:
+async def summary(service: CurrentService, request: Request) -> Response:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
     if service.cluster_view is not None:
         free = idle_cards(service.cluster_view.ledger)
         tenancies = tuple(_tenancies(service)) if _knows_token(service, bearer) else ()
         return _said(maia.write_summary(maia.Summary(free, tenancies)))
-    today = service.lab.now().astimezone(service.lab.zone).date()
-    found = await service.consulting.availability(today, 0)
+    today = service.context.now().astimezone(service.context.zone).date()
+    found = await service.queries.availability(today, 0)
     return _said(maia.write_summary(maia.Summary({each.stock.model: max(0, each.free_now) for each in found})))
 
 
-async def _book(service: Service, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
-    asked = Wish(wish.model, wish.end, wish.start, user=enquiry.user, namespace=enquiry.namespace, reason=REASON)
-    outcome = await service.bookings.create(asked, CLIENT)
-    if isinstance(outcome, No):
+async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
+    asked = BookingRequest(
+        wish.model, wish.end, wish.start, user=enquiry.user, namespace=enquiry.namespace, reason=REASON
+    )
+    outcome = await service.commands.create(asked, CLIENT)
+    if isinstance(outcome, BookingRefusal):
         reasons = [problem.message for problem in outcome.problems] or [outcome.message]
-        return _said(maia.not_booked(reasons), 503 if outcome.reason is Reason.NOT_READY else 400)
+        return _said(maia.not_booked(reasons), 503 if outcome.reason is RefusalReason.NOT_READY else 400)
     return _said(maia.booked())
 
 
-def _knows_token(service: Service, given: str) -> bool:
+def _knows_token(service: ServiceContext, given: str) -> bool:
     """In constant time. Without a token of ours nobody knows it."""
     return bool(service.maia_token) and hmac.compare_digest(given.encode(errors="replace"), service.maia_token.encode())
 
 
-def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
+def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
     """One per pod that holds cards."""
     assert service.cluster_view is not None
-    ledger, now = service.cluster_view.ledger, service.lab.now()
+    ledger, now = service.cluster_view.ledger, service.context.now()
     for uid in ledger.holders():
         shares, pod = ledger.shares_of(uid), service.cluster_view.pod(uid)
         card = ledger.card(min(shares)) if shares else None
@@ -111,7 +114,7 @@ def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
         )
 
 
-def _size(service: Service, share: Share) -> int:
+def _size(service: ServiceContext, share: Share) -> int:
     card = service.cluster_view.ledger.card(share.gpu) if service.cluster_view else None
     return share.memory if share.memory is not None else card.gpu.memory if card else 0
 

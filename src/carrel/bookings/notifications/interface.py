@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from carrel.bookings.notifications.messages import Letter
+from carrel.bookings.notifications.messages import Notification
 from carrel.bookings.records import LogEntry
 
 
@@ -17,7 +17,7 @@ from carrel.bookings.records import LogEntry
 class Delivery:
     """One letter by one way."""
 
-    letter: Letter
+    letter: Notification
     way: str
     tries: int
     """With this one."""
@@ -31,20 +31,20 @@ class Undelivered(Exception):
         super().__init__(why)
 
 
-class Way(Protocol):
+class Channel(Protocol):
     """A way to tell people, such as mail."""
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, letter: Notification) -> None:
         """Raises `Undelivered`."""
         ...
 
 
 class Outbox(Protocol):
-    async def collect(self, letter_of: Callable[[LogEntry], Letter | None], ways: Sequence[str]) -> int:
+    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], ways: Sequence[str]) -> int:
         """Reads on in the log, and keeps a letter for each way; says how many entries were read. None is told twice."""
         ...
 
-    async def add(self, letters: Sequence[Letter], ways: Sequence[str], now: datetime) -> None:
+    async def add(self, letters: Sequence[Notification], ways: Sequence[str], now: datetime) -> None:
         """Those that are kept already, told or not, are left as they are."""
         ...
 

@@ -24,7 +24,7 @@ REMINDERS = {Occasion.ENDS_IN_AN_HOUR: timedelta(hours=1), Occasion.ENDS_IN_A_DA
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Notification:
     id: str
     """The same for the same occasion, so that whoever gets it twice can know. Letters, digits and `-`."""
     occasion: Occasion
@@ -50,7 +50,7 @@ class Letter:
         return self.at + PATIENCE
 
 
-def reminder(booking: Booking, now: datetime) -> Letter | None:
+def reminder(booking: Booking, now: datetime) -> Notification | None:
     """What a running booking's person must be told now, if anything. A later end makes it another letter."""
     left = booking.ends - now
     for occasion, before in REMINDERS.items():
@@ -60,11 +60,11 @@ def reminder(booking: Booking, now: datetime) -> Letter | None:
             facts = {"model": booking.model, "cards": str(booking.cards)}
             facts |= {"start": booking.start.isoformat(), "end": end.isoformat()}
             id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
-            return Letter(id, occasion, booking.user, now, booking.id, facts=facts)
+            return Notification(id, occasion, booking.user, now, booking.id, facts=facts)
     return None
 
 
-def subject(letter: Letter, zone: tzinfo) -> str:
+def subject(letter: Notification, zone: tzinfo) -> str:
     model = letter.facts.get("model", "a card")
     end = moment(letter.span[1], zone) if letter.span else ""
     return {
@@ -77,7 +77,7 @@ def subject(letter: Letter, zone: tzinfo) -> str:
     }[letter.occasion]
 
 
-def text(letter: Letter, zone: tzinfo, link: str = "") -> str:
+def text(letter: Notification, zone: tzinfo, link: str = "") -> str:
     """Plain sentences: what, when, who did it and why, what next."""
     lines = [subject(letter, zone) + ".", ""]
     if letter.span:
@@ -97,7 +97,7 @@ def text(letter: Letter, zone: tzinfo, link: str = "") -> str:
     return "\n".join(lines) + (f"\n\n{link}" if link else "") + "\n"
 
 
-def _advice(letter: Letter) -> str:
+def _advice(letter: Notification) -> str:
     if letter.occasion in REMINDERS:
         return "Pods that use its cards are ended then: save what you need. To go on:  carrel extend --days 1"
     if letter.occasion is Occasion.REVOKED:

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.notifications.interface import Delivery, Outbox, Undelivered, Way
-from carrel.bookings.notifications.messages import REMINDERS, Letter, Occasion, reminder
+from carrel.bookings.notifications.interface import Channel, Delivery, Outbox, Undelivered
+from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, reminder
 from carrel.bookings.records import BookingStore, LogEntry
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ KEPT = timedelta(days=30)
 
 class Notifier:
     def __init__(
-        self, outbox: Outbox, store: BookingStore, ways: Mapping[str, Way], clock: Callable[[], datetime]
+        self, outbox: Outbox, store: BookingStore, ways: Mapping[str, Channel], clock: Callable[[], datetime]
     ) -> None:
         self._outbox = outbox
         self._store = store
@@ -34,7 +34,7 @@ class Notifier:
     async def round(self) -> int:
         """Says how many letters were delivered. Raises `StoreUnavailable`, and nothing is lost."""
         # The log is read on also if there is no way to tell: who sets one up is not told of the past.
-        await self._outbox.collect(letter_of, tuple(self._ways))
+        await self._outbox.collect(notification_of, tuple(self._ways))
         if not self._ways:
             return 0
         await self._remind()
@@ -85,7 +85,7 @@ class Notifier:
 OCCASIONS = {occasion.value: occasion for occasion in Occasion if occasion not in REMINDERS}
 
 
-def letter_of(entry: LogEntry) -> Letter | None:
+def notification_of(entry: LogEntry) -> Notification | None:
     """What the person concerned is told of an entry of the log, if anything."""
     occasion = OCCASIONS.get(entry.action)
     if occasion is None or not entry.subject:
@@ -93,4 +93,4 @@ def letter_of(entry: LogEntry) -> Letter | None:
     facts = {**entry.details, "actor": entry.actor, "why": entry.why}
     # Another database counts from one again; whoever knows a letter by its id must not take the new one for the old.
     id = f"log-{entry.number}-{entry.at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    return Letter(id, occasion, entry.subject, entry.at, entry.booking, entry.number, facts)
+    return Notification(id, occasion, entry.subject, entry.at, entry.booking, entry.number, facts)

@@ -16,7 +16,7 @@ from carrel.parsing import Malformed
 if TYPE_CHECKING:
     import aiohttp
 
-    from carrel.bookings.notifications.interface import Way
+    from carrel.bookings.notifications.interface import Channel
     from carrel.bookings.notifications.notifier import Notifier
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ SHORTEST_SECRET = 16
 
 
 @dataclass(frozen=True)
-class LetterSettings:
+class NotificationSettings:
     """By which ways people are told. Without any, nobody is."""
 
     smtp_url: Annotated[
@@ -49,7 +49,7 @@ class LetterSettings:
     """So that who gets them can know who sent them."""
 
 
-def mistakes_in_letters(settings: LetterSettings) -> Iterable[str]:
+def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
     from carrel.bookings.notifications.smtp import mail_server
 
     if settings.smtp_url:
@@ -67,7 +67,7 @@ def mistakes_in_letters(settings: LetterSettings) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stationery:
+class DeliveryContext:
     """What letters are written with."""
 
     http: "aiohttp.ClientSession"
@@ -76,22 +76,22 @@ class Stationery:
     link: str
 
 
-def ways_of(settings: LetterSettings, stationery: Stationery) -> Mapping[str, "Way"]:
+def channels_of(settings: NotificationSettings, stationery: DeliveryContext) -> Mapping[str, "Channel"]:
     """Of settings in which there are no mistakes."""
-    from carrel.bookings.notifications.smtp import Mail, mail_server
-    from carrel.bookings.notifications.webhook import Webhook
+    from carrel.bookings.notifications.smtp import MailChannel, mail_server
+    from carrel.bookings.notifications.webhook import WebhookChannel
 
-    ways: dict[str, Way] = {}
+    ways: dict[str, Channel] = {}
     if settings.smtp_url:
         server = mail_server(settings.smtp_url)
-        ways["mail"] = Mail(server, settings.mail_from, stationery.zone, stationery.link)
+        ways["mail"] = MailChannel(server, settings.mail_from, stationery.zone, stationery.link)
     if settings.webhook_url:
         secret, zone = settings.webhook_secret, stationery.zone
-        ways["webhook"] = Webhook(settings.webhook_url, secret, stationery.http, zone, stationery.now)
+        ways["webhook"] = WebhookChannel(settings.webhook_url, secret, stationery.http, zone, stationery.now)
     return ways
 
 
-async def keep_telling(notifier: "Notifier") -> None:
+async def keep_sending(notifier: "Notifier") -> None:
     """For ever. Whatever goes wrong is tried again, and never stops the service."""
     while True:
         try:

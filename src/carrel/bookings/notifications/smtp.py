@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from carrel.bookings.icalendar import CalendarEvent, calendar
 from carrel.bookings.notifications.interface import Undelivered
-from carrel.bookings.notifications.messages import Letter, Occasion, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, subject, text
 from carrel.parsing import Malformed
 
 TIMEOUT_S = 20.0
@@ -50,8 +50,8 @@ def mail_server(url: str) -> MailServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
-    """Implements `bookings.notifications.interface.Way`."""
+class MailChannel:
+    """Implements `bookings.notifications.interface.Channel`."""
 
     server: MailServer
     sender: str
@@ -59,7 +59,7 @@ class Mail:
     link: str = ""
     """Of the service, under each letter."""
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, letter: Notification) -> None:
         try:
             message = self.message(letter)
         except (ValueError, MessageError) as error:
@@ -67,7 +67,7 @@ class Mail:
         # The library waits in a thread of its own; its time-outs end it.
         await asyncio.to_thread(self._send, message)
 
-    def message(self, letter: Letter) -> EmailMessage:
+    def message(self, letter: Notification) -> EmailMessage:
         """Raises `ValueError` if something in it would forge a header."""
         person = Address(addr_spec=letter.person)
         if "@" not in letter.person or person.addr_spec != letter.person:  # of several in one, it would go to all
@@ -115,7 +115,7 @@ class Mail:
         return smtp
 
 
-def _event(letter: Letter, zone: tzinfo) -> CalendarEvent | None:
+def _event(letter: Notification, zone: tzinfo) -> CalendarEvent | None:
     if letter.occasion not in ABOUT_BOOKINGS or letter.span is None:
         return None
     start, end = letter.span

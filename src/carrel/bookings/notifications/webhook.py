@@ -15,15 +15,15 @@ from datetime import datetime, tzinfo
 import aiohttp
 
 from carrel.bookings.notifications.interface import Undelivered
-from carrel.bookings.notifications.messages import Letter, subject, text
+from carrel.bookings.notifications.messages import Notification, subject, text
 
 TIMEOUT = aiohttp.ClientTimeout(total=20)
 GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """Implements `bookings.notifications.interface.Way`."""
+class WebhookChannel:
+    """Implements `bookings.notifications.interface.Channel`."""
 
     url: str
     secret: str = field(repr=False)
@@ -31,7 +31,7 @@ class Webhook:
     zone: tzinfo
     now: Callable[[], datetime]
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, letter: Notification) -> None:
         said = {
             "id": letter.id,
             "occasion": letter.occasion.value,

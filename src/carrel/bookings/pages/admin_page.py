@@ -14,8 +14,8 @@ from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
 from carrel.bookings.people import Grant, Person, Role, is_address, normal
-from carrel.bookings.records import No, Query, State
-from carrel.bookings.rules import Rules
+from carrel.bookings.records import BookingRefusal, Query, State
+from carrel.bookings.rules import BookingRules
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 
 AHEAD = timedelta(days=366)
@@ -80,7 +80,7 @@ class AdminPage:
         return RedirectResponse("/admin?done=role", 303)
 
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return await self._page(request, person, problems=problems, status=422)
         return RedirectResponse(f"/admin?done={done}", 303)
@@ -113,12 +113,12 @@ class AdminPage:
             log=await context.queries.log(person, limit=50),
         )
 
-    async def _conflicts(self, tried: Rules) -> list[RuleConflict]:
+    async def _conflicts(self, tried: BookingRules) -> list[RuleConflict]:
         query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
         return conflicts((await self._context.queries.find(query)).records, tried)
 
 
-def tried_rules(asked: Mapping[str, str], rules: Rules) -> tuple[Rules | None, list[str]]:
+def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:
     """The rules that the admin wants to try, or what is wrong with them. None if the form is empty."""
     names = {"min": "min_duration", "max": "max_duration", "cooldown": "cooldown", "planned": "planned"}
     if not any(asked.get(name) for name in names):

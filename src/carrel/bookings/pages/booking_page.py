@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.booking_form import NEW_BOOKING_RULES, FormFeedback, rule_checks
+from carrel.bookings.pages.booking_form import FormFeedback
 from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Changes, No, State
+from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
+from carrel.bookings.rules import judged
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
@@ -60,9 +61,9 @@ class BookingPage:
         return self._answered(request, person, record, answer, "cancelled")
 
     def _answered(
-        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | No, done: str
+        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | BookingRefusal, done: str
     ) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
@@ -74,9 +75,9 @@ class BookingPage:
         except InvalidForm as invalid:
             return FormFeedback((), invalid.problems)
         answer = await self._context.commands.preview_change(record.booking.id, changes, person)
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             return FormFeedback((), [answer.message])
-        checks = rule_checks(answer.problems, record.booking.cards, self._context.rules, leave_out=NEW_BOOKING_RULES)
+        checks = judged(self._context.rules, answer.problems, record.booking.cards, is_change=True)
         return FormFeedback(checks, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:

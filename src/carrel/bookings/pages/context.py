@@ -5,17 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.commands import Bookings
+from carrel.bookings.commands import BookingCommands
 from carrel.bookings.pages.cluster_view import ClusterView
-from carrel.bookings.queries import Consulting
-from carrel.bookings.rules import Rules
+from carrel.bookings.queries import BookingQueries
+from carrel.bookings.rules import BookingRules
 
 
 @dataclass(frozen=True, slots=True)
 class PagesContext:
-    queries: Consulting
-    commands: Bookings
-    rules: Rules
+    queries: BookingQueries
+    commands: BookingCommands
+    rules: BookingRules
     zone: tzinfo
     now: Callable[[], datetime]
     cluster: ClusterView | None = None

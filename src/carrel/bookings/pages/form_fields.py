@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, tzinfo
 
 from starlette.datastructures import FormData, QueryParams
 
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+
 MAX_TEXT = 500
 MAX_GPUS = 10_000
-FIRST_YEAR, LAST_YEAR = 1900, 2199
-"""Of bookings. Dates that are computed from a booking, such as the end of its cooldown, must exist too."""
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

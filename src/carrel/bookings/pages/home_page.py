@@ -11,7 +11,7 @@ from carrel.bookings.pages.booking_form import why_earliest
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
-from carrel.bookings.records import Availability, Preview, Query, State, Wish
+from carrel.bookings.records import Availability, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.dialects.tier import tier_of
 from carrel.ledger.tiers import Tier
@@ -77,7 +77,7 @@ class HomePage:
             running=running,
             planned=[record for record in records if record.state(now) is State.PLANNED],
             ends_soon=running is not None and running.booking.ends - now <= ENDS_SOON,
-            tier=(await queries.standing(person.email)).tier,
+            tier=(await queries.person_tier(person.email)).tier,
             booked=Tier.BOOKED,
             models=models,
             earliest=await self._earliest(person, models),
@@ -91,7 +91,7 @@ class HomePage:
         """The first start of any model, for a booking of the minimum length."""
         best: EarliestStart | None = None
         for each in models:
-            wish = Wish(each.stock.model, self._context.rules.min_duration)
+            wish = BookingRequest(each.stock.model, self._context.rules.min_duration)
             answer = await self._context.commands.preview(wish, person)
             start = answer.earliest_start if isinstance(answer, Preview) else None
             if best is None or (start is not None and (best.start is None or start < best.start)):

@@ -4,10 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Broken, Rules, check
-
-SET_BY_ADMIN = frozenset({"min-duration", "max-duration", "cooldown", "future-limit"})
-"""The rules that an admin sets. Other rules depend on the current time."""
+from carrel.bookings.rules import BookingRules, Broken, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +13,15 @@ class RuleConflict:
     broken: tuple[Broken, ...]
 
 
-def conflicts(records: Iterable[BookingRecord], rules: Rules) -> list[RuleConflict]:
+def conflicts(records: Iterable[BookingRecord], rules: BookingRules) -> list[RuleConflict]:
     """Checks each booking at the time it was made, together with the bookings that the person had made before."""
     by_age = sorted(records, key=lambda record: (record.created_at, record.booking.id))
+    limited = {row.name for row in rules.rows if row.limit}  # the other rules depend on the current time
     found = []
     for position, record in enumerate(by_age):
         earlier = [other.booking for other in by_age[:position] if other.booking.user == record.booking.user]
         verdict = check(record.booking, earlier, record.created_at, rules)
-        broken = tuple(rule for rule in verdict.broken if rule.rule in SET_BY_ADMIN)
+        broken = tuple(rule for rule in verdict.broken if rule.rule in limited)
         if broken:
             found.append(RuleConflict(record, broken))
     return found

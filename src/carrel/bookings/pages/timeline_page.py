@@ -23,8 +23,16 @@ from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline import Bar, BarKind, ModelRow, Viewer
 from carrel.bookings.people import Person
-from carrel.bookings.records import Availability, No, Overview, Preview, Query, Reason, Wish
-from carrel.bookings.records import Window as MaintenanceRecord
+from carrel.bookings.records import (
+    Availability,
+    BookingRefusal,
+    BookingRequest,
+    MaintenanceWindow,
+    Overview,
+    Preview,
+    Query,
+    RefusalReason,
+)
 from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 
@@ -32,11 +40,11 @@ DAYS = 42
 """Six weeks: an active booking, its cooldown and the next booking fit on one page."""
 STEP = timedelta(days=28)
 STATUS = {
-    Reason.FORBIDDEN: 403,
-    Reason.NOT_FOUND: 404,
-    Reason.CHANGED: 409,
-    Reason.KEY_REUSED: 409,
-    Reason.NOT_READY: 503,
+    RefusalReason.FORBIDDEN: 403,
+    RefusalReason.NOT_FOUND: 404,
+    RefusalReason.CHANGED: 409,
+    RefusalReason.KEY_REUSED: 409,
+    RefusalReason.NOT_READY: 503,
 }
 """Broken rules are 422."""
 
@@ -100,7 +108,7 @@ class TimelinePage:
             form = FormState(asked, await self._overview(asked), FormFeedback((), invalid.problems))
             return await self._page(request, person, form, status=422)
         answer = await self._context.commands.create(wish, person, idempotency_of(asked))
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             form = FormState(asked, await self._overview(asked), feedback_on(answer, wish, self._context.rules))
             return await self._page(request, person, form, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
@@ -118,7 +126,9 @@ class TimelinePage:
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._feedback(asked, person)
-        now_request = Wish(model, context.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
+        now_request = BookingRequest(
+            model, context.usual_length, user=asked.get("user", ""), reason=asked.get("reason", "")
+        )
         from_now = await context.commands.preview(now_request, person)
         start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or context.now()
         chosen = whole_minute(start, context.now(), context.zone)
@@ -254,7 +264,7 @@ def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
     )
 
 
-def _maintenance_bar(window: MaintenanceRecord) -> Bar:
+def _maintenance_bar(window: MaintenanceWindow) -> Bar:
     closed = window.maintenance
     amount = wording.count(closed.cards, "GPU")
     title = f"Maintenance of {amount}: {window.why}" if window.why else f"Maintenance of {amount}"

@@ -10,14 +10,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map, wording
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.usage_counter import HOUR, booked_gpus
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Use
+from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.ledger.ledger import Ledger
 
@@ -100,7 +100,7 @@ class UsagePage:
         return days, end - timedelta(days=days), end
 
 
-def _visible_to(person: Person, uses: Iterable[Use]) -> list[Use]:
+def _visible_to(person: Person, uses: Iterable[PersonUsage]) -> list[PersonUsage]:
     """A lab admin sees everybody; others see themselves, as in the API."""
     return [use for use in uses if person.is_lab_admin or use.user == person.email]
 
@@ -120,7 +120,7 @@ def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequenc
 
 def booked_by_model(
     records: Iterable[BookingRecord],
-    stock: Mapping[str, Stock],
+    stock: Mapping[str, ModelCapacity],
     start: datetime,
     now: datetime,
     shares_per_gpu: int = 1,
@@ -159,7 +159,7 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     return [*found, FragmentationRow("a whole GPU", whole, len(lost), sum(lost))] if cards else []
 
 
-def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
+def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(["from", "until", "person", "model", "bookings", "card_hours"])

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from carrel.bookings.people import Errand, Grant, How, Person, Role, Scope, Token, is_address, normal
+from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token, is_address, normal
 from carrel.bookings.sign_in import sign_in_pages
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 from carrel.bookings.sign_in.oidc import code_challenge
@@ -113,23 +113,23 @@ class CredentialRoutes:
             "roles": " ".join(role.value for role in await self._session_roles(request)),
             "how": person.how.value,
         }
-        await self.authenticator.people.begin_errand(
-            hashed(code), Errand(facts, self.authenticator.now() + CODE_LIFETIME)
+        await self.authenticator.people.begin_login(
+            hashed(code), PendingLogin(facts, self.authenticator.now() + CODE_LIFETIME)
         )
         answer = urlencode({"code": code, "state": wanted.state})
         return RedirectResponse(f"http://127.0.0.1:{wanted.port}/?{answer}", 303)
 
     async def exchange(self, given: CodeExchange, response: Response) -> dict[str, Any]:
         """Exchanges the code from the browser and the PKCE proof for a token."""
-        errand = await self.authenticator.people.take_errand(hashed(given.code), self.authenticator.now())
-        if errand is None or not is_same(code_challenge(given.verifier), errand.facts["challenge"]):
+        login = await self.authenticator.people.take_login(hashed(given.code), self.authenticator.now())
+        if login is None or not is_same(code_challenge(given.verifier), login.facts["challenge"]):
             why = "The code is unknown, used, expired, or belongs to another program."
             raise Problem(403, "bad-code", "No token for this code", why, "carrel login")
-        scopes = [Scope(each) for each in errand.facts["scopes"].split()]
-        roles = frozenset(Role(each) for each in errand.facts["roles"].split())
-        person = Person(errand.facts["email"], roles=roles, how=How(errand.facts["how"]))
+        scopes = [Scope(each) for each in login.facts["scopes"].split()]
+        roles = frozenset(Role(each) for each in login.facts["roles"].split())
+        person = Person(login.facts["email"], roles=roles, how=How(login.facts["how"]))
         response.headers["cache-control"] = "no-store"
-        return await self._create_token(person, NewToken(label=errand.facts["label"], scopes=scopes))
+        return await self._create_token(person, NewToken(label=login.facts["label"], scopes=scopes))
 
     async def _session_roles(self, request: Request) -> frozenset[Role]:
         """The roles of the session itself. Roles from settings and grants are not stored in a token: they are looked up

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.records import BookingRecord, LogEntry, Once, Query, State, Window
+from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, MaintenanceWindow, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
@@ -80,7 +80,7 @@ class SqlReading:
         found = select(tables.bookings).where(*_conditions(query, now)).limit(query.limit)
         return await self._all(_in_order(found, query.newest_first))
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]:
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]:
         rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
         return [_window(row) for row in rows]
 
@@ -119,13 +119,13 @@ class SqlWriting(SqlReading):
             # Writers are serialised: whoever read the version in this transaction finds it.
             raise RuntimeError(f"booking {record.booking.id} is not at version {record.version - 1}")
 
-    async def add_maintenance(self, window: Window) -> None:
+    async def add_maintenance(self, window: MaintenanceWindow) -> None:
         m = window.maintenance
         values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "cards": m.cards}
         values |= {"why": window.why, "created_by": window.created_by}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
-    async def remove_maintenance(self, id: str) -> Window | None:
+    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None:
         row = (await self._connection.execute(select(tables.maintenance).where(M.id == id))).one_or_none()
         if row is None:
             return None
@@ -223,7 +223,7 @@ def _record(row: Row[Any]) -> BookingRecord:
         namespace,
         note,
         reason,
-        Once(once_key, once_fingerprint) if once_key is not None else None,
+        IdempotencyKey(once_key, once_fingerprint) if once_key is not None else None,
     )
 
 
@@ -250,8 +250,10 @@ def _row(record: BookingRecord) -> dict[str, Any]:
     }
 
 
-def _window(row: Row[Any]) -> Window:
-    return Window(row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by)
+def _window(row: Row[Any]) -> MaintenanceWindow:
+    return MaintenanceWindow(
+        row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by
+    )
 
 
 def _entry(row: Row[Any]) -> LogEntry:

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, delete, insert, select, tuple_, updat
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.notifications.interface import Delivery
-from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
@@ -29,20 +29,20 @@ class SqlOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def collect(self, letter_of: Callable[[LogEntry], Letter | None], ways: Sequence[str]) -> int:
+    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], ways: Sequence[str]) -> int:
         async with self._database.reading() as connection:
             if not await SqlReading(connection).log_after(await _mark(connection), 1):
                 return 0
         async with self._database.writing() as connection:
             mark = await _mark(connection)
             entries = await SqlReading(connection).log_after(mark, ENTRIES_AT_ONCE)
-            letters = [letter for entry in entries if (letter := letter_of(entry)) is not None]
+            letters = [letter for entry in entries if (letter := notification_of(entry)) is not None]
             await _add(connection, [_row(letter, way, letter.at) for letter in letters for way in ways])
             if entries:
                 await _set_mark(connection, entries[-1].number)
             return len(entries)
 
-    async def add(self, letters: Sequence[Letter], ways: Sequence[str], now: datetime) -> None:
+    async def add(self, letters: Sequence[Notification], ways: Sequence[str], now: datetime) -> None:
         rows = [_row(letter, way, now) for letter in letters for way in ways]
         async with self._database.reading() as connection:
             rows = await _new(connection, rows)
@@ -51,7 +51,7 @@ class SqlOutbox:
                 await _add(connection, rows)
 
     async def note(self, key: str, entry: LogEntry) -> bool:
-        noted = Letter(key, Occasion.REVOKED, entry.subject, entry.at)
+        noted = Notification(key, Occasion.REVOKED, entry.subject, entry.at)
         row = {**_row(noted, NOTED, entry.at), "due_at": None, "done_at": entry.at}
         async with self._database.writing() as connection:
             is_new = bool(await _new(connection, [row]))
@@ -119,7 +119,7 @@ async def _add(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> N
         await connection.execute(insert(tables.letters), new)
 
 
-def _row(letter: Letter, way: str, due: datetime) -> dict[str, Any]:
+def _row(letter: Notification, way: str, due: datetime) -> dict[str, Any]:
     return {
         "id": letter.id,
         "way": way,
@@ -136,5 +136,5 @@ def _row(letter: Letter, way: str, due: datetime) -> dict[str, Any]:
     }
 
 
-def _letter(row: Row[Any]) -> Letter:
-    return Letter(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)
+def _letter(row: Row[Any]) -> Notification:
+    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)

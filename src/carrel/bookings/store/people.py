@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from carrel.bookings.people import Errand, Grant, How, Known, Role, Scope, Session, Token
+from carrel.bookings.people import Grant, How, KnownPerson, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlWriting
@@ -24,12 +24,12 @@ class SqlPeople:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
+    async def begin_login(self, secret_hash: str, errand: PendingLogin) -> None:
         async with self._database.writing() as connection:
             values = {"facts": dict(errand.facts), "expires_at": errand.expires}
             await connection.execute(insert(tables.errands).values(secret_hash=secret_hash, **values))
 
-    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
         async with self._database.reading() as connection:
             known = await connection.execute(select(E.secret_hash).where(E.secret_hash == secret_hash))
             if known.one_or_none() is None:
@@ -37,7 +37,7 @@ class SqlPeople:
         async with self._database.writing() as connection:
             taken = delete(tables.errands).where(E.secret_hash == secret_hash)
             row = (await connection.execute(taken.returning(E.facts, E.expires_at))).one_or_none()
-        return Errand(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
+        return PendingLogin(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
 
     async def use_once(self, secret_hash: str, until: datetime) -> bool:
         async with self._database.writing() as connection:
@@ -131,11 +131,11 @@ class SqlPeople:
             entry = LogEntry(grant.at, grant.by, action, grant.email, why=grant.why, details={"role": word or ""})
             await SqlWriting(connection).write_log(entry)
 
-    async def known(self) -> Sequence[Known]:
+    async def known(self) -> Sequence[KnownPerson]:
         async with self._database.reading() as connection:
             rows = await connection.execute(select(tables.people).order_by(P.person))
             return [
-                Known(row.person, row.name, Role(row.granted) if row.granted else None, row.last_seen_at)
+                KnownPerson(row.person, row.name, Role(row.granted) if row.granted else None, row.last_seen_at)
                 for row in rows
             ]
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.cluster_map import PodOnMap, draw, node_on_map, totals
 from carrel.bookings.pages.cluster_view import ClusterView
@@ -15,8 +15,8 @@ from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.rule_changes import conflicts
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
-from carrel.bookings.records import BookingRecord, Use
-from carrel.bookings.rules import Booking, Rules
+from carrel.bookings.records import BookingRecord, PersonUsage
+from carrel.bookings.rules import Booking, BookingRules
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects import views
 from carrel.kubernetes.objects.shapes import Pod
@@ -152,7 +152,7 @@ def test_an_event_may_have_several_lines() -> None:
 def test_each_hour_shows_the_part_of_the_gpus_that_was_booked_until_now() -> None:
     records = [a_record("ada", NOON + timedelta(hours=1), 2 / 24), a_record("bob", NOON + timedelta(hours=2.5), 1)]
 
-    (row,) = booked_by_model(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
+    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
 
     assert row.parts == [0, 0.5, 0.75, 0.25]
     assert row.name == "RTX A6000"
@@ -161,7 +161,7 @@ def test_each_hour_shows_the_part_of_the_gpus_that_was_booked_until_now() -> Non
 def test_a_share_counts_as_its_part_of_a_gpu() -> None:
     records = [a_record("ada", NOON, 1, is_share=True)]
 
-    (row,) = booked_by_model(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=1), 4)
+    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=1), 4)
 
     assert row.parts[0] == 1 / 4 / 2
 
@@ -190,7 +190,7 @@ def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
 
 
 def test_a_name_that_looks_like_a_formula_is_not_run_by_a_spreadsheet() -> None:
-    text = as_csv([Use('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
+    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
 
     assert text.splitlines() == [
         "from,until,person,model,bookings,card_hours",
@@ -208,9 +208,9 @@ def test_bookings_that_other_rules_would_break_are_found() -> None:
         a_record("bob", NOON + 7 * DAY, 2, "soon after"),
     ]
 
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=timedelta(0)))] == []
-    assert [found.record.booking.id for found in conflicts(records, Rules(max_duration=7 * DAY))] == [
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=timedelta(0)))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(max_duration=7 * DAY))] == [
         "long",
         "soon after",
     ]
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=3 * DAY))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=3 * DAY))] == []

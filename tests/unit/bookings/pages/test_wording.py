@@ -5,13 +5,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import wording
-from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, rule_checks, why_earliest
+from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
 from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
-from carrel.bookings.records import Availability, DayRoom, Preview
-from carrel.bookings.rules import Booking, Broken, Rules
+from carrel.bookings.records import Availability, DayAvailability, Preview
+from carrel.bookings.rules import Booking, BookingRules, Broken, judged
 from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
@@ -136,8 +136,10 @@ def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None
 
 
 def availability(model: str, *free: int) -> Availability:
-    days = [DayRoom((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)]
-    return Availability(Stock(model, 4, MiB(1)), free[0], None, tuple(days))
+    days = [
+        DayAvailability((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)
+    ]
+    return Availability(ModelCapacity(model, 4, MiB(1)), free[0], None, tuple(days))
 
 
 def test_the_model_that_is_first_free_for_the_whole_length_is_offered() -> None:
@@ -171,20 +173,20 @@ def test_an_offered_start_is_a_time_that_a_form_can_express(start: str, shown: s
 
 
 def test_every_rule_is_shown_and_broken_ones_are_marked() -> None:
-    checks = rule_checks([Broken("cooldown", "…"), Broken("capacity", "…")], 2, Rules())
+    checks = judged(BookingRules(), [Broken("cooldown", "…"), Broken("capacity", "…")], 2)
 
-    assert [check.label for check in checks if not check.is_kept] == ["14 d since your last booking", "2 GPUs are free"]
+    assert [check.words for check in checks if not check.is_kept] == ["14 d since the last one", "2 GPUs are free"]
     assert len(checks) == 7
 
 
 def test_a_rule_that_the_page_does_not_know_is_shown_with_its_title() -> None:
-    checks = rule_checks([Broken("shares", "…")], 1, Rules())
+    checks = judged(BookingRules(), [Broken("shares", "…")])
 
-    assert [check.label for check in checks if not check.is_kept] == ["No such share"]
+    assert [check.words for check in checks if not check.is_kept] == ["No such share"]
 
 
 def test_a_lab_without_a_cooldown_does_not_show_that_rule() -> None:
-    assert not [check for check in rule_checks([], 1, Rules(cooldown=timedelta(0))) if "last booking" in check.label]
+    assert not [check for check in judged(BookingRules(cooldown=timedelta(0)), []) if "last one" in check.words]
 
 
 @pytest.mark.parametrize(
