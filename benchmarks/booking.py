@@ -31,7 +31,15 @@ from carrel.bookings.inventory import FileInventory
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext
-from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlBookings
@@ -97,8 +105,10 @@ def make_booking(url: str) -> AsgiApp:
         utc_now,
         new_id=lambda: uuid4().hex,
     )
-    identity = Identity(SqlPeople(database), RoleBook(), Means(), Premises(), Buckets(MANY, time.monotonic), utc_now)
-    return booking_app(ServiceContext(context, identity, SqlOutbox(database), limits=Limits(address=MANY)))
+    authenticator = Authenticator(
+        SqlPeople(database), RoleOptions(), SignInMethods(), SignInOptions(), RateLimiter(MANY, time.monotonic), utc_now
+    )
+    return booking_app(ServiceContext(context, authenticator, SqlOutbox(database), limits=RequestLimits(address=MANY)))
 
 
 async def _fill(url: str) -> None:

@@ -19,14 +19,22 @@ from starlette.types import Message
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.commands import BookingCommands
-from carrel.bookings.pages import PagesDesk, install_pages, timeline
-from carrel.bookings.pages.timeline import Reader, Window
+from carrel.bookings.pages import PagesContext, install_pages, timeline
+from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
 from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
-from carrel.bookings.sign_in import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+    install_sign_in,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -88,11 +96,11 @@ async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tu
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
-    pace = Buckets(Rate(1e6, 1e6), time.monotonic)
-    identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
+    rate_limiter = RateLimiter(Rate(1e6, 1e6), time.monotonic)
+    authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), rate_limiter, now)
     app = FastAPI()
-    install_identity(app, identity)
-    install_pages(app, PagesDesk(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
+    install_sign_in(app, authenticator)
+    install_pages(app, PagesContext(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
@@ -100,10 +108,10 @@ async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tu
 async def drawn(lab: BookingContext) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
-    window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    looking, person = BookingQueries(lab), Person("ada@lab.example")
-    seen, reader = await looking.overview(window.first, window.days), Reader(now())
-    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(seen, window, person)])
+    window = DateRange(today - timedelta(days=today.weekday()), DAYS, ZONE)
+    queries, person = BookingQueries(lab), Person("ada@lab.example")
+    seen, viewer = await queries.overview(window.first, window.days), Viewer(now())
+    return cpu_seconds(lambda: [timeline.draw(row, window, viewer) for row in rows_of(seen, window, person)])
 
 
 async def answered(app: AsgiApp, secret: str) -> float:
@@ -111,7 +119,7 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
     Without a socket: the client would run in this process too, and be counted.
     """
-    cookie = f"{Premises().cookie}={secret}".encode()
+    cookie = f"{SignInOptions().cookie}={secret}".encode()
     scope = {
         "type": "http",
         "method": "GET",
@@ -139,12 +147,12 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
 async def shown(url: str, secret: str) -> float:
     """Seconds from asking to a page that is laid out and painted, best of three."""
-    from tests.browser.opened import a_browser
+    from tests.browser.service import a_browser
 
     took: list[float] = []
     async with a_browser() as browser:
         context = await browser.new_context()
-        await context.add_cookies([{"name": Premises().cookie, "value": secret, "url": url}])
+        await context.add_cookies([{"name": SignInOptions().cookie, "value": secret, "url": url}])
         page = await context.new_page()
         for _ in range(3):
             await page.goto(f"{url}/timeline")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
+from carrel.bookings.sign_in import RoleOptions, TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.config import access_to
@@ -18,7 +18,7 @@ from tests.contracts.backends import eventually
 ACCOUNT = "carrel-webhook-of-a-test"
 WEBHOOK = f"system:serviceaccount:default:{ACCOUNT}"
 TOKENS = Resource(Object, "", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRequest")
-ROLES = RoleBook(services=frozenset({WEBHOOK}))
+ROLES = RoleOptions(services=frozenset({WEBHOOK}))
 
 
 class Desk:
@@ -39,7 +39,7 @@ class Desk:
         return str(status["token"])
 
     async def knows(self, token: str, audience: str = "carrel-booking") -> bool:
-        person = await Kubernetes(self.client, ROLES, lambda: 0.0, Vouching(audience)).person(token)
+        person = await TokenReviewer(self.client, ROLES, lambda: 0.0, TokenReviewOptions(audience)).person(token)
         assert person is None or (person.email, person.is_service) == (WEBHOOK, True)
         return person is not None
 

@@ -14,7 +14,15 @@ from carrel.bookings.people import ALL_SCOPES, Role, Scope, Token
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext
-from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -146,9 +154,13 @@ class Opened:
 def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
     clock, inventory, people = Clock(NOW), FakeInventory(), PeopleInMemory()
     context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
-    roles = RoleBook(lab_admins=frozenset({ADMIN}))
-    identity = Identity(people, roles, Means(), Premises(), Buckets(MANY, clock.seconds), clock)
-    service = ServiceContext(context, identity, SqlOutbox(database), MAIA_TOKEN, zone, limits=Limits(address=MANY))
+    roles = RoleOptions(lab_admins=frozenset({ADMIN}))
+    authenticator = Authenticator(
+        people, roles, SignInMethods(), SignInOptions(), RateLimiter(MANY, clock.seconds), clock
+    )
+    service = ServiceContext(
+        context, authenticator, SqlOutbox(database), MAIA_TOKEN, zone, limits=RequestLimits(address=MANY)
+    )
     return Opened(service, booking_app(service), clock, inventory, people)
 
 

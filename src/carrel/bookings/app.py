@@ -6,9 +6,9 @@ from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
 from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
-from carrel.bookings.pages import PagesDesk, install_pages
+from carrel.bookings.pages import PagesContext, install_pages
 from carrel.bookings.service import ServiceContext
-from carrel.bookings.sign_in import Gate, install_identity
+from carrel.bookings.sign_in import RequestGuard, install_sign_in
 from carrel.http.serving import AsgiApp
 
 ABOUT = (
@@ -21,8 +21,8 @@ def booking_app(service: ServiceContext) -> AsgiApp:
     app = fastapi_app(service)
     metrics = BookingMetrics()
     install_health(app, service, metrics)
-    return Gate(
-        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https
+    return RequestGuard(
+        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
     )
 
 
@@ -39,12 +39,18 @@ def fastapi_app(service: ServiceContext) -> FastAPI:
         responses=DOCUMENTED,
     )
     app.state.service = service
-    install_identity(app, service.identity)
+    install_sign_in(app, service.authenticator)
     install_api(app)
     install_maia(app)
     context = service.context
-    desk = PagesDesk(
-        service.queries, service.commands, context.rules, context.zone, context.now, service.sight, service.leaving
+    pages_context = PagesContext(
+        service.queries,
+        service.commands,
+        context.rules,
+        context.zone,
+        context.now,
+        service.cluster_view,
+        service.stopping,
     )
-    install_pages(app, desk)
+    install_pages(app, pages_context)
     return app

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from prometheus_client import Counter, Gauge, Histogram
 
 from carrel.bookings.records import StoreUnavailable
+from carrel.bookings.service import ServiceContext
 from carrel.http.health import health_routes
 from carrel.http.metrics import ComponentMetrics
 from carrel.http.serving import AsgiApp, Receive, Scope, Send

@@ -16,13 +16,13 @@ from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
-from carrel.bookings.pages import ClusterSight
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceContext
 from carrel.bookings.settings import BookingSettings
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.settings import Surroundings, identity_of
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.settings import SignInContext, authenticator_from
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
@@ -82,9 +82,9 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
-        identity = identity_of(settings, Surroundings(people, http, client, utc_now))
-        service = _service(resources, carrel, identity)
-        delivery = DeliveryContext(http, service.context.zone, utc_now, identity.premises.public_url)
+        authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
+        service = _service(resources, carrel, authenticator)
+        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
         notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
@@ -92,28 +92,32 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
             async with _tasks(_forget(people, notifier), keep_sending(notifier), *_watching(carrel, service)):
                 await stop.wait()
-                service.leaving.set()
+                service.stopping.set()
     log.info("stopped")
 
 
-def _service(resources: _Resources, carrel: ClusterState | None, identity: Identity) -> ServiceContext:
+def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
     settings = resources.settings
-    sight = _sight(carrel) if carrel is not None else None
+    cluster_view = _cluster_view(carrel) if carrel is not None else None
     context = BookingContext(
         store=SqlBookings(resources.database),
-        inventory=ClusterInventory(sight.ledger, sight.is_synced) if sight else FileInventory(resources.nodes or ()),
+        inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
+        if cluster_view
+        else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
     outbox = SqlOutbox(resources.database)
-    return ServiceContext(context, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
+    return ServiceContext(
+        context, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits()
+    )
 
 
-def _sight(carrel: ClusterState) -> ClusterSight:
+def _cluster_view(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
-    return ClusterSight(
+    return ClusterView(
         ledger=carrel.ledger,
         pod=pods.by_uid,
         pods=pods.snapshot,
@@ -127,7 +131,7 @@ def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[
     if carrel is None:
         return ()
     revocations = Revocations(carrel, service.outbox)
-    return (carrel.informers.run(), _observe_cluster(carrel, service.sight), revocations.run())
+    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run())
 
 
 @contextlib.asynccontextmanager
@@ -140,12 +144,12 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _observe_cluster(carrel: ClusterState, sight: ClusterSight | None) -> None:
+async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
         carrel.cluster_ledger.mark_silent_agents(now)
-        if sight is not None:
-            sight.look(now)
+        if cluster_view is not None:
+            cluster_view.count_usage(now)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -12,27 +12,27 @@ from starlette.requests import Request
 
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.pages import ClusterSight
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext, BookingQueries
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.gate import Limits
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.request_guard import RequestLimits
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = RequestLimits()
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
     context: BookingContext
-    identity: Identity
+    authenticator: Authenticator
     outbox: Outbox
     maia_token: str = field(default="", repr=False)
     """Shared with MAIA's clients and with our webhook and controller. Empty: they are refused."""
     zone_name: str = "UTC"
-    sight: ClusterSight | None = None
+    cluster_view: ClusterView | None = None
     """None: there is no cluster; the GPUs are those of a file."""
-    limits: Limits = DEFAULT_LIMITS
+    limits: RequestLimits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
 
     def knows_token(self, given: str) -> bool:

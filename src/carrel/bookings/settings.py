@@ -10,7 +10,7 @@ import typer
 
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Limit, Rule
-from carrel.bookings.sign_in.settings import PeopleSettings, mistakes
+from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
 
@@ -50,7 +50,7 @@ else:
 
 
 @dataclass(frozen=True)
-class BookingSettings(RuleSettings, NotificationSettings, PeopleSettings, DialectSettings, ServingSettings):
+class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997

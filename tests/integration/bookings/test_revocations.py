@@ -9,7 +9,7 @@ from typing import Any
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.records import LogEntry
-from carrel.bookings.sign_in import Kubernetes, RoleBook
+from carrel.bookings.sign_in import RoleOptions, TokenReviewer
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
@@ -120,7 +120,7 @@ async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_
         client = Client(recorder)
         async with hearing(ClusterState(client, ClusterOptions(watch_timing=QUICK)), opened.service.outbox):
             pass
-        assert await Kubernetes(client, RoleBook(), lab.clock.seconds).person("made-up") is None
+        assert await TokenReviewer(client, RoleOptions(), lab.clock.seconds).person("made-up") is None
 
     assert recorder.used == {
         (document["metadata"].get("namespace", ""), group, resource, verb)
@@ -143,12 +143,12 @@ async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() ->
         bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "webhook-1"}}
         token, unbound = [await _token(lab, spec) for spec in (bound, {})]
 
-        roles = RoleBook(services=frozenset({"system:serviceaccount:carrel:webhook"}))
-        person = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
-        nobodys = await Kubernetes(lab.client, roles, lab.clock.seconds).person(unbound)
-        stranger = await Kubernetes(lab.client, RoleBook(), lab.clock.seconds).person(token)
+        roles = RoleOptions(services=frozenset({"system:serviceaccount:carrel:webhook"}))
+        person = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
+        nobodys = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(unbound)
+        stranger = await TokenReviewer(lab.client, RoleOptions(), lab.clock.seconds).person(token)
         await lab.client.delete(PODS, "webhook-1", "carrel", how=DeleteOptions(grace_seconds=0))
-        later = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
+        later = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
     assert person is not None
     assert (person.is_service, person.may_book) == (True, False)
     assert stranger is None

@@ -25,7 +25,7 @@ from carrel.bookings.people import Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule, words
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson, needs
+from carrel.bookings.sign_in import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
 
 router = APIRouter(tags=["calendar"])
@@ -98,15 +98,15 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
     summary="Make a secret address of your bookings, for calendars; the last one stops working",
 )
 async def make_feed(service: CurrentService, person: CurrentPerson, request: Request) -> FeedOut:
-    needs(person, Scope.BOOK)
+    require_scope(person, Scope.BOOK)
     secret = await service.commands.make_feed(person)
-    base = service.identity.premises.public_url or str(request.base_url)
+    base = service.authenticator.options.public_url or str(request.base_url)
     return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
 
 
 @router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")
 async def revoke_feed(service: CurrentService, person: CurrentPerson) -> Response:
-    needs(person, Scope.BOOK)
+    require_scope(person, Scope.BOOK)
     await service.commands.revoke_feed(person)
     return Response(status_code=204)
 

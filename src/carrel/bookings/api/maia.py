@@ -24,7 +24,7 @@ from carrel.parsing.fields import Field
 CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)
 """A caller with the token may book for anybody, as with MAIA; the log names this client."""
 REASON = "booked through MAIA"
-LONGEST_NAME = 255
+MAX_NAME = 255
 """As in MAIA's own tables."""
 
 router = APIRouter(include_in_schema=False)
@@ -39,7 +39,7 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
     except Malformed as malformed:
         return _answer(maia.not_booked([str(malformed)]), 400)
     names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
-    if not all(is_writable(name) and len(name) <= LONGEST_NAME for name in names):
+    if not all(is_writable(name) and len(name) <= MAX_NAME for name in names):
         return _answer(maia.not_booked(["Short text without control characters is expected."]), 400)
     if enquiry.wish and not all(
         FIRST_YEAR <= time.year <= LAST_YEAR for time in (enquiry.wish.start, enquiry.wish.end)
@@ -64,8 +64,8 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
 @router.get("/maia/resources/gpu_status_summary/")
 async def summary(service: CurrentService, request: Request) -> Response:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if service.sight is not None:
-        free = idle_gpus(service.sight.ledger)
+    if service.cluster_view is not None:
+        free = idle_gpus(service.cluster_view.ledger)
         tenancies = tuple(_tenancies(service)) if service.knows_token(bearer) else ()
         return _answer(maia.write_summary(maia.Summary(free, tenancies)))
     today = service.context.now().astimezone(service.context.zone).date()
@@ -86,10 +86,10 @@ async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish)
 
 def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
     """One per pod that holds GPUs."""
-    assert service.sight is not None
-    ledger, now = service.sight.ledger, service.context.now()
+    assert service.cluster_view is not None
+    ledger, now = service.cluster_view.ledger, service.context.now()
     for uid in ledger.holders():
-        shares, pod = ledger.shares_of(uid), service.sight.pod(uid)
+        shares, pod = ledger.shares_of(uid), service.cluster_view.pod(uid)
         card = ledger.card(min(shares)) if shares else None
         if pod is None or card is None:
             continue
@@ -111,7 +111,7 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
 
 
 def _size(service: ServiceContext, share: Share) -> int:
-    card = service.sight.ledger.card(share.gpu) if service.sight else None
+    card = service.cluster_view.ledger.card(share.gpu) if service.cluster_view else None
     return share.memory if share.memory is not None else card.gpu.memory if card else 0
 
 

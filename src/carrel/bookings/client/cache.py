@@ -24,7 +24,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-MOST_REMEMBERED = 10_000
+MAX_CACHED = 10_000
 """More than there are people in a lab: invented names must not fill the memory."""
 
 
@@ -135,5 +135,5 @@ class _Cache(Generic[K, T]):
 def _remember(kept: OrderedDict[K, V], question: K, what: V) -> None:
     kept[question] = what
     kept.move_to_end(question)
-    while len(kept) > MOST_REMEMBERED:
+    while len(kept) > MAX_CACHED:
         kept.popitem(last=False)

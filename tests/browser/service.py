@@ -1,4 +1,4 @@
-"""A real `carrel booking` process, and a real Chromium that looks at it."""
+"""A real `carrel booking` process, and a real Chromium that opens its pages."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 LIMIT_S = 60
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
-CARDS = """
+GPUS = """
 nodes:
   - name: dgx-1
     cards:
@@ -29,7 +29,7 @@ expect.set_options(timeout=LIMIT_S * 1000)
 
 
 def chromium() -> str:
-    """Debian's: what Playwright would download is not needed."""
+    """The system's Chromium: Playwright need not download one."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     assert found, "the browser tests need Chromium on the PATH. Try: apt-get install chromium"
     return found
@@ -37,7 +37,7 @@ def chromium() -> str:
 
 @contextlib.asynccontextmanager
 async def a_browser() -> AsyncIterator[Browser]:
-    # Chromium refuses to build its sandbox for root, as which containers run their tests.
+    # Chromium refuses its sandbox to root, and tests in containers run as root.
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium(), args=flags)
@@ -49,9 +49,9 @@ async def a_browser() -> AsyncIterator[Browser]:
 
 @contextlib.asynccontextmanager
 async def a_service(folder: Path, *arguments: str) -> AsyncIterator[str]:
-    """Its URL. Without arguments: the cards above, no cluster."""
-    inventory = folder / "cards.yaml"
-    inventory.write_text(CARDS)
+    """Its URL. Without arguments: the GPUs above, no cluster."""
+    inventory = folder / "gpus.yaml"
+    inventory.write_text(GPUS)
     what = arguments or ("--inventory", str(inventory))
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", "booking", "--dev", "--port", "0", "--zone", ZONE),
@@ -67,7 +67,7 @@ async def a_service(folder: Path, *arguments: str) -> AsyncIterator[str]:
         async with asyncio.timeout(LIMIT_S):
             _, rest = await running.communicate()
     assert running.returncode == 0, f"SIGTERM did not end it cleanly:\n{rest.decode()}"
-    assert b"shutdown exceeded" not in rest, "somebody who looked at the live map had to be cut off"
+    assert b"shutdown exceeded" not in rest, "a live map kept the process from stopping"
 
 
 async def _wait_url(running: asyncio.subprocess.Process) -> str:
@@ -83,8 +83,8 @@ async def _wait_url(running: asyncio.subprocess.Process) -> str:
 
 @contextlib.asynccontextmanager
 async def signed_in(browser: Browser, url: str, who: str, role: str = "member", **options: Any) -> AsyncIterator[Page]:
-    """`options` are those of a browser's context: the size of its screen, its theme, whether scripts run."""
-    # Without motion: nothing is half way when it is looked at.
+    """`options` are those of a browser context: screen size, theme, whether scripts run."""
+    # Without animations, so that nothing is seen half-way.
     usual: dict[str, Any] = {"base_url": url, "locale": "en-GB", "reduced_motion": "reduce"}
     context = await browser.new_context(**{**usual, **options})
     context.set_default_timeout(LIMIT_S * 1000)
@@ -93,7 +93,7 @@ async def signed_in(browser: Browser, url: str, who: str, role: str = "member", 
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
     await page.goto("/sign-in")
-    await page.get_by_label("Address").fill(f"{who}@lab.example")
+    await page.get_by_label("E-mail address").fill(f"{who}@lab.example")
     await page.get_by_label("Role").select_option(role)
     await page.get_by_role("button", name="Sign in").click()
     await page.wait_for_url(re.compile(r"/$"))

@@ -1,4 +1,4 @@
-"""How often somebody may call: token buckets, as many as fit into a bounded memory."""
+"""Limits how often a caller may send requests: a token bucket per caller, in bounded memory."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,8 +11,8 @@ class Rate:
     burst: float
 
 
-class Buckets:
-    """One bucket per caller. The caller who has been quiet longest is forgotten first, and would be full by then."""
+class RateLimiter:
+    """One bucket per caller. The bucket that was not used for the longest time is dropped first; it would be full."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float], most: int = 10_000) -> None:
         self._rate = rate
@@ -21,7 +21,7 @@ class Buckets:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, caller: str) -> float:
-        """Takes one drop; 0 if there was one, else how long until there is."""
+        """Takes one token. Returns 0, or the seconds to wait if the bucket is empty."""
         now = self._clock()
         level, then = self._buckets.pop(caller, (self._rate.burst, now))
         level = min(self._rate.burst, level + (now - then) * self._rate.per_second)

@@ -1,4 +1,4 @@
-"""Every page, in both themes, at every width: nothing that keeps somebody from using it."""
+"""Every page is accessible: in both themes, at every width, without other hosts."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from kubernetes_in_memory.http_server import serve
-from tests.browser.opened import a_service, signed_in
+from tests.browser.service import a_service, signed_in
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 
@@ -22,11 +22,11 @@ COLOURS = {"type": "rule", "values": ["color-contrast"]}
 
 
 async def found_by_axe(page: Page) -> list[str]:
-    """What axe calls serious or critical, where: all of it in the light theme, and the colours of the dark one too."""
+    """Serious and critical findings of axe: all rules in the light theme, colours in the dark theme."""
     await page.evaluate(AXE)
     found = []
     for theme, what in (("light", RULES), ("dark", COLOURS)):
-        await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type] # these two words are right
+        await page.emulate_media(color_scheme=theme)  # type: ignore[arg-type] # both are valid
         result: dict[str, Any] = await page.evaluate("what => axe.run(document, {runOnly: what})", what)
         found += [
             f"{page.url} ({theme}) {each['id']}: {each['help']}: {node['html'][:200]}"
@@ -39,7 +39,7 @@ async def found_by_axe(page: Page) -> list[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """On a cluster, so that there is a map."""
+    """With a cluster, so that there is a map."""
     nodes = [a_node("n1", islands="aabb"), a_node("n2", cards=1, unusable="unhealthy: XID 79")]
     async with (
         a_lab(nodes, in_real_time=True) as lab,
@@ -64,7 +64,7 @@ async def test_axe_finds_nothing_serious_on_any_page(browser: Browser, service: 
         assert not wrong, "\n".join(wrong)
 
 
-async def test_no_page_is_wider_than_the_smallest_screen(browser: Browser, service: str) -> None:
+async def test_no_page_is_wider_than_a_screen_of_320_pixels(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ada", "platform-admin", viewport={"width": 320, "height": 640}) as page:
         widths = {}
         for path in PAGES:
@@ -74,11 +74,11 @@ async def test_no_page_is_wider_than_the_smallest_screen(browser: Browser, servi
         assert widths == dict.fromkeys(PAGES, 320)
 
 
-async def test_the_theme_is_the_systems_until_one_chooses_another(browser: Browser, service: str) -> None:
+async def test_the_theme_follows_the_system_until_the_person_chooses_one(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ada", color_scheme="light") as page:
         ground = "getComputedStyle(document.body).backgroundColor"
         light = await page.evaluate(ground)
-        await page.get_by_role("button", name="Light or dark").click()
+        await page.get_by_role("button", name="Light or dark theme").click()
         dark = await page.evaluate(ground)
         await page.goto("/timeline")
 
@@ -86,7 +86,7 @@ async def test_the_theme_is_the_systems_until_one_chooses_another(browser: Brows
         assert await page.evaluate(ground) == dark
 
 
-async def test_everything_comes_from_the_service_itself(browser: Browser, service: str) -> None:
+async def test_pages_load_nothing_from_other_hosts(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ada", "platform-admin") as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))

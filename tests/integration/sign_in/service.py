@@ -1,4 +1,4 @@
-"""A service with identity and nothing else, over real HTTP, and a browser's manners to visit it with."""
+"""A service with the sign-in and nothing else, over real HTTP, and a client that keeps cookies like a browser."""
 
 import contextlib
 import re
@@ -14,19 +14,19 @@ from starlette.responses import PlainTextResponse
 from yarl import URL
 
 from carrel.bookings.sign_in import (
-    Buckets,
+    Authenticator,
     CurrentPerson,
-    Gate,
-    Identity,
-    Kubernetes,
-    Limits,
-    Means,
-    Premises,
-    Provider,
+    OidcClient,
+    OidcOptions,
     Rate,
-    RoleBook,
-    SignIn,
-    install_identity,
+    RateLimiter,
+    RequestGuard,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+    TokenReviewer,
+    install_sign_in,
 )
 from carrel.http.serving import Address, serving
 from tests.kit.lab import Clock
@@ -35,36 +35,36 @@ from tests.kit.people import PeopleInMemory
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 MANY = Rate(per_second=1000, burst=100_000)
-WIDE = Limits(address=MANY)
-NO_ROLES = RoleBook()
+HIGH_LIMITS = RequestLimits(address=MANY)
+NO_ROLES = RoleOptions()
 
 
 @dataclass
-class Plan:
-    """What is special about a service."""
+class ServicePlan:
+    """How this service differs from the usual one."""
 
     provider: OidcProvider | None = None
-    kubernetes: Callable[[RoleBook, Clock], Kubernetes] | None = None
+    kubernetes: Callable[[RoleOptions, Clock], TokenReviewer] | None = None
     is_dev: bool = False
-    roles: RoleBook = NO_ROLES
-    limits: Limits = WIDE
+    roles: RoleOptions = NO_ROLES
+    limits: RequestLimits = HIGH_LIMITS
     per_person: Rate = MANY
     is_https: bool = False
 
 
 class Service:
-    def __init__(self, url: str, clock: Clock, people: PeopleInMemory, visitor: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, clock: Clock, people: PeopleInMemory, browser: aiohttp.ClientSession) -> None:
         self.url = url
         self.clock = clock
         self.people = people
-        self.visitor = visitor
-        """A browser: it keeps cookies."""
+        self.browser = browser
+        """It keeps cookies."""
 
     async def get(self, path: str, **call: Any) -> tuple[int, Any]:
         return await self.call("GET", path, **call)
 
     async def call(self, method: str, path: str, **call: Any) -> tuple[int, Any]:
-        async with self.visitor.request(method, self.url + path, **call) as answer:
+        async with self.browser.request(method, self.url + path, **call) as answer:
             is_json = "json" in answer.headers.get("content-type", "")
             return answer.status, await (answer.json(content_type=None) if is_json else answer.text())
 
@@ -73,43 +73,43 @@ class Service:
 
     @property
     def cookie(self) -> str:
-        found = self.visitor.cookie_jar.filter_cookies(URL(self.url)).get("carrel")
+        found = self.browser.cookie_jar.filter_cookies(URL(self.url)).get("carrel")
         return found.value if found else ""
 
 
 @contextlib.asynccontextmanager
-async def a_service(plan: Plan | None = None) -> AsyncIterator[Service]:
-    plan = plan or Plan(is_dev=True)
+async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
+    plan = plan or ServicePlan(is_dev=True)
     clock, people = Clock(NOON), PeopleInMemory()
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        jar = aiohttp.CookieJar(unsafe=True)  # also for an address without a name
-        visitor = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=jar))
+        jar = aiohttp.CookieJar(unsafe=True)  # accepts cookies of IP addresses
+        browser = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=jar))
         app = FastAPI()
-        limits_and_app = Gate(app, plan.limits, clock.seconds, is_https=plan.is_https)
+        limits_and_app = RequestGuard(app, plan.limits, clock.seconds, is_https=plan.is_https)
         url = await stack.enter_async_context(serving(limits_and_app, Address()))
         sign_in = None
         if plan.provider is not None:
             plan.provider.url = await stack.enter_async_context(serving(plan.provider.app, Address()))
-            provider = Provider(plan.provider.url, CLIENT, SECRET, f"{url}/sign-in/callback")
-            sign_in = SignIn(provider, http, clock)
+            provider = OidcOptions(plan.provider.url, CLIENT, SECRET, f"{url}/sign-in/callback")
+            sign_in = OidcClient(provider, http, clock)
         kubernetes = plan.kubernetes(plan.roles, clock) if plan.kubernetes else None
-        identity = Identity(
+        authenticator = Authenticator(
             people,
             plan.roles,
-            Means(sign_in, kubernetes, plan.is_dev),
-            Premises("https://carrel.example" if plan.is_https else ""),
-            Buckets(plan.per_person, clock.seconds),
+            SignInMethods(sign_in, kubernetes, plan.is_dev),
+            SignInOptions("https://carrel.example" if plan.is_https else ""),
+            RateLimiter(plan.per_person, clock.seconds),
             clock,
         )
-        install_identity(app, identity)
-        _add_routes(app, identity)
-        yield Service(url, clock, people, visitor)
+        install_sign_in(app, authenticator)
+        _add_routes(app, authenticator)
+        yield Service(url, clock, people, browser)
 
 
-def _add_routes(app: FastAPI, identity: Identity) -> None:
+def _add_routes(app: FastAPI, authenticator: Authenticator) -> None:
     async def page(request: Request, person: CurrentPerson) -> PlainTextResponse:
-        return PlainTextResponse(identity.csrf_token(request))
+        return PlainTextResponse(authenticator.csrf_token(request))
 
     async def write(person: CurrentPerson, body: dict[str, Any]) -> dict[str, str]:
         return {"by": person.email}
