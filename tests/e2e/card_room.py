@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from carrel.demo.kubelets import Kubelets
+from carrel.demo.kubelets import SimulatedKubelets
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Deletion, Selection
 from carrel.kubernetes.config import access_to
@@ -52,7 +52,9 @@ class CardRoom:
 
     async def announce(self, *names: str) -> None:
         nodes = [self.nodes[name] for name in names or self.nodes]
-        await Kubelets(self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)).announce()
+        await SimulatedKubelets(
+            self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)
+        ).announce()
 
     async def lose(self, node: str) -> None:
         """Its agent's report is gone, as after the node itself was taken away."""

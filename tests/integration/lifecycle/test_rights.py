@@ -10,7 +10,7 @@ from carrel.admission.assembly import Customs, Webhook
 from carrel.admission.command import WebhookSettings
 from carrel.admission.run import keep_certificates
 from carrel.admission.x509 import Shown
-from carrel.demo.kubelets import Kubelets
+from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
@@ -177,7 +177,7 @@ async def _tell(lab: Lab, carrel: Replica) -> None:
 async def _reserve(lab: Lab, carrel: Replica) -> None:
     """Makes a reservation pod where the kubelet chooses, believes it, and writes KAI's words on who shares the card."""
     node = coexisting("n3", cards=1)
-    await Kubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
+    await SimulatedKubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
     await open_for_reservations(lab)
     kubelet = Kubelet(lab, node)
     async with lab.replica() as extender:
