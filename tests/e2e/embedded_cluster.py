@@ -38,10 +38,10 @@ class EmbeddedCluster:
         self.kubeconfig = run.data / "embedded.kubeconfig"
         self._start_api()
         self._start_hollow_nodes(nodes)
-        for door in ("extender", "controller"):
-            port = str(run.slot.ports[EXTENDER]) if door == "extender" else "0"
-            process = self._start(door, *_carrel(door), "--kubeconfig", self.kubeconfig, "--port", port)
-            if door == "extender":
+        for name in ("extender", "controller"):
+            port = str(run.slot.ports[EXTENDER]) if name == "extender" else "0"
+            process = self._start(name, *_carrel(name), "--kubeconfig", self.kubeconfig, "--port", port)
+            if name == "extender":
                 process.wait_until("ready", self._is_extender_ready)
         self.scheduler = self._start_scheduler()
 
@@ -102,8 +102,8 @@ class EmbeddedCluster:
             return bool(answer.status == 200)
 
 
-def _carrel(door: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "carrel", door)
+def _carrel(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "carrel", name)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from carrel.cluster_file import read_cards
+from carrel.cluster_file import read_gpus
 from carrel.kubernetes.cluster import ClusterError
 from tests.integration.examples.example_cluster import ALICE, BOB, EXAMPLES, HUB, an_example_cluster, documents
 from tests.integration.scheduling.test_process import carrel
@@ -178,8 +178,8 @@ async def test_a_jobs_pod_gives_its_gpu_to_a_booked_pod_and_the_next_one_runs_wi
 
 async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:
     text = (EXAMPLES / "node-gpus.yaml").read_text()
-    assert len(read_cards(text, "node-gpus.yaml", "n1")) == 3
-    async with a_lab([]) as lab, an_agent(lab, cards=documents("node-gpus.yaml")[0]["cards"]) as running:
+    assert len(read_gpus(text, "node-gpus.yaml", "n1")) == 3
+    async with a_lab([]) as lab, an_agent(lab, cards=documents("node-gpus.yaml")[0]["gpus"]) as running:
 
         async def reported() -> list[tuple[str, str]]:
             return [(each["model"], each["health"]) for each in await running.devices()]

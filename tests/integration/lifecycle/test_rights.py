@@ -26,7 +26,7 @@ from carrel.lifecycle.hand_over import End
 from carrel.lifecycle.kai_copies import KaiCopies
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
 from carrel.manifests import rbac, webhooks
-from carrel.node.interfaces import HandedOver
+from carrel.node.interfaces import AllocatedDevices
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.calls import call_of
@@ -103,7 +103,7 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
         await eventually(lambda: ("", "", "pods", "patch") in recorder.used)
         stray = await lab.pod("stray", limits=GPU_MEM)
         await lab.client.bind(BindTarget("lab", "stray", stray["metadata"]["uid"], "n1"))
-        running.kubelet.handed_over = [HandedOver("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
+        running.kubelet.handed_over = [AllocatedDevices("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
         await eventually(lambda: ("", "", "events", "create") in recorder.used)
         await eventually(lambda: ("", "", "nodes/status", "patch") in recorder.used)
 
