@@ -20,7 +20,7 @@ test: $(READY)  ## Run the tests (nothing skipped)
 check: $(READY)  ## Check format, lint, types, the rules about imports, and that everything is documented
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
 
-fmt: $(READY)  ## Format the code and repair what the linter can
+fmt: $(READY)  ## Format the code and fix what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
@@ -29,7 +29,7 @@ bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
 	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e
 
-testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
+testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 	@$(BIN)/python -m testbed up
 
 reference: $(READY)  ## Write docs/reference from the code
@@ -46,10 +46,10 @@ stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls from our .proto 
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
 		src/carrel/node/kubelet/grpc_stubs/*.proto
 
-clean:  ## Remove what the tasks made
+clean:  ## Remove what the tasks created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
-# Made again when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
+# Created again when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Carrel needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	@echo "Setting up $(VENV) …"

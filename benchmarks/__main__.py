@@ -22,7 +22,7 @@ def main(chosen: list[str]) -> int:
             print(figure, flush=True)
             missed += not figure.reached
     if missed:
-        print(f"\n{missed} missed. The machine may be busy: run again before you believe it.", file=sys.stderr)
+        print(f"\n{missed} missed. The machine may be busy: run them again.", file=sys.stderr)
     return 1 if missed else 0
 
 

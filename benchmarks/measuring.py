@@ -1,4 +1,4 @@
-"""How the benchmarks measure and speak: CPU time of the best of several runs, against a goal with its origin."""
+"""How the benchmarks measure and print: CPU time of the best of several runs, beside a goal."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class Figure:
     value: float
     unit: str
     goal: float | None = None
-    """At most this. None: only told."""
+    """At most this. None: only shown."""
 
     @property
     def reached(self) -> bool:
@@ -26,7 +26,7 @@ class Figure:
 
 
 def cpu_seconds(work: Callable[[], object], runs: int = 7) -> float:
-    """The least CPU time of several runs: what the work costs when the machine leaves it alone."""
+    """The least CPU time of several runs: what the work costs when nothing else runs."""
     best = float("inf")
     for _ in range(runs):
         start = time.process_time()

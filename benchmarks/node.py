@@ -1,4 +1,4 @@
-"""A node with much memory: how long the kubelet waits for Carrel's plugin. It admits no other pod meanwhile."""
+"""A node with much GPU memory: how long the kubelet waits for Carrel's plugin. It admits no other pod meanwhile."""
 
 import asyncio
 import time
@@ -17,13 +17,13 @@ from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, Share
-from carrel.node.allocation import Allocation, Post
-from carrel.node.device_names import Inventory
+from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.device_names import DeviceInventory
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from kubernetes_in_memory import EmbeddedApi
 
 GPUS = tuple(Gpu(f"GPU-{index}", "n1", index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
-INVENTORY = Inventory(GPUS, Unit.MIB_4)
+INVENTORY = DeviceInventory(GPUS, Unit.MIB_4)
 WAITING = 100
 
 
@@ -32,7 +32,7 @@ def _message() -> bytes:
     return wire.ListAndWatchResponse(devices=devices).SerializeToString()
 
 
-async def _a_node_with_waiting_pods() -> Allocation:
+async def _a_node_with_waiting_pods() -> DeviceAllocation:
     client, now = Client(EmbeddedApi()), datetime.now(UTC)
     await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "carrel"}})
@@ -49,33 +49,35 @@ async def _a_node_with_waiting_pods() -> Allocation:
     record = LeaseRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
     await client.create(LEASES, carrel.write_lease(record, "carrel", now), "carrel")
     pods = (await client.list(PODS, Selection(fields="spec.nodeName=n1"))).items
-    counter = Allocation(Post(client, "n1", "carrel", lambda: now, time.monotonic, lambda: pods, dict))
-    counter.see(INVENTORY, ())
-    return counter
+    allocator = DeviceAllocation(
+        AllocationContext(client, "n1", "carrel", lambda: now, time.monotonic, lambda: pods, dict)
+    )
+    allocator.update(INVENTORY, ())
+    return allocator
 
 
 async def _measure() -> list[Figure]:
-    counter = await _a_node_with_waiting_pods()
+    allocator = await _a_node_with_waiting_pods()
     devices = [device.id for device in INVENTORY.memory_devices()]
     start = time.process_time()
-    preferred = await counter.prefer(GPU_MEM, devices, (), 200)
+    preferred = await allocator.prefer(GPU_MEM, devices, (), 200)
     asked = time.process_time() - start
-    assert INVENTORY.cards_of(GPU_MEM, preferred) == (frozenset({GPUS[0].uuid}), ())
+    assert INVENTORY.gpus_of(GPU_MEM, preferred) == (frozenset({GPUS[0].uuid}), ())
     took = []
     for number in range(WAITING):
         start = time.process_time()
-        answer = await counter.allocate(GPU_MEM, devices[: 200 + number % 2])
+        answer = await allocator.allocate(GPU_MEM, devices[: 200 + number % 2])
         took.append(time.process_time() - start)
         assert not isinstance(answer, Refusal)
     return [
-        Figure("which of 163,840 devices are preferred", asked * 1e3, "ms", 200.0),
+        Figure("choose the preferred of 163,840 devices", asked * 1e3, "ms", 200.0),
         Figure("Allocate, 100 pods waiting, a Lease read", median(took) * 1e3, "ms", 10.0),
     ]
 
 
 def measure() -> Iterator[Figure]:
-    """The list is told when the kubelet starts and when a card's health changes; the rest for every pod, which takes a
+    """The list is sent when the kubelet starts and when a GPU's health changes; the rest for every pod, which takes a
     second or more to start."""
-    yield Figure("tell the kubelet of 163,840 devices (8 × 80 GiB)", cpu_seconds(_message, 3) * 1e3, "ms", 1000.0)
+    yield Figure("send the kubelet 163,840 devices (8 × 80 GiB)", cpu_seconds(_message, 3) * 1e3, "ms", 1000.0)
     yield Figure("size of that message", len(_message()) / 2**20, "MiB", 4.0)
     yield from asyncio.run(_measure())

@@ -34,7 +34,7 @@ class Programs:
     tags: tuple[str, ...] = ()
     """Parts that are left out, because they need a C library."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Where Go names a program after its package, and people do not."""
+    """Where the usual name of the program is not that of its Go package."""
 
     @property
     def pin(self) -> Path:
@@ -87,7 +87,7 @@ def built(programs: Programs) -> Path:
 
 
 def prepare() -> None:
-    """All that the tests need. What only the build needed, gigabytes of it, goes when all is built."""
+    """All that the tests need. Gigabytes that only the build needed are deleted at the end."""
     wanted: list[Programs] = [CONTAINERD, CNI_PLUGINS]
     if not assets(*KUBERNETES):
         wanted.insert(0, kubernetes())
@@ -126,7 +126,7 @@ def _build(programs: Programs) -> None:
 
 
 def _compile(go: Path, pin: Path, options: Sequence[str]) -> None:
-    """`go build`, with a line of progress now and then. It is nice to whoever else works on this machine."""
+    """`go build` with low priority, and a line of progress at intervals."""
     environment = go_environment()
     _run(go, pin, "mod", "download")
     packages = _run(go, pin, "list", "-deps", "tool").count("\n")
@@ -154,7 +154,7 @@ def _run(go: Path, pin: Path, *words: str) -> str:
 
 
 def go_environment() -> dict[str, str]:
-    """The machine's own settings, as where modules come from, but for what would make another program of it."""
+    """The machine's own settings, such as where modules come from, except those that would change the program."""
     return os.environ | {
         "CGO_ENABLED": "0",
         # Without -modcacherw, Go makes its folders read-only, and nobody could remove them.
@@ -167,7 +167,7 @@ def go_environment() -> dict[str, str]:
 
 
 def _ldflags(programs: Programs) -> str:
-    """Kubernetes must be told its version: without, clients see v0.0.0-master and Helm refuses to work."""
+    """Sets the version of Kubernetes: without it, clients see v0.0.0-master and Helm refuses to work."""
     kind, _, version = programs.name.rpartition("-")
     return " ".join(["-s", "-w", *(_version_flags(version) if kind == "kubernetes" else ())])
 

@@ -71,7 +71,7 @@ def _make(content: Parts, kept: Path) -> None:
 
 
 def parts() -> Parts:
-    """All that goes into the image, but for the launcher."""
+    """All files of the image except the launcher."""
     packages = STDLIB / "site-packages"
     content = dict(_python())
     content |= {packages / place: file for place, file in _packages()}

@@ -1,4 +1,4 @@
-"""Keys, certificates and kubeconfigs of one test cluster. They live as long as its run and protect nothing else."""
+"""Keys, certificates and kubeconfigs of one test cluster. They are valid for one run and protect nothing else."""
 
 import base64
 import datetime

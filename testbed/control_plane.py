@@ -30,22 +30,22 @@ from testbed.runs import Run
 
 LOOPBACK = IPv4Address("127.0.0.1")
 ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
-"""Which port of the slot belongs to whom. Schedulers take the rest, one each."""
+"""Which port of the slot each component uses. Schedulers use the rest, one each."""
 CALLS_PER_SECOND = 1000
-"""What a component may ask of the API server; the usual 20 make a hundred hollow nodes wait for each other."""
+"""Calls per second of a component; with the usual 20 a hundred hollow nodes wait for each other."""
 COME_AGAIN_SECONDS = 60
-"""How long a call is repeated that the API server asks to come again later."""
+"""How long a call is repeated that the API server answers with 'try again later'."""
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How an API server is to be."""
+    """Options of an API server."""
 
     address: IPv4Address = LOOPBACK
     service_accounts: bool = False
-    """Pods get a ServiceAccount and its token, as in production. It needs the controllers, which make the accounts."""
+    """Pods get a ServiceAccount and its token, as in production. Needs the controllers, which create the accounts."""
 
 
 class ApiServer:
@@ -73,7 +73,7 @@ class ApiServer:
         return self.authority.kubeconfig(file, self.url, self.authority.client(user, groups))
 
     def kubectl(self, *arguments: str, given: str = "") -> str:
-        """What kubectl prints. Raises `Failed` with its complaint."""
+        """What kubectl prints. Raises `Failed` with its error message."""
         command = [str(kubectl()), "--kubeconfig", str(self.kubeconfig), *arguments]
         outcome = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
         if outcome.returncode != 0:
@@ -99,13 +99,13 @@ class ApiServer:
             time.sleep(float(wait_s))
 
     def wait_for_namespace(self, name: str) -> None:
-        """Until pods may be made there: the controllers have given the namespace its ServiceAccount."""
+        """Until pods can be created there: the controllers have created the namespace's ServiceAccount."""
 
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
         self._process.wait_until(f"made a ServiceAccount in {name}", lambda: self.call("GET", account))
 
     def compact(self) -> None:
-        """Makes etcd forget all history, so that old resource versions and continue tokens expire."""
+        """Removes all history from etcd, so that old resource versions and continue tokens expire."""
         anything = base64.b64encode(b"\0").decode()
         revision = self._ask_etcd("range", {"key": anything})["header"]["revision"]
         self._ask_etcd("compaction", {"revision": revision, "physical": True})
@@ -235,7 +235,7 @@ def api_server(run: Run, shape: Shape | None = None) -> Iterator[ApiServer]:
 
 
 def _is_well(url: str) -> bool:
-    """Health only: the components' own certificates are made up on the spot."""
+    """For health checks only: the components' own certificates are self-signed."""
     trust = create_default_context()
     trust.check_hostname, trust.verify_mode = False, CERT_NONE
     try:

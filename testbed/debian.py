@@ -17,7 +17,7 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def lacking() -> list[str]:
-    """What keeps this machine from fetching packages, all at once."""
+    """Everything that keeps this machine from fetching packages."""
     missing = [f"the command {command}" for command in ("apt-get", "dpkg-deb") if shutil.which(command) is None]
     if not KEYRING.exists():
         missing.append(f"Debian's signing keys ({KEYRING})")
@@ -27,7 +27,7 @@ def lacking() -> list[str]:
 
 
 def unpack(packages: Collection[str], root: Path) -> None:
-    """Puts these packages' files below `root`, as they would lie below `/`."""
+    """Puts these packages' files below `root`, as they would be below `/`."""
 
     def wanted() -> list[str]:
         return [package for package in packages if not (root / ".unpacked" / package).exists()]

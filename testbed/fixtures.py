@@ -1,4 +1,4 @@
-"""pytest fixtures: each test asks for as much of a real Kubernetes as it needs, and gets the same one as the others.
+"""pytest fixtures: each test requests as much of a real Kubernetes as it needs, and shares it with the others.
 
     api_server   etcd and kube-apiserver                                          a few seconds, no root
     server       with the controllers without which namespaces never go and

@@ -12,7 +12,7 @@ from pathlib import Path
 BUSYBOX = "testbed/busybox:1"
 """A shell and the usual small commands, `wget`, `nc` and `httpd` among them."""
 PAUSE = "testbed/pause:1"
-"""What holds a pod's network while its containers come and go."""
+"""Holds a pod's network while its containers start and end."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A machine within the machine, for one real node: its own processes, network, mounts and file changes.
+"""Linux namespaces for one real node: its own processes, network, mounts and file changes.
 
 Hardly anything has to be cleaned up, because hardly anything of the machine is changed: interfaces, iptables rules,
 mounts, containers and files exist only inside, and the kernel drops them with the first process. That process is `cat`
@@ -96,7 +96,7 @@ class Namespace:
 
 
 def lacking() -> list[str]:
-    """What keeps this machine from running a real node, all at once."""
+    """Everything that keeps this machine from running a real node."""
     missing = [f"the command {command}" for command in COMMANDS if shutil.which(command) is None]
     if os.geteuid() != 0:
         missing.append("root (a real node makes namespaces, mounts and control groups)")
@@ -137,7 +137,7 @@ def namespace(run: Run) -> Iterator[Namespace]:
 
 
 def _connect(inner: Namespace) -> None:
-    """A cable between machine and node, and the machine's way to pods and Services through it."""
+    """A network link between machine and node, and the machine's route to pods and Services over it."""
     slot, cable = inner.slot, _cable(inner.slot)
     _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", str(inner.pid))
     _ip("address", "add", f"{slot.machine_address}/30", "dev", cable)

@@ -43,14 +43,14 @@ class Node:
         self._start_proxy()
 
     def restart_kubelet(self) -> None:
-        """Its containers go on meanwhile."""
+        """Its containers keep running meanwhile."""
         self._kubelet.stop()
         self._kubelet = self._start_kubelet()
         # That it is Ready is what its predecessor said.
         self._kubelet.wait_until("serving", self._is_serving)
 
     def load(self, image: Image) -> None:
-        """Pods may then name the image, with `imagePullPolicy: Never`."""
+        """Then pods can use the image, with `imagePullPolicy: Never`."""
         file = self.api.run.data / "image.tar"
         image.write(file)
         command = self.namespace.inside(

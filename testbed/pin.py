@@ -1,4 +1,4 @@
-"""Pins a release of Kubernetes: writes the go.mod and go.sum that `build` builds it from. For people; tests never do.
+"""Pins a release of Kubernetes: writes the go.mod and go.sum that `build` builds it from. Not used by tests.
 
 `k8s.io/kubernetes` takes the libraries that it is released with from its own tree, which the module does not contain.
 They are modules of their own, of the same release, and our go.mod says so for each.

@@ -1,4 +1,4 @@
-"""One program of the test bed: started, watched, its log kept, and never outliving us.
+"""One program of the test bed: started, watched, logged, and ended with its parent.
 
 - The kernel ends a program when the thread that started it ends, however it ends: no orphans after a crash.
 - Each has its own session, so that Ctrl-C in a terminal reaches only us and we take the programs down in order.
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.05
 
 
 class Failed(Exception):
-    """A component did not do its part. The message holds the end of its log."""
+    """A component failed. The message holds the end of its log."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Process:
         return cls(name, program, log)
 
     def stop(self, grace_seconds: float = 10) -> None:
-        """Asks it to end, then makes it end. Safe to call twice."""
+        """Sends SIGTERM, then SIGKILL. Safe to call twice."""
         self.program.terminate()
         try:
             self.program.wait(grace_seconds)
@@ -53,7 +53,7 @@ class Process:
             raise Failed(f"{self.name} ended with status {self.program.returncode}:\n{tail(self.log)}")
 
     def wait_until(self, what: str, condition: Callable[[], T | None], limit_seconds: float = 60) -> T:
-        """Polls until the condition holds, and answers it. A condition may raise OSError: that is a no."""
+        """Polls until the condition is true, and returns its value. OSError counts as false."""
         deadline = time.monotonic() + limit_seconds
         doubt = ""
         while time.monotonic() < deadline:

@@ -20,7 +20,7 @@ LIBRARIES = (
 
 
 def fetch() -> Path:
-    """The folder in which they lie as they would lie below `/`."""
+    """The folder in which they are as they would be below `/`."""
     root = cache() / "debian"
     debian.unpack([*PACKAGES, *LIBRARIES], root)
     _choose_iptables(root / "usr/sbin")
@@ -28,7 +28,7 @@ def fetch() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """With which they are found, and find their libraries. They do not hand it on to containers."""
+    """The variables with which they and their libraries are found. Containers do not inherit them."""
     root = fetch()
     places = [build.built(build.CONTAINERD), root / "usr/sbin", root / "usr/bin", root / "sbin", root / "bin"]
     libraries = next((root / "usr/lib").glob("*-linux-gnu"))
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 
 def _choose_iptables(folder: Path) -> None:
-    """The package leaves it to its installation to say which of two flavours is called `iptables`."""
+    """The package's installation would choose which of two variants is called `iptables`."""
     for family in ("iptables", "ip6tables"):
         for command in ("", "-save", "-restore"):
             with suppress(FileExistsError):

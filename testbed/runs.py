@@ -1,4 +1,4 @@
-"""One run of a test bed: its slot, its folder, and the logs that stay when everything else is gone."""
+"""One run of a test bed: its slot, its folder, and the logs that stay when everything else is deleted."""
 
 import fcntl
 import itertools
@@ -27,7 +27,7 @@ class Run:
 
     @property
     def data(self) -> Path:
-        """What lasts as long as the run: keys, databases, configurations."""
+        """Deleted after the run: keys, databases, configurations."""
         return self.folder / "data"
 
     @property
@@ -68,7 +68,7 @@ def _forget(everything: Path) -> None:
 
 
 def _goes_on(folder: Path) -> bool:
-    """A run holds a lock as long as it lives, and the kernel lets go of it however it ends."""
+    """A run holds a lock as long as its process exists; the kernel releases it however the process ends."""
     try:
         with (folder / "data" / GOING_ON).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The test bed that a developer plays with: one per user, kept running by a process in the background."""
+"""The test bed for developers: one per user, kept running by a process in the background."""
 
 import fcntl
 import os
@@ -58,7 +58,7 @@ def up(hollow_nodes: int) -> Up:
 
 
 def down() -> bool:
-    """Ends the test bed, also one that is still starting, and waits until it is gone. False: there was none."""
+    """Ends the test bed, also one that is still starting, and waits for its end. False: there was none."""
     keeper = _keeper()
     if keeper is None:
         return False
@@ -78,7 +78,7 @@ def status() -> Up | None:
 
 
 def keep(hollow_nodes: int) -> None:
-    """The process in the background: holds a test bed until it is told to end."""
+    """The process in the background: holds a test bed until a signal arrives."""
     signal.signal(signal.SIGTERM, _end)
     with _alone(), ExitStack() as until:
         run = until.enter_context(runs.new("up"))
@@ -111,7 +111,7 @@ def _announced(api: ApiServer) -> Iterator[None]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """The keeper holds a lock as long as it lives, and writes its process id into it."""
+    """The background process holds a lock as long as it runs, and writes its process id into it."""
     with (cache() / "up.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

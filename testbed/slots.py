@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from testbed.tools import Missing
 
 RANGE = IPv4Network("198.18.0.0/15")
-"""Set aside for tests of networks by RFC 2544: on nobody's route."""
+"""Reserved for network tests by RFC 2544: never routed."""
 FIRST_PORT = 21000
 """Below the ports that Linux gives to outgoing connections (32768 and up)."""
 PORTS = 16
@@ -55,7 +55,7 @@ class Slot:
 
 @contextmanager
 def claim() -> Iterator[Slot]:
-    """A slot that nobody else has, whose ports are free now."""
+    """A slot that no other test bed has, whose ports are free now."""
     # Each process looks from a place of its own, so that a slot that was just given up is not the next to be taken:
     # who looks for what was left behind there finds nobody else's.
     for number in range(SLOTS):

@@ -1,4 +1,4 @@
-"""What all of the test bed needs: its cache folder, locks, words of progress, and programs that somebody gives it.
+"""What all of the test bed needs: its cache folder, locks, progress messages, and given programs.
 
 The cache folder is outside the checkout; any number of processes may share it.
 """
@@ -27,7 +27,7 @@ def cache() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time makes `name`; the others wait, and then find it made."""
+    """One process at a time builds `name`; the others wait, and then find it built."""
     with (cache() / f"{name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,12 +38,12 @@ def locked(name: str) -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """One line of progress. It goes to stderr: stdout belongs to what a command answers."""
+    """One line of progress, on stderr: stdout is for a command's result."""
     print(f"{time.strftime('%H:%M:%S')} testbed: {line}", file=sys.stderr, flush=True)
 
 
 def assets(*names: str) -> dict[str, Path] | None:
-    """These programs from $KUBEBUILDER_ASSETS, if it has them all: two releases never meet."""
+    """These programs from $KUBEBUILDER_ASSETS, if it has them all: two releases are never mixed."""
     place = os.environ.get("KUBEBUILDER_ASSETS")
     found = {name: shutil.which(name, path=place) for name in names} if place else {}
     if not found or not all(found.values()):

@@ -1,13 +1,13 @@
-"""Reads a simulated cluster, or the simulated cards of one node, from a small YAML file.
+"""Reads a simulated cluster, or the simulated GPUs of one node, from a small YAML file.
 
     nodes:
       - name: dgx-1
         labels: {zone: lab}
-        cards:
+        gpus:
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
-The file of one node has only `cards`. `unusable: "XID 79"` makes a card unhealthy.
-Everything wrong is told with the file, the line, the value and what would be right.
+The file of one node has only `gpus`. `unusable: "XID 79"` makes a GPU unhealthy. `cards`, the old name of `gpus`, is
+still accepted. An error names the file, the line, the value and what is expected.
 """
 
 import uuid
@@ -32,7 +32,7 @@ _WORDS = {"object": "a mapping", "array": "a list", "int": "a whole number", "st
 
 
 class _Loader(yaml.SafeLoader):
-    """A value that looks like a date or a number and is none has a line, too."""
+    """Also gives the line of a value that looks like a date or a number but is not valid."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         try:
@@ -41,19 +41,19 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, str(error), node.start_mark) from None
 
 
-class _Cards(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+class _GpuGroup(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     model: Annotated[str, msgspec.Meta(min_length=1)]
     memory_mib: Memory = msgspec.field(name="memoryMiB")
     count: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     per_island: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many cards are linked with each other. 0: none."""
+    """How many GPUs are linked with each other. 0: none."""
     bandwidth_gbps: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="bandwidthGBps", default=0)
     unusable: str = ""
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
-    cards: list[_Cards]
+    gpus: list[_GpuGroup]
     labels: dict[str, str] = {}
 
 
@@ -62,11 +62,11 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
-    cards: list[_Cards]
+    gpus: list[_GpuGroup]
 
 
 def read_cluster(text: str, source: str) -> list[Node]:
-    """`source` names the file in complaints."""
+    """`source` is the name of the file, for messages."""
     found, tree = _read(text, source, _ClusterFile)
     names = [node.name for node in found.nodes]
     for position, name in enumerate(names):
@@ -76,16 +76,18 @@ def read_cluster(text: str, source: str) -> list[Node]:
     return [_node(node) for node in found.nodes]
 
 
-def read_cards(text: str, source: str, node: str) -> tuple[Gpu, ...]:
-    """The cards of one node, from a file of its own."""
+def read_gpus(text: str, source: str, node: str) -> tuple[Gpu, ...]:
+    """The GPUs of one node, from a file of its own."""
     found, _ = _read(text, source, _NodeFile)
-    return _node(_Node(node, found.cards)).gpus
+    return _node(_Node(node, found.gpus)).gpus
 
 
 def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
+    loader = _Loader(text)
     try:
-        tree = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 # a SafeLoader
+        tree = loader.get_single_node()
+        _rename_cards(tree)
+        data = loader.construct_document(tree) if tree is not None else None
     except RecursionError:
         raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
     except yaml.YAMLError as error:
@@ -102,8 +104,18 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
         ) from None
 
 
+def _rename_cards(tree: yaml.Node | None) -> None:
+    """Gives `cards` its new name, in the file of one node and in each node of a cluster."""
+    for key, value in tree.value if isinstance(tree, yaml.MappingNode) else ():
+        if key.value == "cards":
+            key.value = "gpus"
+        if key.value == "nodes" and isinstance(value, yaml.SequenceNode):
+            for node in value.value:
+                _rename_cards(node)
+
+
 def _expected(what: str) -> str:
-    """The library's complaint as the end of our sentence: the value itself is in it already."""
+    """msgspec's message as the end of our sentence, which already has the value."""
     if what.startswith("Expected "):
         kind, _, more = what.removeprefix("Expected ").partition(", got ")[0].replace("`", "").partition(" ")
         return f"{_WORDS.get(kind, kind)} {more}".strip()
@@ -112,26 +124,26 @@ def _expected(what: str) -> str:
 
 def _node(node: _Node) -> Node:
     gpus: list[Gpu] = []
-    for group, cards in enumerate(node.cards):
-        for number in range(cards.count):
+    for number_of_group, group in enumerate(node.gpus):
+        for number in range(group.count):
             index = len(gpus)
             gpus.append(
                 Gpu(
                     uuid=f"GPU-{uuid.uuid5(_IDENTITIES, f'{node.name}/{index}')}",
                     node=node.name,
                     index=index,
-                    model=cards.model,
-                    memory=MiB(cards.memory_mib),
-                    island=f"{group}-{number // cards.per_island}" if cards.per_island else "",
-                    bandwidth_gbps=cards.bandwidth_gbps,
-                    unusable=cards.unusable,
+                    model=group.model,
+                    memory=MiB(group.memory_mib),
+                    island=f"{number_of_group}-{number // group.per_island}" if group.per_island else "",
+                    bandwidth_gbps=group.bandwidth_gbps,
+                    unusable=group.unusable,
                 )
             )
     return Node(node.name, tuple(gpus), node.labels)
 
 
 def _steps(path: str) -> list[str | int]:
-    """`$.nodes[0].cards` as ["nodes", 0, "cards"]."""
+    """`$.nodes[0].gpus` as ["nodes", 0, "gpus"]."""
     steps: list[str | int] = []
     for part in path.removeprefix("$").replace("[", ".[").split("."):
         if part.startswith("["):
@@ -142,7 +154,7 @@ def _steps(path: str) -> list[str | int]:
 
 
 def _line_of(tree: yaml.Node | None, path: str) -> int:
-    """The line of the deepest part of the path that is there."""
+    """The line of the deepest part of the path that exists."""
     node = tree
     for step in _steps(path):
         deeper = None
@@ -159,7 +171,7 @@ def _line_of(tree: yaml.Node | None, path: str) -> int:
 def _value_at(data: object, path: str) -> object:
     for step in _steps(path):
         try:
-            data = data[step]  # type: ignore[index] # whatever cannot be looked into ends the way
+            data = data[step]  # type: ignore[index] # a value that has no parts ends the loop
         except (TypeError, LookupError):
             break
     return data

@@ -25,7 +25,7 @@ PURE_MODULES = (
     "carrel.lifecycle.victims",
     "carrel.node.allocation_order",
     "carrel.node.device_names",
-    "carrel.node.memory_offer",
+    "carrel.node.memory_offer_decision",
 )
 """The decisions of a component, beside the code that acts on them."""
 

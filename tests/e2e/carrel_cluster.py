@@ -23,7 +23,7 @@ OURS = "carrel"
 
 
 def a_node(name: str, memories: Sequence[int], islands: str = "", **labels: str) -> Node:
-    """`islands="..aa"`: cards 2 and 3 are linked, 0 and 1 are not."""
+    """`islands="..aa"`: GPUs 2 and 3 are linked, 0 and 1 are not."""
     letters = islands or "." * len(memories)
     gpus = tuple(
         Gpu(f"GPU-{name}-{i}", name, i, "NVIDIA-RTX-A6000", MiB(memory), letter.strip("."), 600)
@@ -78,7 +78,7 @@ class CarrelCluster:
         return {pod["metadata"]["name"]: pod for pod in items}
 
     def held(self) -> dict[str, dict[str, int | None]]:
-        """Card (`n1-0`) → uid → MiB, None for the whole card, from nothing but the Leases."""
+        """GPU (`n1-0`) → uid → MiB, None for the whole GPU, from nothing but the Leases."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases"
         leases = {lease["metadata"]["name"]: lease for lease in self.api.call("GET", path)["items"]}
         return {

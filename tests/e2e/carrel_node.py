@@ -1,4 +1,4 @@
-"""A real kubelet with Carrel's agent beside it, on cards that a file describes, and the whole of Carrel around it."""
+"""A real kubelet with Carrel's agent and simulated GPUs, and the rest of Carrel."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
 from tests.kit.objects import pod_from
 
 MEM, COUNT, WHOLE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "nvidia.com/gpu"
-TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}]
+TWO_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}]
 TELL = "env | grep -E '^(NVIDIA|CUDA|ALIYUN|CGPU)' | sort; echo told; sleep 3600"
 AGENT = "system:serviceaccount:carrel:carrel-agent"
 
@@ -102,13 +102,13 @@ class CarrelNode(CarrelCluster):
 def a_pod(
     name: str, limits: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None, **spec: Any
 ) -> Json:
-    """It asks for its cards, and tells what it sees of them."""
+    """It asks for its GPUs, and tells what it sees of them."""
     manifest = pod(name, TELL, limits, **{"schedulerName": "gpu-scheduler", **spec})
     manifest["metadata"]["annotations"] = dict(annotations or {})
     return manifest
 
 
-def reading_its_cards(manifest: Json) -> Json:
+def reading_own_gpus(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
     asking = pod_from(manifest)
     manifest["spec"]["containers"] = [
@@ -119,7 +119,7 @@ def reading_its_cards(manifest: Json) -> Json:
 
 
 @contextmanager
-def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_CARDS, *options: str) -> Iterator[CarrelNode]:
+def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
     with shown_run(name) as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)

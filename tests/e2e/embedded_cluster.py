@@ -3,7 +3,6 @@
 There is no etcd and no kube-apiserver here. Everything ends with the `with` block; the logs stay.
 """
 
-import base64
 import json
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 from carrel.ledger.gpus import Node
@@ -22,7 +20,7 @@ from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from testbed.build import component
 from testbed.clients import kubectl
 from testbed.fixtures import shown_run
-from testbed.hollow import Orders
+from testbed.hollow import hollow_command
 from testbed.processes import Failed, Process
 from testbed.runs import Run
 from tests.e2e.carrel_cluster import OURS
@@ -40,10 +38,10 @@ class EmbeddedCluster:
         self.kubeconfig = run.data / "embedded.kubeconfig"
         self._start_api()
         self._start_hollow_nodes(nodes)
-        for door in ("extender", "controller"):
-            port = str(run.slot.ports[EXTENDER]) if door == "extender" else "0"
-            process = self._start(door, *_carrel(door), "--kubeconfig", self.kubeconfig, "--port", port)
-            if door == "extender":
+        for name in ("extender", "controller"):
+            port = str(run.slot.ports[EXTENDER]) if name == "extender" else "0"
+            process = self._start(name, *_carrel(name), "--kubeconfig", self.kubeconfig, "--port", port)
+            if name == "extender":
                 process.wait_until("ready", self._is_extender_ready)
         self.scheduler = self._start_scheduler()
 
@@ -78,12 +76,7 @@ class EmbeddedCluster:
         return self.kubeconfig.exists() and bool(self.kubeconfig.read_text().strip())
 
     def _start_hollow_nodes(self, nodes: Sequence[Node]) -> None:
-        cluster = yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]
-        authority, orders = self._run.data / "authority.pem", self._run.data / "hollow.json"
-        authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
-        orders.write_bytes(msgspec.json.encode(Orders(cluster["server"], str(authority), "anybody's", list(nodes))))
-        checkout = Path(__file__).parents[2]
-        command = ("env", f"PYTHONPATH={checkout}", sys.executable, "-m", "testbed.hollow", orders)
+        command = hollow_command(self._run.data / "hollow.json", self.kubeconfig, nodes)
         self._start("hollow", *command).wait_until(
             "ready", lambda: len(self.get("gpunodestatuses")["items"]) == len(nodes)
         )
@@ -109,8 +102,8 @@ class EmbeddedCluster:
             return bool(answer.status == 200)
 
 
-def _carrel(door: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "carrel", door)
+def _carrel(name: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "carrel", name)
 
 
 @contextmanager

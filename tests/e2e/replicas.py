@@ -1,4 +1,4 @@
-"""Extenders as real processes on a real API server, which die by SIGKILL when they are told to, at one of their writes.
+"""Extenders as real processes on a real API server, which end by SIGKILL on command, at one of their writes.
 
 Each is forked from a process that has all modules loaded, so that dozens of them start in seconds.
 """
@@ -32,22 +32,22 @@ _forks.set_forkserver_preload([__name__])
 
 
 @dataclass(frozen=True)
-class Order:
-    """To die at the n-th write from now on: before it is sent, or when it is answered but not yet heard of.
+class DeathOrder:
+    """To end at the n-th write from now on: before it is sent, or when it is answered but the answer is not read.
 
-    What is before the next write is also right after this one was heard of.
+    Before the next write is the same moment as after reading this answer.
     """
 
     write: int
     is_sent: bool
 
 
-class Mortal:
-    """A transport that counts writes, and takes the process with it when it is told to."""
+class DiesAtWrite:
+    """A transport that counts writes, and kills its process at the ordered one."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
-        self.order: Order | None = None
+        self.order: DeathOrder | None = None
         self.writes = 0
 
     async def send(self, request: ApiRequest) -> ResponseLike:
@@ -55,12 +55,12 @@ class Mortal:
             return await self._inner.send(request)
         self.writes += 1
         number = self.writes
-        self._die_at(Order(number, is_sent=False))
+        self._die_at(DeathOrder(number, is_sent=False))
         answer = await self._inner.send(request)
-        self._die_at(Order(number, is_sent=True))
+        self._die_at(DeathOrder(number, is_sent=True))
         return answer
 
-    def _die_at(self, moment: Order) -> None:
+    def _die_at(self, moment: DeathOrder) -> None:
         if self.order == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -70,7 +70,7 @@ class Mortal:
 
 def _live(kubeconfig: Path, told: Connection) -> None:
     async def serve() -> None:
-        transport = Mortal(HttpTransport(access_to(kubeconfig, {})))
+        transport = DiesAtWrite(HttpTransport(access_to(kubeconfig, {})))
         carrel = ClusterState(Client(transport))
         gone = asyncio.Event()
 
@@ -83,7 +83,7 @@ def _live(kubeconfig: Path, told: Connection) -> None:
                 return
             if order == "count":
                 told.send(transport.writes)
-            transport.order, transport.writes = order if isinstance(order, Order) else None, 0
+            transport.order, transport.writes = order if isinstance(order, DeathOrder) else None, 0
 
         async with serving(extender_app(handlers_on(carrel, scheduler_on(carrel))), Address()) as url:
             mirroring = asyncio.ensure_future(carrel.informers.run())
@@ -105,7 +105,7 @@ class Replica:
         self._told = told
         self._session = session
 
-    def will_die(self, order: Order) -> None:
+    def die_at(self, order: DeathOrder) -> None:
         self._told.send(order)
 
     async def writes(self) -> int:
@@ -113,12 +113,12 @@ class Replica:
         self._told.send("count")
         return int(await asyncio.to_thread(self._told.recv))
 
-    async def wait_dead(self) -> None:
+    async def wait_killed(self) -> None:
         await asyncio.to_thread(self._process.join, 60)
         assert self._process.exitcode == -signal.SIGKILL, self._process.exitcode
 
     async def ask(self, verb: str, body: Json) -> Json:
-        """Raises `aiohttp.ClientError` if it dies over it."""
+        """Raises `aiohttp.ClientError` if the process ends meanwhile."""
         async with self._session.post(f"{self._url}/carrel/{verb}", json=body) as answer:
             told: Json = await answer.json()
             return told
@@ -140,7 +140,7 @@ class Replica:
 
 @asynccontextmanager
 async def a_replica(kubeconfig: Path) -> AsyncIterator[Replica]:
-    """Its ledger is rebuilt from the cluster. When the block ends it is told to go, if it is still there."""
+    """Its ledger is rebuilt from the cluster. When the block ends it is stopped, if it still runs."""
     ours, theirs = _forks.Pipe()
     process = _forks.Process(target=_live, args=(kubeconfig, theirs), daemon=True)
     process.start()

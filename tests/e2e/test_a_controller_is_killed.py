@@ -33,7 +33,7 @@ def a_gpu_pod(name: str, annotations: dict[str, str]) -> dict[str, Any]:
     return manifest
 
 
-def is_a_deed(method: str, path: str) -> bool:
+def is_counted(method: str, path: str) -> bool:
     """Who leads is renewed all the time, and is about nobody's pod."""
     return "/leases/carrel-controller" not in path and not (method == "POST" and path.endswith(f"/{OURS}/leases"))
 
@@ -46,14 +46,14 @@ def no_leader(cluster: CarrelCluster) -> None:
         assert error.code == 404
 
 
-def play(cluster: CarrelCluster, ours: str, kill_after: int) -> bool:
+def revoke_once(cluster: CarrelCluster, ours: str, kill_after: int) -> bool:
     """One revocation with a controller that dies after so many writes, and another after it. Whether it died."""
     for name in ("first", "second"):
         create(cluster.api, ours, a_gpu_pod(name, LOW))
     eventually(lambda: all(runs(cluster, ours, name) for name in ("first", "second")), LIMIT_S)
     before = {name: each["metadata"]["uid"] for name, each in cluster.pods(ours).items()}
     no_leader(cluster)
-    with counting_proxy(cluster.api, is_a_deed) as proxy:
+    with counting_proxy(cluster.api, is_counted) as proxy:
         controller = cluster.start_controller("--server", proxy.url)
         proxy.on_write = lambda number: controller.program.kill() if number == kill_after else None
         create(cluster.api, ours, a_gpu_pod("urgent", HIGH))
@@ -63,7 +63,7 @@ def play(cluster: CarrelCluster, ours: str, kill_after: int) -> bool:
         controller.program.wait()
         assert len(proxy.writes) <= MOST_WRITES, proxy.writes
     no_leader(cluster)
-    heir = cluster.start_controller("--kubeconfig", cluster.api.kubeconfig)
+    successor = cluster.start_controller("--kubeconfig", cluster.api.kubeconfig)
     eventually(lambda: is_over(cluster, ours), LIMIT_S)
     pods = cluster.pods(ours)
     assert pods.keys() == {"first", "second", "urgent"}, "no workload is lost, none is doubled"
@@ -72,7 +72,7 @@ def play(cluster: CarrelCluster, ours: str, kill_after: int) -> bool:
     assert len(victims) == 1, "no victim is superfluous"
     assert marks[victims[0]]["from"] == before[victims[0]], "the successor of the pod, not of a successor"
     leave(cluster, ours)
-    heir.stop()
+    successor.stop()
     return died
 
 
@@ -110,7 +110,7 @@ def test_a_controller_that_is_killed_after_any_of_its_writes_loses_and_doubles_n
     kills = 0
     while True:
         with namespace(cluster.api) as ours:
-            died = play(cluster, ours, kill_after=kills + 1)
+            died = revoke_once(cluster, ours, kill_after=kills + 1)
         if not died:
             break
         kills += 1

@@ -12,7 +12,7 @@ import pytest
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
-from tests.e2e.webhook import BookingService, Somebody, Webhook, a_booking_service, sealed_with
+from tests.e2e.webhook import BookingService, UserClient, Webhook, a_booking_service, sealed_with
 from tests.kit.any_pod import any_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 
@@ -26,15 +26,15 @@ NAMES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 Json = dict[str, Any]
 
 
-class Bed:
+class AdmissionCluster:
     def __init__(self, cluster: CarrelCluster, webhook: Webhook, service: BookingService) -> None:
         self.cluster, self.webhook, self.service = cluster, webhook, service
         self.api = cluster.api
-        self.alice, self.eve = (Somebody(cluster.api, name) for name in (ALICE, EVE))
+        self.alice, self.eve = (UserClient(cluster.api, name) for name in (ALICE, EVE))
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[Bed]:
+def admission() -> Iterator[AdmissionCluster]:
     with (
         sealed_with("a key"),
         a_booking_service() as service,
@@ -44,23 +44,23 @@ def bed() -> Iterator[Bed]:
         service.until[ALICE] = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
         webhook = Webhook(cluster.api, "--api-url", service.url, "--gpu-stats-url", service.url)
         webhook.install()
-        yield Bed(cluster, webhook, service)
+        yield AdmissionCluster(cluster, webhook, service)
 
 
-def made(who: Somebody, namespace: str, manifest: Json, query: str = "") -> Json:
+def made(who: UserClient, namespace: str, manifest: Json, query: str = "") -> Json:
     status, answer = who.call("POST", f"/api/v1/namespaces/{namespace}/pods{query}", manifest)
     assert status == 201, answer
     return answer
 
 
-def test_the_api_server_takes_the_tier_the_priority_and_the_environment(bed: Bed) -> None:
-    with namespace(bed.api) as ours:
-        booked = made(bed.alice, ours, pod("booked", limits=GPU), "?dryRun=All")
-        other = made(bed.eve, ours, pod("other", limits=GPU), "?dryRun=All")
-        cpu = made(bed.eve, ours, pod("cpu"), "?dryRun=All")
+def test_the_api_server_accepts_the_tier_the_priority_and_the_environment(admission: AdmissionCluster) -> None:
+    with namespace(admission.api) as ours:
+        booked = made(admission.alice, ours, pod("booked", limits=GPU), "?dryRun=All")
+        other = made(admission.eve, ours, pod("other", limits=GPU), "?dryRun=All")
+        cpu = made(admission.eve, ours, pod("cpu"), "?dryRun=All")
         borrowed = pod("borrowed")
         borrowed["spec"]["priorityClassName"] = "carrel-booked"
-        borrowed = made(bed.eve, ours, borrowed, "?dryRun=All")
+        borrowed = made(admission.eve, ours, borrowed, "?dryRun=All")
 
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
     assert booked["metadata"]["annotations"]["carrel.dev/gpu-model"] == MODEL
@@ -75,15 +75,15 @@ def test_the_api_server_takes_the_tier_the_priority_and_the_environment(bed: Bed
     assert "priorityClassName" not in borrowed["spec"] and borrowed["spec"]["priority"] == 0
 
 
-def test_a_pod_runs_on_cpu_when_no_card_is_free(bed: Bed) -> None:
-    bed.service.free = {MODEL: 0}
+def test_a_pod_runs_on_cpu_when_no_gpu_is_free(admission: AdmissionCluster) -> None:
+    admission.service.free = {MODEL: 0}
     try:
         # What was heard before counts for a few seconds.
-        eventually(lambda: not _asks_for_a_gpu(made(bed.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
-        booked = made(bed.alice, "default", pod("full", limits=GPU), "?dryRun=All")
+        eventually(lambda: not _asks_for_a_gpu(made(admission.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
+        booked = made(admission.alice, "default", pod("full", limits=GPU), "?dryRun=All")
     finally:
-        bed.service.free = {MODEL: 1}
-    eventually(lambda: _asks_for_a_gpu(made(bed.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
+        admission.service.free = {MODEL: 1}
+    eventually(lambda: _asks_for_a_gpu(made(admission.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
     assert _asks_for_a_gpu(booked)
 
 
@@ -95,11 +95,11 @@ def _asks_for_a_gpu(manifest: Json) -> bool:
     return asks
 
 
-def test_forged_keys_are_stripped_on_create_and_refused_later(bed: Bed) -> None:
-    with namespace(bed.api) as ours:
+def test_forged_keys_are_stripped_on_create_and_refused_later(admission: AdmissionCluster) -> None:
+    with namespace(admission.api) as ours:
         forged = pod("forged", limits=GPU)
         forged["metadata"] |= {"annotations": PROTECTED, "labels": PROTECTED_LABELS}
-        created = made(bed.eve, ours, forged)
+        created = made(admission.eve, ours, forged)
         path = f"/api/v1/namespaces/{ours}/pods/forged"
 
         assert not created["metadata"].get("labels")
@@ -114,29 +114,29 @@ def test_forged_keys_are_stripped_on_create_and_refused_later(bed: Bed) -> None:
         for group, keys in (("annotations", PROTECTED), ("labels", PROTECTED_LABELS)):
             for key in keys:
                 for where in (path, f"{path}/status"):
-                    status, answer = bed.eve.call("PATCH", where, {"metadata": {group: {key: "forged"}}})
+                    status, answer = admission.eve.call("PATCH", where, {"metadata": {group: {key: "forged"}}})
                     assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
-        status, answer = bed.eve.call("PATCH", path, {"metadata": {"annotations": {"terminate-at": None}}})
+        status, answer = admission.eve.call("PATCH", path, {"metadata": {"annotations": {"terminate-at": None}}})
         assert status == 403, answer
         binding = {"metadata": {"name": "forged", "annotations": {"carrel.dev/devices": "GPU-0"}}}
         binding |= {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}  # type: ignore[dict-item] # any JSON
-        status, answer = bed.eve.call("POST", f"{path}/binding", binding)
+        status, answer = admission.eve.call("POST", f"{path}/binding", binding)
         assert status == 403 and "carrel.dev/devices" in answer["message"], answer
-        assert bed.eve.call("PATCH", path, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
+        assert admission.eve.call("PATCH", path, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
 
 
-def test_what_is_generated_is_answered_settled_and_never_with_a_5xx(bed: Bed) -> None:
+def test_generated_pods_are_answered_idempotently_and_never_with_a_5xx(admission: AdmissionCluster) -> None:
     random, refused, asked = Random(7), 0, 0
-    with namespace(bed.api) as ours:
+    with namespace(admission.api) as ours:
         path = f"/api/v1/namespaces/{ours}/pods?dryRun=All"
         for _ in range(GENERATED):
-            status, first = bed.alice.call("POST", path, any_pod(random))
+            status, first = admission.alice.call("POST", path, any_pod(random))
             assert status in (201, 400, 403, 422), first
             refused += status != 201
             if status != 201:
                 continue
             asked += first["spec"]["schedulerName"] == "gpu-scheduler"
-            status, again = bed.alice.call("POST", path, _as_written(first))
+            status, again = admission.alice.call("POST", path, _as_written(first))
             assert status == 201, again
             assert again["spec"] == first["spec"]
             assert again["metadata"].get("annotations") == first["metadata"].get("annotations")
@@ -151,48 +151,52 @@ def _as_written(pod: Json) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
 
 
-def test_certificates_are_renewed_ten_times_while_pods_are_made_and_no_call_fails(bed: Bed) -> None:
+def test_no_call_fails_while_certificates_are_renewed_ten_times(
+    admission: AdmissionCluster,
+) -> None:
     secret = SECRETS.path("carrel", "carrel-webhook-tls")
     shown: set[str] = set()
-    with namespace(bed.api) as ours:
+    with namespace(admission.api) as ours:
         path, begin = f"/api/v1/namespaces/{ours}/pods?dryRun=All", time.monotonic()
         for call in range(ROTATIONS * PER_ROTATION):
             if call % PER_ROTATION == 0:
-                shown.add(bed.api.call("GET", secret)["data"]["tls.crt"])
+                shown.add(admission.api.call("GET", secret)["data"]["tls.crt"])
                 # Once in between the authority is renewed too.
                 away = "ca.key" if call == 5 * PER_ROTATION else "tls.crt"
-                bed.api.call("PATCH", secret, {"data": {away: None}})
-            status, answer = bed.eve.call("POST", path, pod("during", limits=GPU))
+                admission.api.call("PATCH", secret, {"data": {away: None}})
+            status, answer = admission.eve.call("POST", path, pod("during", limits=GPU))
             # The API server refuses the pod if the webhook does not answer.
             assert status == 201 and "carrel.dev/admitted" in answer["metadata"].get("annotations", {}), answer
             # The API server keeps its connection; this is a new one.
-            assert bed.webhook.greet() == 200
+            assert admission.webhook.handshake() == 200
             time.sleep(max(0.0, begin + call / PER_SECOND - time.monotonic()))
     assert len(shown) >= ROTATIONS - 1
 
 
-def test_a_job_whose_card_was_taken_for_a_booked_pod_goes_on_without_a_gpu(bed: Bed) -> None:
+def test_a_job_whose_gpu_was_revoked_continues_without_a_gpu(admission: AdmissionCluster) -> None:
     """Its controller makes the next pod, the webhook takes the GPU off it, and nobody else's pod is touched."""
-    eventually(lambda: not any(bed.cluster.held().values()))
-    with namespace(bed.api) as ours:
-        bed.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
+    eventually(lambda: not any(admission.cluster.held().values()))
+    with namespace(admission.api) as ours:
+        admission.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": {"owner": EVE}}})
         template = pod("job", limits=GPU)
         job = {"metadata": {"name": "job"}, "spec": {"template": {"metadata": {}, "spec": template["spec"]}}}
-        bed.api.call("POST", f"/apis/batch/v1/namespaces/{ours}/jobs", {"apiVersion": "batch/v1", "kind": "Job", **job})
-        first = eventually(lambda: _bound(bed.cluster, ours))[0]
+        admission.api.call(
+            "POST", f"/apis/batch/v1/namespaces/{ours}/jobs", {"apiVersion": "batch/v1", "kind": "Job", **job}
+        )
+        first = eventually(lambda: _bound(admission.cluster, ours))[0]
         assert first["metadata"]["annotations"]["carrel.dev/user"] == EVE
         assert first["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
 
-        made(bed.alice, ours, pod("booked", limits=GPU))
-        eventually(lambda: bed.cluster.pods(ours)["booked"]["spec"].get("nodeName") == "n1", limit_s=180)
-        successor = eventually(lambda: _others(bed.cluster, ours, first["metadata"]["name"], "booked"))[0]
+        made(admission.alice, ours, pod("booked", limits=GPU))
+        eventually(lambda: admission.cluster.pods(ours)["booked"]["spec"].get("nodeName") == "n1", limit_s=180)
+        successor = eventually(lambda: _others(admission.cluster, ours, first["metadata"]["name"], "booked"))[0]
 
         assert "nvidia.com/gpu" not in str(successor["spec"]["containers"][0]["resources"])
         assert successor["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]
         assert successor["spec"]["schedulerName"] == "default-scheduler"
         assert first["metadata"]["uid"] in successor["metadata"]["annotations"]["carrel.dev/handed-over"]
         records = f"/api/v1/namespaces/carrel/configmaps?labelSelector={HANDOVER}"
-        eventually(lambda: not bed.api.call("GET", records)["items"], limit_s=180)
+        eventually(lambda: not admission.api.call("GET", records)["items"], limit_s=180)
 
 
 def _bound(cluster: CarrelCluster, namespace: str) -> list[Json]:
@@ -203,45 +207,45 @@ def _others(cluster: CarrelCluster, namespace: str, *known: str) -> list[Json]:
     return [each for name, each in cluster.pods(namespace).items() if name not in known]
 
 
-def test_a_webhook_that_is_killed_stops_no_other_pod_and_no_gpu_pod_comes_in(bed: Bed) -> None:
-    with namespace(bed.api) as ours:
+def test_a_killed_webhook_blocks_gpu_pods_and_no_other_pod(admission: AdmissionCluster) -> None:
+    with namespace(admission.api) as ours:
         pods = f"/api/v1/namespaces/{ours}/pods"
-        bed.webhook.kill()
+        admission.webhook.kill()
         try:
-            assert made(bed.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
+            assert made(admission.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
             for manifest in (pod("unseen", limits=GPU), pod("unseen", limits=GPU, schedulerName="gpu-scheduler")):
-                status, answer = bed.eve.call("POST", pods, manifest)
+                status, answer = admission.eve.call("POST", pods, manifest)
                 assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
         finally:
-            bed.webhook.start()
-        made(bed.eve, ours, pod("seen", limits=GPU), "?dryRun=All")
+            admission.webhook.start()
+        made(admission.eve, ours, pod("seen", limits=GPU), "?dryRun=All")
 
 
-def test_a_pod_that_comes_in_while_the_configuration_is_missing_gets_no_card(bed: Bed) -> None:
-    eventually(lambda: not any(bed.cluster.held().values()))
+def test_a_pod_created_while_the_configuration_is_missing_gets_no_gpu(admission: AdmissionCluster) -> None:
+    eventually(lambda: not any(admission.cluster.held().values()))
     configuration = MUTATING_WEBHOOKS.path(name="carrel")
-    with namespace(bed.api) as ours:
+    with namespace(admission.api) as ours:
         path = f"/api/v1/namespaces/{ours}/pods/unseen"
-        bed.api.call("DELETE", configuration)
+        admission.api.call("DELETE", configuration)
         try:
             unseen = pod("unseen", limits=GPU, schedulerName="gpu-scheduler")
             unseen["metadata"]["annotations"] = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z"}
             # The API server hears of it a moment later.
-            eventually(lambda: _is_left_alone(made(bed.eve, ours, unseen, "?dryRun=All")))
-            made(bed.eve, ours, unseen)
-            said = eventually(lambda: _why_it_waits(bed.api.call("GET", path)))
-            status, answer = bed.eve.call("POST", f"/api/v1/namespaces/{ours}/pods", pod("elsewhere", limits=GPU))
+            eventually(lambda: _is_left_alone(made(admission.eve, ours, unseen, "?dryRun=All")))
+            made(admission.eve, ours, unseen)
+            said = eventually(lambda: _why_it_waits(admission.api.call("GET", path)))
+            status, answer = admission.eve.call("POST", f"/api/v1/namespaces/{ours}/pods", pod("elsewhere", limits=GPU))
         finally:
-            bed.webhook.configure()
+            admission.webhook.configure()
         assert "it was not admitted by Carrel's webhook" in said and "create it again" in said
         assert status == 403 and "Carrel has not seen that" in answer["message"], answer
-        assert not any(bed.cluster.held().values())
+        assert not any(admission.cluster.held().values())
 
-        bed.api.call("DELETE", f"{path}?gracePeriodSeconds=0")
-        create(bed.api, ours, pod("left-alone"))
-        eventually(lambda: not _is_left_alone(made(bed.eve, ours, unseen, "?dryRun=All")))
-        made(bed.alice, ours, pod("seen", limits=GPU))
-        running = eventually(lambda: bed.cluster.pods(ours)["seen"]["spec"].get("nodeName"))
+        admission.api.call("DELETE", f"{path}?gracePeriodSeconds=0")
+        create(admission.api, ours, pod("left-alone"))
+        eventually(lambda: not _is_left_alone(made(admission.eve, ours, unseen, "?dryRun=All")))
+        made(admission.alice, ours, pod("seen", limits=GPU))
+        running = eventually(lambda: admission.cluster.pods(ours)["seen"]["spec"].get("nodeName"))
         assert running == "n1"
 
 

@@ -18,7 +18,7 @@ from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from tests.e2e.pods import eventually
-from tests.e2e.webhook import POLICIES, Somebody, Witness, install_policies, unseen_pod
+from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, install_policies, unadmitted_pod
 from tests.kit.any_pod import any_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.reviews import Reviewed, ReviewedCluster
@@ -36,27 +36,27 @@ WHEREVER = ("", "/status", *SPEC_ONLY)
 MANY = 10_000
 
 
-class Room:
+class RulesCluster:
     """An API server with Carrel's rules, and a webhook that only looks on."""
 
     def __init__(self, api: ApiServer) -> None:
         self.api = api
-        self.eve, self.carrel, self.trusted = (Somebody(api, name) for name in (EVE, CARREL, TRUSTED))
+        self.eve, self.carrel, self.trusted = (UserClient(api, name) for name in (EVE, CARREL, TRUSTED))
         # As in a cluster where Carrel is installed later.
         self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
         for each in priority_classes():
             api.call("POST", PRIORITY_CLASSES.path(), each)
-        self.witness = Witness()
+        self.witness = RecordingWebhook()
         (configuration,) = webhooks()
         configuration["webhooks"][0]["clientConfig"] = self.witness.client_config
         self.configuration: Json = api.call("POST", MUTATING_WEBHOOKS.path(), configuration)
-        eventually(lambda: self.asked(unseen_pod("until-it-is-asked")))
+        eventually(lambda: self.asked(unadmitted_pod("until-it-is-asked")))
         install_policies(api, TRUSTED)
 
-    def post(self, pod: Json, who: Somebody | None = None, dry: bool = False) -> tuple[int, Json]:
+    def post(self, pod: Json, who: UserClient | None = None, dry: bool = False) -> tuple[int, Json]:
         return (who or self.eve).call("POST", f"{PODS}{'?dryRun=All' if dry else ''}", pod)
 
-    def asked(self, pod: Json, who: Somebody | None = None) -> bool:
+    def asked(self, pod: Json, who: UserClient | None = None) -> bool:
         """Whether the webhook is asked about it."""
         self.witness.names.discard(pod["metadata"]["name"])
         self.post(pod, who, dry=True)
@@ -64,14 +64,14 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def room() -> Iterator[Room]:
+def rules() -> Iterator[RulesCluster]:
     with shown_run("rules") as run, start_api_server(run) as api:
         api.start_controllers(["namespace", "validatingadmissionpolicy-status-controller"])
-        yield Room(api)
+        yield RulesCluster(api)
 
 
 def a_pod(name: str, limits: Json | None = None, **metadata: Any) -> Json:
-    """For the scheduler that knows the cards, as if the webhook had seen it."""
+    """For the scheduler that knows the GPUs, as if the webhook had seen it."""
     container = {"name": "main", "image": "work", "resources": {"limits": limits or {}}}
     spec = {"containers": [container], "schedulerName": "gpu-scheduler"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
@@ -80,13 +80,13 @@ def a_pod(name: str, limits: Json | None = None, **metadata: Any) -> Json:
 # --- whom the webhook is asked about ---------------------------------------------------------------------------------
 
 
-def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(room: Room) -> None:
+def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(rules: RulesCluster) -> None:
     random, concerned, asked = Random(11), 0, 0
     for number in range(GENERATED):
         pod = any_pod(random)
         pod["metadata"]["name"] = f"any-{number}"
         reviewed: Reviewed = asyncio.run(ReviewedCluster().create(pod, EVE))
-        is_asked = room.asked(pod)
+        is_asked = rules.asked(pod)
         if not reviewed.allowed or reviewed.patch:
             concerned += 1
             assert is_asked, json.dumps(pod)
@@ -95,94 +95,94 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(roo
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000], ids=["no containers", "one container", "as many as Carrel reads"])
-def test_a_pod_that_has_nothing_to_do_with_gpus_never_meets_carrel(room: Room, count: int) -> None:
+def test_the_webhook_is_not_asked_about_other_pods(rules: RulesCluster, count: int) -> None:
     pod = a_pod("plain", annotations={"mine": "x"}, labels={"app": "x"})
     environment = [{"name": f"V{number}", "value": "x"} for number in range(20)]
     container = {"image": "work", "env": environment, "resources": {"limits": {"cpu": "1"}}}
     pod["spec"] |= {"containers": [{"name": f"c{number}", **container} for number in range(count)]}
     pod["spec"]["schedulerName"] = "default-scheduler"
 
-    status, answer = room.post(pod, dry=True)
+    status, answer = rules.post(pod, dry=True)
 
-    assert not room.asked(pod)
+    assert not rules.asked(pod)
     assert status == (201 if count else 422), answer
     assert count or "spec.containers: Required value" in answer["message"]
 
 
-def test_a_pod_with_very_many_annotations_is_not_looked_through_but_asked_about(room: Room) -> None:
+def test_a_pod_with_very_many_annotations_is_not_searched_but_asked_about(rules: RulesCluster) -> None:
     """A condition that costs too much would refuse the pod."""
     for group in ("annotations", "labels"):
         few, many = ({f"k{number}": "" for number in range(count)} for count in (1_000, MANY))
-        assert not room.asked(a_pod("few", **{group: few}))
-        assert room.asked(a_pod("many", **{group: many}))
-        status, answer = room.post(a_pod("many", **{group: many}), dry=True)
+        assert not rules.asked(a_pod("few", **{group: few}))
+        assert rules.asked(a_pod("many", **{group: many}))
+        status, answer = rules.post(a_pod("many", **{group: many}), dry=True)
         assert status == 201, answer
 
 
-def test_what_carrel_makes_itself_is_not_asked_about(room: Room) -> None:
-    assert room.asked(unseen_pod("of-eve"), room.eve)
-    assert not room.asked(unseen_pod("of-carrel"), room.carrel)
-    assert room.post(unseen_pod("of-carrel"), room.carrel, dry=True)[0] == 201
+def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
+    assert rules.asked(unadmitted_pod("of-eve"), rules.eve)
+    assert not rules.asked(unadmitted_pod("of-carrel"), rules.carrel)
+    assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
 
 
-def test_a_debug_container_is_asked_about_where_the_pod_has_a_gpu(room: Room) -> None:
+def test_a_debug_container_is_asked_about_where_the_pod_has_a_gpu(rules: RulesCluster) -> None:
     debugger = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "work"}]}}
     for name, limits in (("debugged", GPU), ("debugged-cpu", {})):
-        assert room.post(a_pod(name, limits=limits))[0] == 201
-        room.witness.names.discard(name)
-        status, answer = room.eve.call("PATCH", f"{PODS}/{name}/ephemeralcontainers", debugger)
+        assert rules.post(a_pod(name, limits=limits))[0] == 201
+        rules.witness.names.discard(name)
+        status, answer = rules.eve.call("PATCH", f"{PODS}/{name}/ephemeralcontainers", debugger)
         assert status == 200, answer
-        assert (name in room.witness.names) is bool(limits)
+        assert (name in rules.witness.names) is bool(limits)
 
 
-def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are_made(room: Room) -> None:
+def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are_created(rules: RulesCluster) -> None:
     path = MUTATING_WEBHOOKS.path(name="carrel")
-    real = room.api.call("GET", path)["webhooks"]
-    nobody = {**room.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
-    room.api.call("PATCH", path, {"webhooks": [{**real[0], "clientConfig": nobody}]})
+    real = rules.api.call("GET", path)["webhooks"]
+    nobody = {**rules.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
+    rules.api.call("PATCH", path, {"webhooks": [{**real[0], "clientConfig": nobody}]})
     try:
-        eventually(lambda: room.post(unseen_pod("of-eve"), dry=True)[0] == 500)
-        status, answer = room.post(unseen_pod("of-eve"), dry=True)
+        eventually(lambda: rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 500)
+        status, answer = rules.post(unadmitted_pod("of-eve"), dry=True)
         plain = a_pod("plain")
         plain["spec"]["schedulerName"] = "default-scheduler"
         assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
-        assert room.post(a_pod("forged", annotations={"carrel.dev/tier": "booked"}), dry=True)[0] == 500
-        assert room.post(plain, dry=True)[0] == 201
-        assert room.post(unseen_pod("of-carrel"), room.carrel, dry=True)[0] == 201
+        assert rules.post(a_pod("forged", annotations={"carrel.dev/tier": "booked"}), dry=True)[0] == 500
+        assert rules.post(plain, dry=True)[0] == 201
+        assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
     finally:
-        room.api.call("PATCH", path, {"webhooks": real})
-    eventually(lambda: room.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
+        rules.api.call("PATCH", path, {"webhooks": real})
+    eventually(lambda: rules.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
 
 
-def test_where_cards_are_hidden_from_all_pods_the_webhook_of_the_manual_is_asked_about_them(room: Room) -> None:
+def test_where_gpus_are_hidden_from_all_pods_the_documented_webhook_is_asked_about_them(rules: RulesCluster) -> None:
     manual = (Path(__file__).parents[2] / "docs/admission.md").read_text()
     (found,) = re.findall(r"```yaml\n(.*?)```", manual, re.DOTALL)
     (webhook,) = yaml.safe_load(found)
     path = MUTATING_WEBHOOKS.path(name="carrel")
-    real = room.api.call("GET", path)["webhooks"]
-    with_it = [*real, {**webhook, "clientConfig": room.witness.client_config}]
-    room.api.call("PATCH", path, {"webhooks": with_it})
+    real = rules.api.call("GET", path)["webhooks"]
+    with_it = [*real, {**webhook, "clientConfig": rules.witness.client_config}]
+    rules.api.call("PATCH", path, {"webhooks": with_it})
     plain = a_pod("plain")
     try:
-        eventually(lambda: room.asked(plain))
+        eventually(lambda: rules.asked(plain))
         # It is not waited for: pods that ask for no GPU do not depend on it.
-        nobody = {**room.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
-        room.api.call("PATCH", path, {"webhooks": [*real, {**webhook, "clientConfig": nobody}]})
-        eventually(lambda: not room.asked(plain))
-        assert room.post(plain, dry=True)[0] == 201
+        nobody = {**rules.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
+        rules.api.call("PATCH", path, {"webhooks": [*real, {**webhook, "clientConfig": nobody}]})
+        eventually(lambda: not rules.asked(plain))
+        assert rules.post(plain, dry=True)[0] == 201
     finally:
-        room.api.call("PATCH", path, {"webhooks": real})
+        rules.api.call("PATCH", path, {"webhooks": real})
 
 
 # --- what is refused without asking anybody --------------------------------------------------------------------------
 
 
-def test_the_api_server_finds_nothing_to_complain_about_in_the_policies(room: Room) -> None:
+def test_the_api_server_has_no_complaint_about_the_policies(rules: RulesCluster) -> None:
     for name in ("carrel-protected-keys", "carrel-gpu-pods"):
         path = f"{POLICIES['ValidatingAdmissionPolicy']}/{name}"
 
         def checked(path: str = path) -> Json | None:
-            seen: Json = room.api.call("GET", path)
+            seen: Json = rules.api.call("GET", path)
             return seen if seen.get("status", {}).get("observedGeneration") == seen["metadata"]["generation"] else None
 
         found = eventually(checked)
@@ -191,10 +191,10 @@ def test_the_api_server_finds_nothing_to_complain_about_in_the_policies(room: Ro
 
 
 @pytest.fixture(scope="module")
-def guarded(room: Room) -> str:
+def guarded(rules: RulesCluster) -> str:
     """A pod with every protected key, made by Carrel."""
     pod = a_pod("guarded", limits=GPU, annotations=PROTECTED, labels=PROTECTED_LABELS)
-    status, answer = room.post(pod, room.carrel)
+    status, answer = rules.post(pod, rules.carrel)
     assert status == 201, answer
     return f"{PODS}/guarded"
 
@@ -202,35 +202,35 @@ def guarded(room: Room) -> str:
 @pytest.mark.parametrize("where", WHEREVER)
 @pytest.mark.parametrize("key", [*PROTECTED, *PROTECTED_LABELS, "devices.carrel.dev/new", "runai-gpu-group/new"])
 def test_a_protected_key_is_not_written_changed_or_removed_by_others(
-    room: Room, guarded: str, key: str, where: str
+    rules: RulesCluster, guarded: str, key: str, where: str
 ) -> None:
     group = "labels" if key in PROTECTED_LABELS or key.startswith("runai-gpu-group") else "annotations"
     is_there = not key.endswith("/new")
     for value in ("forged", *([None] if is_there else [])):
         forged = {"metadata": {group: {key: value}}}
-        status, answer = room.eve.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
+        status, answer = rules.eve.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
         if where in SPEC_ONLY:
-            assert status == 200 and answer["metadata"][group] == room.api.call("GET", guarded)["metadata"][group]
+            assert status == 200 and answer["metadata"][group] == rules.api.call("GET", guarded)["metadata"][group]
             continue
         assert status == 403, answer
         assert f"pod default/guarded: only Carrel may write or remove {key}, and you are {EVE}" in answer["message"]
-        for who in (room.carrel, room.trusted):
+        for who in (rules.carrel, rules.trusted):
             status, answer = who.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
             assert status == 200, answer
 
 
 @pytest.mark.parametrize("path", ["pods/unbound/binding", "bindings"])
-def test_a_binding_cannot_smuggle_them_in(room: Room, path: str) -> None:
-    room.post(a_pod("unbound", limits=GPU))
+def test_a_binding_cannot_write_protected_keys(rules: RulesCluster, path: str) -> None:
+    rules.post(a_pod("unbound", limits=GPU))
     for group, key in (("annotations", "carrel.dev/devices"), ("labels", "runai-gpu-group")):
         binding: Json = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}
         binding["metadata"] = {"name": "unbound", group: {key: "GPU-0"}}
         where = f"/api/v1/namespaces/default/{path}?dryRun=All"
-        status, answer = room.eve.call("POST", where, binding)
+        status, answer = rules.eve.call("POST", where, binding)
         assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
-        assert room.carrel.call("POST", where, binding)[0] == 201
+        assert rules.carrel.call("POST", where, binding)[0] == 201
         del binding["metadata"][group]
-        assert room.eve.call("POST", where, binding)[0] == 201
+        assert rules.eve.call("POST", where, binding)[0] == 201
 
 
 @pytest.mark.parametrize(
@@ -242,16 +242,16 @@ def test_a_binding_cannot_smuggle_them_in(room: Room, path: str) -> None:
         ("kai-resource-reservation", "default", "run.ai/reserve_for_gpu_index", False),
         ("default", "default", "run.ai/reserve_for_gpu_index", False),
     ],
-    ids=["its card", "its card, as KAI spelled it before", "anything else", "another account", "another namespace"],
+    ids=["its GPU", "its GPU, as KAI spelled it before", "anything else", "another account", "another namespace"],
 )
-def test_a_reservation_pod_may_say_which_card_it_has(
-    room: Room, where: str, account: str, key: str, allowed: bool
+def test_a_reservation_pod_may_say_which_gpu_it_has(
+    rules: RulesCluster, where: str, account: str, key: str, allowed: bool
 ) -> None:
     if where != "default":
-        room.trusted.call("POST", "/api/v1/namespaces", {"metadata": {"name": where}})
+        rules.trusted.call("POST", "/api/v1/namespaces", {"metadata": {"name": where}})
     pods = f"/api/v1/namespaces/{where}/pods"
-    room.carrel.call("POST", pods, a_pod("reservation"))
-    itself = Somebody(room.api, f"system:serviceaccount:{where}:{account}")
+    rules.carrel.call("POST", pods, a_pod("reservation"))
+    itself = UserClient(rules.api, f"system:serviceaccount:{where}:{account}")
 
     status, answer = itself.call(
         "PATCH", f"{pods}/reservation?dryRun=All", {"metadata": {"annotations": {key: "GPU-1"}}}
@@ -273,39 +273,39 @@ def test_a_reservation_pod_may_say_which_card_it_has(
         "gpu.scheduling/claim",
     ],
 )
-def test_what_a_pod_asks_for_is_settled_when_it_is_made(room: Room, guarded: str, key: str) -> None:
-    """Else the tier that was given for one card could be used for others."""
-    status, answer = room.eve.call("PATCH", f"{guarded}?dryRun=All", {"metadata": {"annotations": {key: "1"}}})
+def test_what_a_pod_asks_for_cannot_be_changed_later(rules: RulesCluster, guarded: str, key: str) -> None:
+    """Else the tier that was given for one GPU could be used for others."""
+    status, answer = rules.eve.call("PATCH", f"{guarded}?dryRun=All", {"metadata": {"annotations": {key: "1"}}})
 
     assert status == 403, answer
     assert f"what a pod asks for is settled when it is made ({key}); make another" in answer["message"]
 
 
-def test_everything_else_may_be_changed_by_those_who_could(room: Room, guarded: str) -> None:
+def test_all_other_keys_may_still_be_changed(rules: RulesCluster, guarded: str) -> None:
     mine = {"metadata": {"annotations": {"mine": "x"}, "labels": {"app": "x"}}}
     gang = {"metadata": {"annotations": {"pod-group-name": "g", "carrel.dev/gang-size": "2"}}}
     kubelets = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     for where, change in (("", mine), ("", gang), ("/status", kubelets)):
-        status, answer = room.eve.call("PATCH", f"{guarded}{where}?dryRun=All", change)
+        status, answer = rules.eve.call("PATCH", f"{guarded}{where}?dryRun=All", change)
         assert status == 200, answer
 
 
-def test_what_stood_before_carrel_goes_on(room: Room) -> None:
+def test_objects_from_before_carrel_can_still_be_changed(rules: RulesCluster) -> None:
     """Its status is written, it is changed and it ends, as before; only its protected keys are protected now."""
     before = f"{PODS}/before"
     running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    assert room.eve.call("PATCH", f"{before}/status", running)[0] == 200
-    assert room.eve.call("PATCH", before, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
-    assert room.eve.call("PATCH", before, {"metadata": {"annotations": {"terminate-at": "x"}}})[0] == 403
-    assert room.eve.call("DELETE", f"{before}?dryRun=All")[0] == 200
+    assert rules.eve.call("PATCH", f"{before}/status", running)[0] == 200
+    assert rules.eve.call("PATCH", before, {"metadata": {"annotations": {"mine": "x"}}})[0] == 200
+    assert rules.eve.call("PATCH", before, {"metadata": {"annotations": {"terminate-at": "x"}}})[0] == 403
+    assert rules.eve.call("DELETE", f"{before}?dryRun=All")[0] == 200
 
 
-def test_the_status_of_a_pod_with_very_many_annotations_is_written(room: Room) -> None:
-    status, answer = room.post(a_pod("wordy", annotations={f"k{number}": "" for number in range(MANY)}))
+def test_the_status_of_a_pod_with_very_many_annotations_is_written(rules: RulesCluster) -> None:
+    status, answer = rules.post(a_pod("wordy", annotations={f"k{number}": "" for number in range(MANY)}))
     assert status == 201, answer
 
     running = {"status": {"phase": "Running"}}
-    status, answer = room.eve.call("PATCH", f"{PODS}/wordy/status", running)
+    status, answer = rules.eve.call("PATCH", f"{PODS}/wordy/status", running)
     assert status == 200, answer
 
 
@@ -322,11 +322,11 @@ def test_the_status_of_a_pod_with_very_many_annotations_is_written(room: Room) -
         ({"nvidia.com/gpu": "0"}, {"mine": "x"}, ""),
         ({"cpu": "1"}, {}, ""),
     ],
-    ids=["a whole card", "memory", "a fraction", "Carrel's own words", "no card in so many words", "no card"],
+    ids=["a whole GPU", "memory", "a fraction", "Carrel's annotations", "explicitly no GPU", "no GPU"],
 )
 @pytest.mark.parametrize("group", ["containers", "initContainers"])
 def test_a_gpu_that_another_webhook_asks_for_is_refused(
-    room: Room, limits: Json, notes: Json, asked: str, group: str
+    rules: RulesCluster, limits: Json, notes: Json, asked: str, group: str
 ) -> None:
     """kube-apiserver asks no webhook again whose conditions left the pod out the first time."""
     container = {"name": "added", "image": "work", "resources": {"limits": limits, "requests": limits}}
@@ -341,19 +341,19 @@ def test_a_gpu_that_another_webhook_asks_for_is_refused(
             {"op": "add", "path": "/metadata/annotations", "value": notes_too},
         ]
 
-    other = Witness(change)
-    webhook = {key: value for key, value in room.configuration["webhooks"][0].items() if key != "matchConditions"}
+    other = RecordingWebhook(change)
+    webhook = {key: value for key, value in rules.configuration["webhooks"][0].items() if key != "matchConditions"}
     webhook |= {"name": "other.lab.example", "clientConfig": other.client_config, "failurePolicy": "Ignore"}
     configuration = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
     path = MUTATING_WEBHOOKS.path()
-    room.api.call("POST", path, {**configuration, "metadata": {"name": "other"}, "webhooks": [webhook]})
+    rules.api.call("POST", path, {**configuration, "metadata": {"name": "other"}, "webhooks": [webhook]})
     try:
         pod = a_pod("plain")
         pod["spec"]["schedulerName"] = "default-scheduler"
-        eventually(lambda: room.post(pod, dry=True) and "plain" in other.names)
-        status, answer = room.post(pod, dry=True)
+        eventually(lambda: rules.post(pod, dry=True) and "plain" in other.names)
+        status, answer = rules.post(pod, dry=True)
     finally:
-        room.api.call("DELETE", f"{path}/other")
+        rules.api.call("DELETE", f"{path}/other")
         other.close()
 
     assert status == (403 if asked else 201), answer

@@ -1,4 +1,4 @@
-"""The extender is killed while the real kube-scheduler works with it. It is slow, so it begins first and alone."""
+"""The extender is killed while the real kube-scheduler works with it. It is slow, so it has a file of its own."""
 
 from collections.abc import Iterator
 from random import Random
@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.carrel_cluster import CarrelCluster, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace
-from tests.e2e.test_scheduling import MIXED, a_claim, all_run, check_the_books, mixed_pods
+from tests.e2e.test_scheduling import MIXED, a_claim, all_run, check_leases, mixed_pods
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def cluster_of_carrel() -> Iterator[CarrelCluster]:
         yield cluster
 
 
-def test_an_extender_that_is_killed_in_the_middle_loses_and_doubles_nothing(cluster_of_carrel: CarrelCluster) -> None:
+def test_a_killed_extender_loses_and_doubles_nothing(cluster_of_carrel: CarrelCluster) -> None:
     cluster = cluster_of_carrel
     with namespace(cluster.api) as ours:
         a_claim(cluster, ours, "pair", devices={"count": 2}, topology={"mode": "Required"})
@@ -29,17 +29,17 @@ def test_an_extender_that_is_killed_in_the_middle_loses_and_doubles_nothing(clus
             cluster.extender = cluster.start_extender()
 
         eventually(lambda: all_run(cluster, ours, 60), limit_s=240)
-        eventually(lambda: books_are_right(cluster, ours), limit_s=180)
+        eventually(lambda: leases_are_right(cluster, ours), limit_s=180)
 
 
 def bound(cluster: CarrelCluster, namespace: str) -> int:
     return sum(bool(each["spec"].get("nodeName")) for each in cluster.pods(namespace).values())
 
 
-def books_are_right(cluster: CarrelCluster, namespace: str) -> bool:
-    """What a killed bind has left on a Lease is freed after a while."""
+def leases_are_right(cluster: CarrelCluster, namespace: str) -> bool:
+    """Leftovers of a killed bind on a Lease are freed after a while."""
     try:
-        check_the_books(cluster, namespace)
+        check_leases(cluster, namespace)
     except AssertionError:
         return False
     return True

@@ -1,6 +1,6 @@
-"""Beside NVIDIA's plugin, on a real kubelet that chooses the cards: fractions share what a reservation pod holds.
+"""Beside NVIDIA's plugin, on a real kubelet that chooses the GPUs: fractions share what a reservation pod holds.
 
-The plugin is a stand-in that registers `nvidia.com/gpu`; everything else is real, the reservation pods too.
+The plugin is a fake that registers `nvidia.com/gpu`; everything else is real, the reservation pods too.
 """
 
 import json
@@ -18,7 +18,7 @@ from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Process
 from tests.e2e.carrel_cluster import OURS, CarrelCluster
-from tests.e2e.carrel_node import a_pod, reading_its_cards
+from tests.e2e.carrel_node import a_pod, reading_own_gpus
 from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
 from tests.kit import nvidia_plugin
 
@@ -58,7 +58,7 @@ class CoexistNode(CarrelCluster):
         return str(status["allocatable"].get("nvidia.com/gpu", "0"))
 
     def reserved(self) -> dict[str, str]:
-        """Group → the card that its reservation pod reports."""
+        """Group → the GPU that its reservation pod reports."""
         pods = self.pods(RESERVATIONS).values()
         return {
             each["metadata"]["labels"]["runai-gpu-group"]: each["metadata"]["annotations"].get(
@@ -68,7 +68,7 @@ class CoexistNode(CarrelCluster):
         }
 
     def is_held(self, lease: str) -> bool:
-        """Whether the books have found the slot's card, and not lost it."""
+        """Whether the books have found the slot's GPU, and not lost it."""
         notes = self.api.call("GET", LEASES.path(OURS, lease))["metadata"]["annotations"]
         return str(json.loads(notes["carrel.dev/reservation"])["state"]) == "held"
 
@@ -82,7 +82,7 @@ class CoexistNode(CarrelCluster):
         return eventually(line).partition("=")[2]
 
     def starts(self, namespace: str, name: str) -> None:
-        create(self.api, namespace, reading_its_cards(a_pod(name, annotations=HALF)))
+        create(self.api, namespace, reading_own_gpus(a_pod(name, annotations=HALF)))
         wait_for_phase(self.api, namespace, name, "Running")
 
 
@@ -105,7 +105,7 @@ def coexist() -> Iterator[CoexistNode]:
         yield node
 
 
-def test_two_halves_share_the_reported_card_a_third_gets_another_and_the_reservations_go_with_them(
+def test_two_halves_share_the_reported_gpu_a_third_gets_another_and_the_reservations_end_with_them(
     coexist: CoexistNode,
 ) -> None:
     with namespace(coexist.api) as ours:
@@ -123,7 +123,7 @@ def test_two_halves_share_the_reported_card_a_third_gets_another_and_the_reserva
 
         eventually(lambda: [*map(group_of, "abc")] == ["gpu-real-node-0", "gpu-real-node-0", "gpu-real-node-1"])
 
-        # A pod that asks the kubelet itself has to wait: all cards are in use.
+        # A pod that asks the kubelet itself has to wait: all GPUs are in use.
         create(coexist.api, ours, a_pod("whole", {"nvidia.com/gpu": "1"}))
         for name in ("a", "b", "c"):
             coexist.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/{name}")
@@ -137,7 +137,7 @@ def test_two_halves_share_the_reported_card_a_third_gets_another_and_the_reserva
         eventually(lambda: not coexist.held() and not coexist.reserved(), limit_s=120)
 
 
-def test_a_reservation_pod_that_is_deleted_comes_back_with_the_same_card(coexist: CoexistNode) -> None:
+def test_a_deleted_reservation_pod_is_created_again_with_the_same_gpu(coexist: CoexistNode) -> None:
     with namespace(coexist.api) as ours:
         coexist.starts(ours, "a")
         card = coexist.told(ours, "a")
@@ -156,11 +156,11 @@ def test_a_reservation_pod_that_is_deleted_comes_back_with_the_same_card(coexist
     eventually(lambda: not coexist.reserved(), limit_s=180)
 
 
-def test_a_memory_share_and_a_fraction_share_one_card(coexist: CoexistNode) -> None:
-    """Of two dialects: one ledger, one reservation pod, one card."""
+def test_a_memory_share_and_a_fraction_share_one_gpu(coexist: CoexistNode) -> None:
+    """Of two dialects: one ledger, one reservation pod, one GPU."""
     with namespace(coexist.api) as ours:
         coexist.starts(ours, "half")
-        create(coexist.api, ours, reading_its_cards(a_pod("memory", {"aliyun.com/gpu-mem": "8138"})))
+        create(coexist.api, ours, reading_own_gpus(a_pod("memory", {"aliyun.com/gpu-mem": "8138"})))
         wait_for_phase(coexist.api, ours, "memory", "Running")
 
         assert coexist.told(ours, "memory") == coexist.told(ours, "half")

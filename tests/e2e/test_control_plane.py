@@ -33,19 +33,19 @@ def test_the_api_server_answers_and_says_its_version(api_server: ApiServer) -> N
 
 
 @pytest.mark.parametrize("kubeconfig", ["kubeconfig", "token_kubeconfig"], ids=["by certificate", "by token"])
-def test_each_kubeconfig_is_the_administrators(api_server: ApiServer, kubeconfig: str) -> None:
+def test_each_kubeconfig_has_admin_rights(api_server: ApiServer, kubeconfig: str) -> None:
     asked = ["--kubeconfig", str(getattr(api_server, kubeconfig)), "auth", "can-i", "*", "*", "--all-namespaces"]
     assert api_server.kubectl(*asked).strip() == "yes"
 
 
-def test_two_api_servers_run_side_by_side_and_know_nothing_of_each_other(api_server: ApiServer) -> None:
+def test_two_api_servers_run_side_by_side_and_are_independent(api_server: ApiServer) -> None:
     with shown_run("second") as run, start_api_server(run) as second:
         second.call("POST", "/api/v1/namespaces", {"metadata": {"name": "only-here"}})
         assert second.call("GET", "/api/v1/namespaces/only-here")["metadata"]["name"] == "only-here"
         assert is_gone(api_server, "/api/v1/namespaces/only-here")
 
 
-def test_helm_installs_lists_and_takes_away_a_release(api_server: ApiServer, tmp_path: Path) -> None:
+def test_helm_installs_lists_and_uninstalls_a_release(api_server: ApiServer, tmp_path: Path) -> None:
     chart = tmp_path / "note"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text(CHART)
@@ -65,7 +65,7 @@ def test_helm_installs_lists_and_takes_away_a_release(api_server: ApiServer, tmp
     assert is_gone(api_server, path)
 
 
-def test_a_deployment_becomes_pods_that_run_on_hollow_nodes(cluster: ApiServer) -> None:
+def test_the_pods_of_a_deployment_run_on_hollow_nodes(cluster: ApiServer) -> None:
     template = pod("web", restartPolicy="Always")
     deployment = {
         "metadata": {"name": "web"},
@@ -77,7 +77,7 @@ def test_a_deployment_becomes_pods_that_run_on_hollow_nodes(cluster: ApiServer) 
         eventually(lambda: cluster.call("GET", f"{path}/web")["status"].get("readyReplicas") == 5)
 
 
-def test_a_second_scheduler_asks_its_extender_where_a_pod_may_go(cluster: ApiServer) -> None:
+def test_a_second_scheduler_asks_its_extender_about_nodes(cluster: ApiServer) -> None:
     with namespace(cluster) as name, extender(only="hollow-1") as (url, asked):
         cluster.start_scheduler(
             "gpu-scheduler",

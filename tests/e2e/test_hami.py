@@ -15,7 +15,7 @@ from tests.e2e.carrel_cluster import CarrelCluster
 from tests.e2e.carrel_node import TELL, carrel_node
 from tests.e2e.pods import eventually, namespace, pod, wait_for_phase
 from tests.e2e.test_coexist import coexist_node
-from tests.e2e.webhook import Somebody, Webhook, sealed_with
+from tests.e2e.webhook import UserClient, Webhook, sealed_with
 
 GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 9_999}]
 """Three pods of 3000 MiB fit on one of them."""
@@ -48,7 +48,7 @@ def told(cluster: CarrelCluster, ours: str, name: str) -> dict[str, str]:
 
 
 def test_five_pods_of_3000_mib_run_on_two_gpus(cluster: CarrelCluster) -> None:
-    alice = Somebody(cluster.api, "alice")
+    alice = UserClient(cluster.api, "alice")
     with namespace(cluster.api) as ours:
         for name in NAMES:
             manifest = pod(name, TELL, LIMITS)

@@ -11,12 +11,12 @@ NODE_STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
 @pytest.mark.parametrize(
     ("resource", "amount"),
     [
-        pytest.param("nvidia.com/gpu", CARDS, id="whole cards"),
-        pytest.param("aliyun.com/gpu-count", CARDS, id="cards to share"),
-        pytest.param("aliyun.com/gpu-mem", CARDS * CARD_MIB, id="memory of all cards"),
+        pytest.param("nvidia.com/gpu", CARDS, id="whole GPUs"),
+        pytest.param("aliyun.com/gpu-count", CARDS, id="GPUs to share"),
+        pytest.param("aliyun.com/gpu-mem", CARDS * CARD_MIB, id="memory of all GPUs"),
     ],
 )
-def test_a_hollow_node_offers_its_cards(cluster: ApiServer, resource: str, amount: int) -> None:
+def test_a_hollow_node_offers_its_gpus(cluster: ApiServer, resource: str, amount: int) -> None:
     status = cluster.call("GET", "/api/v1/nodes/hollow-0")["status"]
     assert status["allocatable"][resource] == str(amount)
 
@@ -28,7 +28,7 @@ def test_a_pod_gets_a_hollow_node_from_the_real_scheduler_and_runs(cluster: ApiS
     assert placed["spec"]["nodeName"].startswith("hollow-")
 
 
-def test_no_more_pods_run_than_there_are_cards(cluster: ApiServer) -> None:
+def test_no_more_pods_run_than_there_are_gpus(cluster: ApiServer) -> None:
     with namespace(cluster) as name:
         for number in range(HOLLOW_NODES + 1):
             create(cluster, name, pod(f"whole-node-{number}", limits={"nvidia.com/gpu": str(CARDS)}))
@@ -42,7 +42,7 @@ def test_no_more_pods_run_than_there_are_cards(cluster: ApiServer) -> None:
         assert "Insufficient nvidia.com/gpu" in refusals[0]["message"]
 
 
-def test_a_deleted_pod_goes_through_its_grace_period_and_is_gone(cluster: ApiServer) -> None:
+def test_a_deleted_pod_has_its_grace_period_and_is_removed(cluster: ApiServer) -> None:
     with namespace(cluster) as name:
         create(cluster, name, pod("leaves", terminationGracePeriodSeconds=30))
         wait_for_phase(cluster, name, "leaves", "Running")
@@ -51,7 +51,7 @@ def test_a_deleted_pod_goes_through_its_grace_period_and_is_gone(cluster: ApiSer
         eventually(lambda: is_gone(cluster, path), limit_s=20)
 
 
-def test_cards_are_described_once_their_kind_is_defined(cluster: ApiServer) -> None:
+def test_gpus_are_reported_once_their_kind_is_defined(cluster: ApiServer) -> None:
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
     definition = {

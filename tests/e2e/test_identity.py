@@ -21,7 +21,7 @@ TOKENS = Resource(Object, "", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRe
 ROLES = RoleOptions(services=frozenset({WEBHOOK}))
 
 
-class Desk:
+class TokenReviews:
     """The booking service's own eye on tokens, without its memory: it asks the API server each time."""
 
     def __init__(self, client: Client) -> None:
@@ -45,43 +45,43 @@ class Desk:
 
 
 @pytest.fixture
-async def desk(server: ApiServer) -> AsyncIterator[Desk]:
+async def reviews(server: ApiServer) -> AsyncIterator[TokenReviews]:
     client = Client(HttpTransport(access_to(server.token_kubeconfig, {})))
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
     await client.create(SERVICE_ACCOUNTS, account, "default")
-    yield Desk(client)
+    yield TokenReviews(client)
     await client.delete(SERVICE_ACCOUNTS, ACCOUNT, "default")
     await client.aclose()
 
 
 @pytest.fixture
-async def pod(desk: Desk) -> Json:
+async def pod(reviews: TokenReviews) -> Json:
     spec = {"serviceAccountName": ACCOUNT, "containers": [{"name": "main", "image": "work"}]}
     manifest: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "webhook-"}, "spec": spec}
-    return await desk.client.create(PODS, manifest, "default")
+    return await reviews.client.create(PODS, manifest, "default")
 
 
-async def test_a_token_counts_for_the_audience_it_was_made_for(desk: Desk, pod: Json) -> None:
-    assert await desk.knows(await desk.token("carrel-booking", pod=pod))
-    assert not await desk.knows(await desk.token("another-service", pod=pod))
-    assert not await desk.knows(await desk.token(pod=pod)), "one for the API server itself"
-    assert await desk.knows(await desk.token(pod=pod), audience="")
-    assert not await desk.knows(await desk.token("another-service", pod=pod), audience="")
-    assert not await desk.knows("made-up")
+async def test_a_token_counts_for_the_audience_it_was_made_for(reviews: TokenReviews, pod: Json) -> None:
+    assert await reviews.knows(await reviews.token("carrel-booking", pod=pod))
+    assert not await reviews.knows(await reviews.token("another-service", pod=pod))
+    assert not await reviews.knows(await reviews.token(pod=pod)), "one for the API server itself"
+    assert await reviews.knows(await reviews.token(pod=pod), audience="")
+    assert not await reviews.knows(await reviews.token("another-service", pod=pod), audience="")
+    assert not await reviews.knows("made-up")
 
 
-async def test_a_token_ends_with_the_pod_it_was_given_to(desk: Desk, pod: Json) -> None:
-    token = await desk.token("carrel-booking", pod=pod)
-    assert await desk.knows(token)
+async def test_a_token_ends_with_the_pod_it_was_given_to(reviews: TokenReviews, pod: Json) -> None:
+    token = await reviews.token("carrel-booking", pod=pod)
+    assert await reviews.knows(token)
 
-    await desk.client.delete(PODS, pod["metadata"]["name"], "default", how=DeleteOptions(grace_seconds=0))
+    await reviews.client.delete(PODS, pod["metadata"]["name"], "default", how=DeleteOptions(grace_seconds=0))
 
     async def is_refused() -> bool:
-        return not await desk.knows(token)
+        return not await reviews.knows(token)
 
     # The API server remembers for some seconds what it found out about a token.
     assert await eventually(is_refused)
 
 
-async def test_a_token_that_belongs_to_no_pod_is_nobodys(desk: Desk) -> None:
-    assert not await desk.knows(await desk.token("carrel-booking"))
+async def test_a_token_that_is_bound_to_no_pod_is_refused(reviews: TokenReviews) -> None:
+    assert not await reviews.knows(await reviews.token("carrel-booking"))

@@ -12,7 +12,7 @@ from testbed.node import Node
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod, wait_for_phase
 
 
-def test_a_pod_runs_in_a_real_container_and_its_words_are_read(node: Node) -> None:
+def test_a_pod_runs_in_a_real_container_and_its_logs_are_read(node: Node) -> None:
     manifest = pod("speaks", "env; cat /proc/1/comm")
     manifest["spec"]["containers"][0]["env"] = [{"name": "GREETING", "value": "good morning"}]
     with namespace(node.api) as name:
@@ -31,7 +31,7 @@ def test_a_command_runs_inside_a_running_container(node: Node) -> None:
 
 
 def test_an_annotation_of_the_binding_is_in_the_containers_environment(node: Node) -> None:
-    """Carrel tells a pod its cards in this way: the annotation and the node arrive in one write."""
+    """Carrel tells a pod its GPUs in this way: the annotation and the node arrive in one write."""
     manifest = pod("bound", "echo cards: $CARDS", schedulerName="nobody")
     source = {"fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/devices']"}}
     manifest["spec"]["containers"][0]["env"] = [{"name": "CARDS", "valueFrom": source}]
@@ -46,7 +46,7 @@ def test_an_annotation_of_the_binding_is_in_the_containers_environment(node: Nod
         assert node.api.kubectl("--namespace", name, "logs", "bound") == "cards: GPU-a,GPU-b\n"
 
 
-def test_a_deleted_pod_is_stopped_and_gone(node: Node) -> None:
+def test_a_deleted_pod_is_stopped_and_removed(node: Node) -> None:
     with namespace(node.api) as name:
         create(node.api, name, pod("leaves"))
         wait_for_phase(node.api, name, "leaves", "Running")

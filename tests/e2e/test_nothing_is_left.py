@@ -1,4 +1,4 @@
-"""However the tests end, with a pod running on a real node: the machine is as it was before."""
+"""However the tests end while a pod runs on a real node: the machine is as it was before."""
 
 import re
 import signal
@@ -14,13 +14,13 @@ import pytest
 from testbed import programs
 from tests.e2e.pods import eventually
 
-ENDLESS = Path(__file__).with_name("endless.py")
+RUNS_UNTIL_ENDED = Path(__file__).with_name("runs_until_ended.py")
 SETTINGS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
 PLACES = ("/var/lib/kubelet", "/var/lib/containerd", "/var/lib/cni", "/var/log/pods", "/run/containerd", "/etc/cni")
 
 CGROUPS = Path("/sys/fs/cgroup")
 OURS = r"\bcarrel(?:-testbed-)?(\d+)\b"
-ENDINGS = {"Ctrl-C": signal.SIGINT, "told to end": signal.SIGTERM, "killed": signal.SIGKILL}
+ENDINGS = {"Ctrl-C": signal.SIGINT, "SIGTERM": signal.SIGTERM, "killed": signal.SIGKILL}
 
 Machine = Mapping[str, frozenset[str]]
 
@@ -37,11 +37,11 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def ended() -> Iterator[dict[str, Ended]]:
-    """All at once: three nodes side by side on one machine do not disturb each other either."""
+    """All at the same time: three nodes on one machine do not disturb each other either."""
     before = machine()
     # A shell lets its background jobs ignore Ctrl-C, and whatever they start inherits that.
     command = ["env", "--default-signal=INT"]
-    command += [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(ENDLESS)]
+    command += [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", str(RUNS_UNTIL_ENDED)]
     with ExitStack() as until:
         tests = {how: subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for how in ENDINGS}
         for program in tests.values():
@@ -72,12 +72,12 @@ def test_nothing_is_left_on_the_machine(ended: dict[str, Ended], how: str) -> No
 
     assert new_lines(run.before, run.during, run.slot)["interfaces"], "this test must see what a node changes"
     if how == "killed":
-        # Who was killed cleans up nothing; the kernel and a waiting shell do, a moment later.
+        # A killed process cleans up nothing; the kernel and a waiting shell do, a moment later.
         eventually(lambda: not left())
     assert left() == {}
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "told to end"])
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
 def test_only_the_logs_of_the_run_stay(ended: dict[str, Ended], how: str) -> None:
     assert [entry.name for entry in Path(ended[how].folder).iterdir()] == ["logs"]
 
@@ -98,7 +98,7 @@ def machine() -> Machine:
 
 
 def new_lines(before: Machine, after: Machine, slot: str) -> dict[str, list[str]]:
-    """Without those of test beds that other tests use at the same time: their names carry another number."""
+    """Without those of test beds that other tests use at the same time: their names have another number."""
     return {
         part: [line for line in sorted(after[part] - before[part]) if set(re.findall(OURS, line)) <= {slot}]
         for part in before

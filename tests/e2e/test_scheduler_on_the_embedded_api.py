@@ -47,31 +47,31 @@ def placed(cluster: EmbeddedCluster, manifest: Json) -> Json:
     return found
 
 
-def test_a_pod_that_shares_a_card_is_placed_and_told(cluster_in_memory: EmbeddedCluster) -> None:
+def test_a_pod_that_shares_a_gpu_is_placed_and_annotated(cluster_in_memory: EmbeddedCluster) -> None:
     found = placed(cluster_in_memory, a_pod("shares", {"aliyun.com/gpu-mem": "8138"}))
     told = found["metadata"]["annotations"]
     assert (told["ALIYUN_COM_GPU_MEM_POD"], told["ALIYUN_COM_GPU_MEM_DEV"]) == ("8138", "16276")
     assert told["carrel.dev/devices"].startswith(f"GPU-{found['spec']['nodeName']}-")
 
 
-def test_a_pod_with_a_claim_is_placed_and_told(cluster_in_memory: EmbeddedCluster) -> None:
+def test_a_pod_with_a_claim_is_placed_and_annotated(cluster_in_memory: EmbeddedCluster) -> None:
     claim: dict[str, Any] = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
     claim["spec"] = {"devices": {"count": 2}, "topology": {"mode": "Required"}}
     cluster_in_memory.kubectl("apply", "-f", "-", given=claim)
     found = placed(cluster_in_memory, a_pod("claims", annotations={"gpu.scheduling/claim": "pair"}))
-    assert found["spec"]["nodeName"] == "n2", "only its cards are linked"
+    assert found["spec"]["nodeName"] == "n2", "only its GPUs are linked"
     assert found["metadata"]["annotations"]["gpu.scheduling/allocated"] == "0,1"
 
 
-def test_a_pod_with_a_whole_card_is_placed_the_next_waits_is_told_why_and_follows(
+def test_a_pod_with_a_whole_gpu_is_placed_and_the_next_waits_with_the_reason(
     cluster_in_memory: EmbeddedCluster,
 ) -> None:
     cluster = cluster_in_memory
     found = placed(cluster, a_pod("whole", {"nvidia.com/gpu": "1"}))
-    assert found["spec"]["nodeName"] == "n1", "both cards of n2 are claimed"
+    assert found["spec"]["nodeName"] == "n1", "both GPUs of n2 are claimed"
     cluster.kubectl("apply", "-f", "-", given=a_pod("waits", {"nvidia.com/gpu": "1"}))
     # The reason comes from the extender; kube-scheduler writes it, as an Event of the group events.k8s.io.
-    eventually(lambda: "cards" in cluster.kubectl("events", "--for", "pod/waits"), limit_s=120)
+    eventually(lambda: "0 of 2" in cluster.kubectl("events", "--for", "pod/waits"), limit_s=120)
     assert "FailedScheduling" in cluster.kubectl("events", "--for", "pod/waits")
     cluster.kubectl("delete", "pod", "whole", "--wait=false")
     eventually(lambda: is_running(cluster, "waits"), limit_s=120)

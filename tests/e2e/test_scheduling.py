@@ -1,4 +1,4 @@
-"""The real kube-scheduler with Carrel's extender: the figures of the documents, every dialect, gangs, and a kill -9."""
+"""The real kube-scheduler with Carrel's extender: the documented figures, every dialect, gangs, and SIGKILL."""
 
 import asyncio
 import json
@@ -68,8 +68,8 @@ def say_why(cluster: CarrelCluster, namespace: str, name: str) -> str:
     return subprocess.check_output([sys.executable, "-m", "carrel", *words], text=True)
 
 
-def check_the_books(cluster: CarrelCluster, namespace: str) -> None:
-    """Recomputed from Leases and Pods alone: no card oversubscribed, every pod has just the cards it was told."""
+def check_leases(cluster: CarrelCluster, namespace: str) -> None:
+    """Recomputed from Leases and Pods alone: no GPU oversubscribed, every pod has just the GPUs it was told."""
     memory = {gpu.uuid: gpu.memory for node in (*EXAMPLES, *FOUR, *GANG, *MIXED) for gpu in node.gpus}
     held = cluster.held()
     for card, shares in held.items():
@@ -81,7 +81,7 @@ def check_the_books(cluster: CarrelCluster, namespace: str) -> None:
         assert set(told.split(",") if told else ()) == has, name
 
 
-def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_card(cluster_of_carrel: CarrelCluster) -> None:
+def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_gpu(cluster_of_carrel: CarrelCluster) -> None:
     cluster = cluster_of_carrel
     with namespace(cluster.api) as ours:
         for number, (node, mib) in enumerate(
@@ -101,10 +101,10 @@ def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_card(cluster_of_carr
             "carrel.dev/devices": "GPU-n3-0",
             "carrel.dev/cgpu-disable": "false",
         }
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
 
 
-def test_of_four_cards_with_12207_8138_4069_16276_free_the_least_that_fits_is_chosen(
+def test_of_four_gpus_with_12207_8138_4069_16276_free_the_fullest_that_fits_is_chosen(
     cluster_of_carrel: CarrelCluster,
 ) -> None:
     cluster = cluster_of_carrel
@@ -119,7 +119,7 @@ def test_of_four_cards_with_12207_8138_4069_16276_free_the_least_that_fits_is_ch
         assert placed["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
-def test_a_pod_that_must_wait_is_told_why_and_is_placed_when_the_card_is_free(cluster_of_carrel: CarrelCluster) -> None:
+def test_a_waiting_pod_has_the_reason_and_is_placed_when_the_gpu_is_free(cluster_of_carrel: CarrelCluster) -> None:
     cluster = cluster_of_carrel
     with namespace(cluster.api) as ours:
         for name in ("a", "b"):
@@ -132,13 +132,15 @@ def test_a_pod_that_must_wait_is_told_why_and_is_placed_when_the_card_is_free(cl
         cluster.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/a")
 
         wait_for_phase(cluster.api, ours, "waits", "Running")
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
 
 
-def test_a_pod_without_a_booking_leaves_the_cards_that_a_booked_pod_waits_for(cluster_of_carrel: CarrelCluster) -> None:
+def test_a_pod_without_a_booking_takes_no_gpu_that_a_booked_pod_waits_for(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
     cluster = cluster_of_carrel
     with namespace(cluster.api) as ours:
-        # There is a card for it, but nowhere so many processors: so it waits, and nothing must be taken from under it.
+        # There is a GPU for it, but nowhere so many processors: so it waits, and nothing must be taken from under it.
         needs = {"nvidia.com/gpu": "1", "cpu": "100000"}
         create(cluster.api, ours, a_pod("urgent", "n2", {"carrel.dev/tier": "booked"}, needs))
         eventually(lambda: "Insufficient cpu" in json.dumps(cluster.pods(ours)["urgent"]["status"]))
@@ -154,10 +156,10 @@ def test_a_pod_without_a_booking_leaves_the_cards_that_a_booked_pod_waits_for(cl
 
         # kube-scheduler learns of neither: the controller wakes the pod.
         eventually(lambda: cluster.pods(ours)["greedy"]["status"]["phase"] == "Running", limit_s=120)
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
 
 
-def test_a_gang_waits_for_a_member_with_a_scheduling_gate_and_goes_on_when_that_is_open(
+def test_a_gang_waits_until_the_scheduling_gate_of_a_member_is_removed(
     cluster_of_carrel: CarrelCluster,
 ) -> None:
     cluster = cluster_of_carrel
@@ -180,7 +182,7 @@ def test_a_gang_waits_for_a_member_with_a_scheduling_gate_and_goes_on_when_that_
         cluster.api.call("PATCH", f"/api/v1/namespaces/{ours}/pods/gated", opened)
         eventually(lambda: all_run(cluster, ours, 2), limit_s=120)
         assert cluster.pods(ours)["gated"]["spec"]["nodeName"] == "n2"
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
 
 
 def test_a_gang_of_eight_over_four_nodes_is_placed_as_one(cluster_of_carrel: CarrelCluster) -> None:
@@ -196,7 +198,7 @@ def test_a_gang_of_eight_over_four_nodes_is_placed_as_one(cluster_of_carrel: Car
         create(cluster.api, ours, a_pod("member-7", on, {"gpu.scheduling/claim": "job"}))
 
         eventually(lambda: all_run(cluster, ours, 8), limit_s=180)
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
         claim = f"/apis/gpu.scheduling/v1/namespaces/{ours}/gpuclaims/job"
         eventually(lambda: cluster.api.call("GET", claim).get("status", {}).get("phase") == "Bound")
 
@@ -220,7 +222,7 @@ def mixed_pods(count: int, chance: Random) -> list[dict[str, Any]]:
     return pods
 
 
-def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_card_is_oversubscribed(
+def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_gpu_is_oversubscribed(
     cluster_of_carrel: CarrelCluster,
 ) -> None:
     cluster = cluster_of_carrel
@@ -231,14 +233,14 @@ def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_card_is_ove
 
         eventually(lambda: all_run(cluster, ours, 200), limit_s=180)
 
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
         for each in cluster.pods(ours).values():
             if "gpu.scheduling/claim" in each["metadata"].get("annotations", {}):
                 ids = each["metadata"]["annotations"]["gpu.scheduling/allocated"]
-                assert ids in ("2,3", "4,5"), "a claim of two cards lies in one island"
+                assert ids in ("2,3", "4,5"), "a claim of two GPUs lies in one island"
 
 
-def test_two_schedulers_with_an_extender_each_share_the_cards_and_oversubscribe_none(
+def test_two_schedulers_with_an_extender_each_share_the_gpus_and_oversubscribe_none(
     cluster_of_carrel: CarrelCluster,
 ) -> None:
     cluster = cluster_of_carrel
@@ -252,14 +254,14 @@ def test_two_schedulers_with_an_extender_each_share_the_cards_and_oversubscribe_
 
         eventually(lambda: all_run(cluster, ours, quarters), limit_s=180)
 
-        check_the_books(cluster, ours)
+        check_leases(cluster, ours)
         cards = {
             card: shares for card, shares in cluster.held().items() if card.partition("-")[0] in ("n1", "n2", "n3")
         }
-        assert [len(shares) for shares in cards.values()] == [4] * 6, "every card is full to the last MiB"
+        assert [len(shares) for shares in cards.values()] == [4] * 6, "every GPU is full to the last MiB"
 
 
-def test_the_ledger_that_is_rebuilt_from_the_cluster_is_sound(cluster_of_carrel: CarrelCluster) -> None:
+def test_the_ledger_rebuilt_from_the_cluster_is_consistent(cluster_of_carrel: CarrelCluster) -> None:
     async def read() -> ClusterState:
         client = Client(HttpTransport(access_to(cluster_of_carrel.api.kubeconfig, {})))
         try:

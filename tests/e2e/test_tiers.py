@@ -13,7 +13,7 @@ from carrel.kubernetes.objects.release import read_release
 from carrel.parsing.time import instant
 from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import ADMIN, BookingService, Somebody, Webhook, a_booking_service, sealed_with
+from tests.e2e.webhook import ADMIN, BookingService, UserClient, Webhook, a_booking_service, sealed_with
 
 CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
 ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
@@ -24,10 +24,10 @@ LIMIT_S = 180
 class Lab:
     def __init__(self, carrel: CarrelNode, service: BookingService) -> None:
         self.carrel, self.api, self.service = carrel, carrel.api, service
-        self.people = {name: Somebody(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
+        self.people = {name: UserClient(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
 
     def create(self, who: str, ours: str, name: str) -> None:
-        """A pod for one card, as a person writes it: with no word about tiers, schedulers or environment."""
+        """A pod for one GPU, as a person writes it: with no word about tiers, schedulers or environment."""
         self.make(who, ours, a_pod(name, {WHOLE: "1"}))
 
     def make(self, who: str, ours: str, manifest: Json) -> None:
@@ -36,7 +36,7 @@ class Lab:
         assert status == 201, answer
 
     def run(self, who: str, ours: str, name: str) -> tuple[Json, str]:
-        """The running pod, and the card that its container sees."""
+        """The running pod, and the GPU that its container sees."""
         self.create(who, ours, name)
         placed = wait_for_phase(self.api, ours, name, "Running")
         return placed, self.sees(ours, name)
@@ -95,11 +95,11 @@ def lab() -> Iterator[Lab]:
 def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
     cards = {device["uuid"] for device in lab.carrel.devices()}
     with namespace(lab.api) as ours:
-        # If GPU cards are available, a Low Priority user will immediately be assigned one.
+        # If GPU GPUs are available, a Low Priority user will immediately be assigned one.
         low, its_card = lab.run(EVE, ours, "notebook")
         assert its_card in cards
 
-        # If the High Priority user can be assigned a different available GPU card, you will retain your card …
+        # If the High Priority user can be assigned a different available GPU GPU, you will retain your GPU …
         first, other_card = lab.run(ADA, ours, "booked-1")
         assert {other_card, its_card} == cards
         assert lab.pod(ours, "notebook")["metadata"]["uid"] == low["metadata"]["uid"]
@@ -137,11 +137,11 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         assert lab.sees(ours, "booked-2") == ""
         assert "its booking ends at" in lab.events(ours, second)["BookingEnds"]
 
-        # The card that is free now goes to whoever comes next.
+        # The GPU that is free now goes to whoever comes next.
         assert lab.run(EVE, ours, "next")[1] == its_card
 
 
-def test_a_pod_of_a_controller_is_evicted_a_disruption_budget_is_heeded_and_the_next_one_has_no_gpu(lab: Lab) -> None:
+def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_has_no_gpu(lab: Lab) -> None:
     selector = {"matchLabels": {"app": "serve"}}
     spec = {**a_pod("serve", {WHOLE: "1"})["spec"], "restartPolicy": "Always"}
     template = {"metadata": {"labels": {"app": "serve"}}, "spec": spec}
@@ -179,12 +179,12 @@ def test_a_pod_of_a_controller_is_evicted_a_disruption_budget_is_heeded_and_the_
 
 
 def a_helper(name: str, then: str = "", **more: Any) -> Json:
-    """An init container or, with `restartPolicy="Always"`, a sidecar; for one card."""
+    """An init container or, with `restartPolicy="Always"`, a sidecar; for one GPU."""
     main: Json = a_pod(name, {WHOLE: "1"})["spec"]["containers"][0]
     return {**main, "name": name, "command": ["sh", "-c", f"env | grep ^NVIDIA; echo told{then}"], **more}
 
 
-def test_a_sidecar_has_a_card_of_its_own_and_who_looks_into_the_pod_sees_no_other(lab: Lab) -> None:
+def test_a_sidecar_has_its_own_gpu_and_debug_containers_see_no_other(lab: Lab) -> None:
     sidecar = a_helper("viewer", "; sleep 3600", restartPolicy="Always")
     manifest = a_pod("trains", {WHOLE: "1"}, initContainers=[a_helper("early"), sidecar, a_helper("late")])
     with namespace(lab.api) as ours:
@@ -210,7 +210,7 @@ def test_a_sidecar_has_a_card_of_its_own_and_who_looks_into_the_pod_sees_no_othe
         assert lab.sees(ours, "trains", "free") == placed["metadata"]["annotations"]["carrel.dev/devices"]
 
 
-def test_a_pod_goes_on_as_it_was_resized_with_its_image_volume_and_the_resources_of_the_pod(lab: Lab) -> None:
+def test_the_successor_keeps_the_resize_the_image_volume_and_the_pod_resources(lab: Lab) -> None:
     tools = {"name": "tools", "image": {"reference": "testbed/busybox:1", "pullPolicy": "Never"}}
     whole_pod = {"limits": {"cpu": "1", "memory": "256Mi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
     # Before 1.37, such a pod is not resized: there it has no resources as a whole.
@@ -246,7 +246,7 @@ def test_a_pod_goes_on_as_it_was_resized_with_its_image_volume_and_the_resources
         assert tools in after["spec"]["volumes"]
 
 
-def test_a_job_that_replaces_only_what_is_gone_goes_on_without_a_gpu_and_does_not_fail(lab: Lab) -> None:
+def test_a_job_that_replaces_only_failed_pods_continues_without_a_gpu(lab: Lab) -> None:
     sidecar = a_helper("viewer", "; sleep 3600", restartPolicy="Always")
     spec = a_pod("job", initContainers=[sidecar])["spec"]
     job = {

@@ -1,4 +1,4 @@
-"""`carrel webhook` on a real API server, a booking service that says what a test wants, and people."""
+"""`carrel webhook` on a real API server, a booking service that a test controls, and users."""
 
 import base64
 import http.client
@@ -46,26 +46,26 @@ def install_policies(api: ApiServer, *trusted: str) -> None:
                 condition["expression"] = condition["expression"].replace("[]", str(list(trusted)))
         api.call("POST", POLICIES[each["kind"]], each)
     pods = "/api/v1/namespaces/default/pods"
-    somebody = Somebody(api, "somebody")
+    somebody = UserClient(api, "somebody")
     api.call("POST", pods, {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "work"}]}})
     try:
         for method, path, body in (
             ("PATCH", f"{pods}/probe?dryRun=All", FORGED),
-            ("POST", f"{pods}?dryRun=All", unseen_pod("unseen")),
+            ("POST", f"{pods}?dryRun=All", unadmitted_pod("unseen")),
         ):
             eventually(lambda: somebody.call(method, path, body)[0] == 403)  # noqa: B023 # used at once
     finally:
         api.call("DELETE", f"{pods}/probe?gracePeriodSeconds=0")
 
 
-def unseen_pod(name: str) -> Json:
-    """A GPU pod for a scheduler that does not know the cards."""
+def unadmitted_pod(name: str) -> Json:
+    """A GPU pod for a scheduler that does not know the GPUs."""
     container = {"name": "main", "image": "work", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
 class BookingService:
-    """Speaks MAIA's JSON. `until`: person → the end of the booking; `free`: model → free cards."""
+    """Speaks MAIA's JSON. `until`: person → the end of the booking; `free`: model → free GPUs."""
 
     def __init__(self) -> None:
         self.until: dict[str, str] = {}
@@ -150,7 +150,7 @@ class Webhook:
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
 
-    def greet(self) -> int:
+    def handshake(self) -> int:
         """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""
         found = self.api.call("GET", MUTATING_WEBHOOKS.path(name="carrel"))["webhooks"][0]["clientConfig"]["caBundle"]
         context = ssl.create_default_context(cadata=base64.b64decode(found).decode())
@@ -166,7 +166,7 @@ class Webhook:
             return bool(answer.status == 200)
 
 
-class Witness:
+class RecordingWebhook:
     """A webhook that lets every pod through, and remembers the names of those that it was asked about.
 
     With a change, it is another webhook of the cluster: what `change` answers are the operations of its patch.
@@ -205,7 +205,7 @@ class Witness:
         self._server.server_close()
 
 
-class Somebody:
+class UserClient:
     """A person with every right, whom Carrel does not trust. Keeps one connection open."""
 
     def __init__(self, api: ApiServer, name: str) -> None:

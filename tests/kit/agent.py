@@ -1,4 +1,4 @@
-"""An agent in this process: on the embedded API, a stand-in kubelet, and cards from a file."""
+"""An agent in this process: on the embedded API, a stand-in kubelet, and GPUs from a file."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import yaml
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation
-from carrel.node.agent import Agent, Premises
+from carrel.node.agent import Agent, AgentContext
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.settings import AgentSettings, MemoryResource
 from carrel.node.simulated_machine import SimulatedMachine
@@ -31,7 +31,7 @@ class RunningAgent:
     cards: Path
 
     def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
-        write_cards(self.cards, cards)
+        write_gpus(self.cards, cards)
 
     async def status(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.lab.client.get(GPU_NODE_STATUSES, "n1")).get("status", {})
@@ -42,7 +42,7 @@ class RunningAgent:
         return found
 
 
-def write_cards(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
+def write_gpus(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
     draft = file.with_suffix(".draft")
     draft.write_text(yaml.safe_dump({"cards": list(cards)}))
     draft.rename(file)
@@ -61,12 +61,12 @@ async def an_agent(
     is offered in another way, all is well."""
     async with a_kubelet() if kubelet is None else contextlib.nullcontext(kubelet) as kubelet:
         file = kubelet.folder / "cards.yaml"
-        write_cards(file, cards)
+        write_gpus(file, cards)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
         cluster_ledger, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
-        premises = Premises(SimulatedMachine(file, "n1"), cluster_ledger, memory)
-        agent = Agent(Client(transport or lab.api, fields), given, premises, lab.clock, QUICK)
+        context = AgentContext(SimulatedMachine(file, "n1"), cluster_ledger, memory)
+        agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
             is_plugins = given.memory_resource is MemoryResource.PLUGIN

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from carrel.node.interfaces import HandedOver
+from carrel.node.interfaces import AllocatedDevices
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as devices
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as plugin_calls
 from carrel.node.kubelet.grpc_stubs import podresources_pb2 as resources
@@ -24,7 +24,7 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
         self.calls_back = True
         """A busy one may fail to."""
         self._listening: set[asyncio.Task[None]] = set()
-        self.handed_over: Sequence[HandedOver] = ()
+        self.handed_over: Sequence[AllocatedDevices] = ()
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -52,12 +52,12 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
     async def Register(self, request: devices.RegisterRequest, context: object) -> devices.Empty:  # noqa: N802
         self.registered.append(request)
         if self.calls_back:
-            task = asyncio.ensure_future(self._listen(request.endpoint))
+            task = asyncio.ensure_future(self._wait_event(request.endpoint))
             self._listening.add(task)
             task.add_done_callback(self._listening.discard)
         return devices.Empty()
 
-    async def _listen(self, endpoint: str) -> None:
+    async def _wait_event(self, endpoint: str) -> None:
         """As long as the plugin speaks."""
         async with grpc.aio.insecure_channel(f"unix:{self.folder / endpoint}") as channel:
             with contextlib.suppress(grpc.aio.AioRpcError):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from carrel.demo.kubelets import Kubelets
+from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
@@ -171,5 +171,5 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIt
     for name in (OURS, "lab"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     informers = Informers(lab.client)
-    await Kubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
+    await SimulatedKubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
     yield lab

@@ -1,4 +1,4 @@
-"""Devices are handed over to the containers that were promised their cards, and to nobody else."""
+"""Devices are allocated to the containers that were promised their GPUs, and to no others."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.refusals import Refusal
 from carrel.node import allocation
-from carrel.node.allocation import Allocation, Post
-from carrel.node.device_names import Inventory
-from carrel.node.interfaces import HandedOver
+from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.device_names import DeviceInventory
+from carrel.node.interfaces import AllocatedDevices
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -27,16 +27,16 @@ NODE = a_node("n1")
 
 @dataclass
 class Bench:
-    """A node's counter, beside an extender that promises cards."""
+    """The allocation of a node, beside an extender that promises GPUs."""
 
     lab: Lab
     extender: Replica
-    counter: Allocation
-    inventory: Inventory
+    allocator: DeviceAllocation
+    inventory: DeviceInventory
     labels: dict[str, str]
 
     async def placed(self, name: str, **spec: Any) -> dict[str, Any]:
-        """A pod that the extender has bound to the node, as soon as everybody knows."""
+        """A pod that the extender has bound to the node, as soon as all caches have it."""
         pod = await self.lab.pod(name, **spec)
         assert await self.extender.bind(pod, "n1") is None
         bound = await self.lab.client.get(PODS, name, "lab")
@@ -47,17 +47,17 @@ class Bench:
         ours = [
             device.id
             for device in self.inventory.memory_devices()
-            if (gpu := self.inventory.card_of(MEM, device.id)) and gpu.index == card
+            if (gpu := self.inventory.gpu_of(MEM, device.id)) and gpu.index == card
         ]
         return ours[skip : skip + count]
 
     async def allocated(self, resource: str, devices: Sequence[str]) -> Mapping[str, str]:
-        answer = await self.counter.allocate(resource, devices)
+        answer = await self.allocator.allocate(resource, devices)
         assert not isinstance(answer, Refusal), answer
         return answer
 
     async def refused(self, resource: str, devices: Sequence[str]) -> str:
-        answer = await self.counter.allocate(resource, devices)
+        answer = await self.allocator.allocate(resource, devices)
         assert isinstance(answer, Refusal), answer
         return answer.reason
 
@@ -66,7 +66,7 @@ class Bench:
 async def a_bench() -> AsyncIterator[Bench]:
     async with a_lab([NODE, a_node("n2")]) as lab, lab.replica() as extender:
         labels: dict[str, str] = {}
-        post = Post(
+        context = AllocationContext(
             cluster=lab.client,
             node="n1",
             namespace="carrel",
@@ -75,12 +75,12 @@ async def a_bench() -> AsyncIterator[Bench]:
             pods=extender.pods.store.snapshot,
             labels=lambda: labels,
         )
-        counter, inventory = Allocation(post), Inventory(NODE.gpus)
-        counter.see(inventory, ())
-        yield Bench(lab, extender, counter, inventory, labels)
+        allocator, inventory = DeviceAllocation(context), DeviceInventory(NODE.gpus)
+        allocator.update(inventory, ())
+        yield Bench(lab, extender, allocator, inventory, labels)
 
 
-class Away:
+class DeadApiServer:
     """A transport to an API server that does not answer; each try takes a second."""
 
     def __init__(self, lab: Lab) -> None:
@@ -100,7 +100,7 @@ def limits(mib: int) -> dict[str, dict[str, str]]:
     return {"limits": {MEM: str(mib)}}
 
 
-async def test_a_container_gets_the_card_that_its_pod_was_promised() -> None:
+async def test_a_container_gets_the_gpu_that_its_pod_was_promised() -> None:
     async with a_bench() as bench:
         await bench.placed("fills-0", **limits(16276))
         await bench.placed("a", **limits(8138))
@@ -115,7 +115,7 @@ async def test_a_container_gets_the_card_that_its_pod_was_promised() -> None:
         }
 
 
-async def test_the_kubelet_is_asked_for_devices_of_that_card() -> None:
+async def test_the_kubelet_is_asked_for_devices_of_that_gpu() -> None:
     async with a_bench() as bench:
         await bench.placed("fills-0", **limits(16276))
         await bench.allocated(MEM, bench.devices(card=0, count=16276))
@@ -123,26 +123,26 @@ async def test_the_kubelet_is_asked_for_devices_of_that_card() -> None:
 
         available = [device.id for device in bench.inventory.memory_devices()][::-1]
         must = bench.devices(card=1, count=3)
-        preferred = await bench.counter.prefer(MEM, available, must, 100)
+        preferred = await bench.allocator.prefer(MEM, available, must, 100)
 
         assert len(set(preferred)) == 100 and set(must) <= set(preferred)
-        assert bench.inventory.cards_of(MEM, preferred) == (frozenset({"GPU-n1-1"}), ())
-        assert await bench.counter.prefer(MEM, available, [], 77) == ()  # nobody waits for 77
+        assert bench.inventory.gpus_of(MEM, preferred) == (frozenset({"GPU-n1-1"}), ())
+        assert await bench.allocator.prefer(MEM, available, [], 77) == ()  # nobody waits for 77
 
 
-async def test_a_whole_card_is_named_as_it_was_promised() -> None:
+async def test_a_whole_gpu_is_named_as_it_was_promised() -> None:
     async with a_bench() as bench:
         await bench.placed("shares-0", **limits(8138))
         await bench.placed("whole", limits={WHOLE: "1"})
 
-        assert await bench.counter.prefer(WHOLE, ["GPU-n1-0", "GPU-n1-1"], [], 1) == ["GPU-n1-1"]
+        assert await bench.allocator.prefer(WHOLE, ["GPU-n1-0", "GPU-n1-1"], [], 1) == ["GPU-n1-1"]
         assert await bench.allocated(WHOLE, ["GPU-n1-1"]) == {
             "NVIDIA_VISIBLE_DEVICES": "GPU-n1-1",
             "CUDA_VISIBLE_DEVICES": "GPU-n1-1",
         }
 
 
-async def test_two_equal_pods_are_served_in_the_order_of_their_promises_each_with_its_own_card() -> None:
+async def test_two_equal_pods_are_served_in_the_order_of_their_promises_each_with_its_own_gpu() -> None:
     async with a_bench() as bench:
         for name in ("a", "b"):
             await bench.placed(name, **limits(12207))
@@ -154,7 +154,7 @@ async def test_two_equal_pods_are_served_in_the_order_of_their_promises_each_wit
         assert [first["ALIYUN_COM_GPU_MEM_IDX"], second["ALIYUN_COM_GPU_MEM_IDX"]] == ["0", "1"]
 
 
-async def test_devices_of_the_younger_pods_card_are_for_the_younger_pod() -> None:
+async def test_devices_of_the_younger_pods_gpu_are_for_the_younger_pod() -> None:
     async with a_bench() as bench:
         for name in ("a", "b"):
             await bench.placed(name, **limits(12207))
@@ -164,17 +164,17 @@ async def test_devices_of_the_younger_pods_card_are_for_the_younger_pod() -> Non
         assert answer["NVIDIA_VISIBLE_DEVICES"] == "GPU-n1-1"
 
 
-async def test_each_container_of_a_pod_has_its_turn() -> None:
+async def test_the_containers_of_a_pod_are_served_one_after_the_other() -> None:
     async with a_bench() as bench:
         container = {"image": "work", "resources": {"limits": {MEM: "4000"}}}
         containers = [{"name": name, **container} for name in ("a", "b")]
         pod = await bench.placed("two", containers=containers)
 
         await bench.allocated(MEM, bench.devices(0, 4000))
-        await bench.counter.mark_assigned()
+        await bench.allocator.mark_assigned()
         assert (await bench.lab.annotations("two"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
         answer = await bench.allocated(MEM, bench.devices(0, 4000, skip=4000))
-        await bench.counter.mark_assigned()
+        await bench.allocator.mark_assigned()
 
         assert (answer["ALIYUN_COM_GPU_MEM_CONTAINER"], answer["ALIYUN_COM_GPU_MEM_POD"]) == ("4000", "8000")
         notes = await bench.lab.annotations("two")
@@ -183,9 +183,9 @@ async def test_each_container_of_a_pod_has_its_turn() -> None:
         assert notes["carrel.dev/devices"] == pod["metadata"]["annotations"]["carrel.dev/devices"]
 
 
-async def test_one_pod_that_cannot_be_marked_keeps_no_other_from_it() -> None:
-    class Grudge:
-        """An API server that takes no patch of one pod."""
+async def test_one_pod_that_cannot_be_marked_does_not_stop_the_others() -> None:
+    class RefusesOnePod:
+        """An API server that refuses patches of one pod."""
 
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
@@ -200,64 +200,66 @@ async def test_one_pod_that_cannot_be_marked_keeps_no_other_from_it() -> None:
 
     async with a_bench() as bench:
         clock, pods = bench.lab.clock, bench.extender.pods.store.snapshot
-        counter = Allocation(Post(Client(Grudge(bench.lab)), "n1", "carrel", clock, clock.seconds, pods, dict))
+        allocator = DeviceAllocation(
+            AllocationContext(Client(RefusesOnePod(bench.lab)), "n1", "carrel", clock, clock.seconds, pods, dict)
+        )
         for name in ("a", "b"):
             await bench.placed(name, **limits(8138))
-        rows = [HandedOver("lab", name, "main", MEM, tuple(bench.devices(0, 8138))) for name in ("a", "b")]
-        counter.see(bench.inventory, rows)
+        rows = [AllocatedDevices("lab", name, "main", MEM, tuple(bench.devices(0, 8138))) for name in ("a", "b")]
+        allocator.update(bench.inventory, rows)
 
         with pytest.raises(Forbidden, match="not this one"):
-            await counter.mark_assigned()
+            await allocator.mark_assigned()
 
         marks = [(await bench.lab.annotations(name))["ALIYUN_COM_GPU_MEM_ASSIGNED"] for name in ("a", "b")]
         assert marks == ["false", "true"]
 
 
-async def test_an_answer_that_was_lost_is_given_again() -> None:
+async def test_a_lost_answer_is_given_again() -> None:
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
         devices = bench.devices(0, 8138)
         assert await bench.allocated(MEM, devices) == await bench.allocated(MEM, devices)
 
 
-async def test_after_a_restart_the_kubelets_books_say_who_was_served() -> None:
+async def test_after_a_restart_the_kubelets_records_say_who_was_served() -> None:
     async with a_bench() as bench:
         for name in ("a", "b"):
             await bench.placed(name, **limits(12207))
-        served = HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 12207)))
-        bench.counter.see(bench.inventory, [served])
+        served = AllocatedDevices("lab", "a", "main", MEM, tuple(bench.devices(0, 12207)))
+        bench.allocator.update(bench.inventory, [served])
 
-        assert bench.inventory.cards_of(
-            MEM, await bench.counter.prefer(MEM, [d.id for d in bench.inventory.memory_devices()], [], 12207)
+        assert bench.inventory.gpus_of(
+            MEM, await bench.allocator.prefer(MEM, [d.id for d in bench.inventory.memory_devices()], [], 12207)
         ) == (frozenset({"GPU-n1-1"}), ())
 
 
-async def test_who_has_its_devices_lends_them_to_nobody() -> None:
-    """A pod that went round the scheduler asks for just as much, while the honest one still pulls its image."""
+async def test_a_served_pod_is_no_candidate_for_another_call() -> None:
+    """A pod that bypassed the scheduler asks for as much, while the other one still pulls its image."""
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
         devices = tuple(bench.devices(0, 8138))
         await bench.allocated(MEM, devices)
-        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", "example.com/nic", ("eth1",))])
+        bench.allocator.update(bench.inventory, [AllocatedDevices("lab", "a", "main", "example.com/nic", ("eth1",))])
         await bench.allocated(MEM, devices)
-        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", MEM, devices)])
+        bench.allocator.update(bench.inventory, [AllocatedDevices("lab", "a", "main", MEM, devices)])
 
         assert "no pod of this node waits for so many" in await bench.refused(MEM, bench.devices(1, 8138))
 
 
-async def test_a_pod_that_was_made_again_is_served_though_the_kubelet_still_shows_its_namesake() -> None:
+async def test_a_pod_is_served_though_the_kubelet_still_lists_an_older_one_of_its_name() -> None:
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
-        rows = [HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 8138)))]
-        bench.counter.see(bench.inventory, rows)
+        rows = [AllocatedDevices("lab", "a", "main", MEM, tuple(bench.devices(0, 8138)))]
+        bench.allocator.update(bench.inventory, rows)
         await bench.lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: bench.extender.pods.store.get("a", "lab") is None)
-        assert bench.counter.without_namesakes(rows) == []
+        assert bench.allocator.without_replaced_pods(rows) == []
         await bench.placed("a", **limits(8138))
-        bench.counter.see(bench.inventory, rows)
+        bench.allocator.update(bench.inventory, rows)
 
         await bench.allocated(MEM, bench.devices(0, 8138))
-        bench.counter.see(bench.inventory, rows)  # from now on the row is its own
+        bench.allocator.update(bench.inventory, rows)  # from now on the row is its own
         assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 8138))
 
 
@@ -267,51 +269,55 @@ async def test_init_containers_which_the_kubelet_does_not_show_were_served_befor
         names = {"init_containers": "warms-up", "containers": "main"}
         await bench.placed("a", **{key: [{"name": name, **container}] for key, name in names.items()})
         # As after a restart: we have answered nobody.
-        bench.counter.see(bench.inventory, [HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 4000)))])
+        bench.allocator.update(
+            bench.inventory, [AllocatedDevices("lab", "a", "main", MEM, tuple(bench.devices(0, 4000)))]
+        )
 
-        await bench.counter.mark_assigned()
+        await bench.allocator.mark_assigned()
 
         assert (await bench.lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
         assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 4000))
 
 
-async def test_a_pod_that_runs_has_its_part_whatever_the_kubelet_shows() -> None:
+async def test_a_running_pod_is_marked_as_assigned_whatever_the_kubelet_lists() -> None:
     async with a_bench() as bench:
         pod = await bench.placed("a", **limits(8138))
         status = MergePatch({"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"phase": "Running"}})
         await bench.extender.sees(await bench.lab.client.patch(PODS, "a", status, "lab", subresource="status"))
-        await bench.counter.mark_assigned()
+        await bench.allocator.mark_assigned()
         assert (await bench.lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
 
 
 async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
     async with a_bench() as bench:
-        deaf = Allocation(Post(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict))
-        deaf.see(bench.inventory, ())
+        deaf = DeviceAllocation(
+            AllocationContext(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict)
+        )
+        deaf.update(bench.inventory, ())
         await bench.placed("a", **limits(8138))
 
         assert not isinstance(await deaf.allocate(MEM, bench.devices(0, 8138)), Refusal)
 
 
-async def test_nobody_gets_the_answer_of_its_twin_because_we_have_not_heard_of_it_yet() -> None:
+async def test_an_equal_pod_that_is_not_in_the_cache_yet_gets_its_own_gpu() -> None:
     async with a_bench() as bench:
         clock = bench.lab.clock
         await bench.placed("a", **limits(12207))
         heard = tuple(bench.extender.pods.store.snapshot())
-        counter = Allocation(
-            Post(bench.lab.client, "n1", "carrel", clock, clock.seconds, pods=lambda: heard, labels=dict)
+        allocator = DeviceAllocation(
+            AllocationContext(bench.lab.client, "n1", "carrel", clock, clock.seconds, pods=lambda: heard, labels=dict)
         )
-        counter.see(bench.inventory, ())
-        first = await counter.allocate(MEM, bench.devices(0, 12207))
+        allocator.update(bench.inventory, ())
+        first = await allocator.allocate(MEM, bench.devices(0, 12207))
         await bench.placed("b", **limits(12207))
 
-        second = await counter.allocate(MEM, bench.devices(1, 12207))
+        second = await allocator.allocate(MEM, bench.devices(1, 12207))
 
         assert not isinstance(first, Refusal) and not isinstance(second, Refusal)
         assert [answer["NVIDIA_VISIBLE_DEVICES"] for answer in (first, second)] == ["GPU-n1-0", "GPU-n1-1"]
 
 
-async def test_a_node_without_isolation_says_so_to_its_containers() -> None:
+async def test_containers_on_a_node_without_isolation_are_told_so() -> None:
     async with a_bench() as bench:
         bench.labels["cgpu.disable.isolation"] = "true"
         await bench.placed("a", **limits(8138))
@@ -328,7 +334,7 @@ async def test_a_node_without_isolation_says_so_to_its_containers() -> None:
         pytest.param([""], "1 unknown ones, such as ''", id="an empty name"),
         pytest.param(["GPU-n1-0-_-1"], "1 unknown ones", id="a name of another plugin"),
         pytest.param(["{0}", "{0}"], "named twice", id="one device twice"),
-        pytest.param(["{0}"], "no pod of this node waits for so many", id="an amount that nobody asked for"),
+        pytest.param(["{0}"], "no pod of this node waits for so many", id="an amount that no pod asked for"),
     ],
 )
 async def test_devices_that_cannot_be_matched_are_refused(devices: list[str], words: str) -> None:
@@ -338,7 +344,7 @@ async def test_devices_that_cannot_be_matched_are_refused(devices: list[str], wo
         assert words in await bench.refused(MEM, [device.format(known) for device in devices])
 
 
-async def test_a_forged_annotation_gets_no_card_and_does_not_stand_in_anybodys_way() -> None:
+async def test_a_forged_annotation_gets_no_gpu_and_blocks_no_other_pod() -> None:
     async with a_bench() as bench:
         await bench.placed("honest", **limits(8138))
         forged = await bench.lab.annotations("honest") | {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1"}
@@ -353,20 +359,20 @@ async def test_a_forged_annotation_gets_no_card_and_does_not_stand_in_anybodys_w
         await eventually(lambda: bench.extender.pods.store.get("honest", "lab") is None)
 
         reason = await bench.refused(MEM, bench.devices(0, 8138))
-        assert reason == "8138 of aliyun.com/gpu-mem on n1: no Lease gives lab/elsewhere, lab/forged its cards"
+        assert reason == "8138 of aliyun.com/gpu-mem on n1: no Lease gives lab/elsewhere, lab/forged its GPUs"
 
 
-async def test_a_card_that_broke_after_it_was_promised_is_not_handed_over() -> None:
+async def test_a_gpu_that_became_unusable_after_the_promise_is_not_allocated() -> None:
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
         broken = tuple(replace(gpu, unusable="XID 79") for gpu in NODE.gpus)
-        bench.counter.see(Inventory(broken), ())
+        bench.allocator.update(DeviceInventory(broken), ())
         assert await bench.refused(MEM, bench.devices(0, 8138)) == (
-            "lab/a was promised GPU 0 of n1, which is unusable by now: XID 79"
+            "lab/a was promised GPU 0 of n1, which has become unusable: XID 79"
         )
 
 
-async def test_a_pod_that_is_going_or_has_run_is_not_meant() -> None:
+async def test_a_pod_that_is_ending_or_has_run_is_no_candidate() -> None:
     async with a_bench() as bench:
         pod = await bench.placed("a", **limits(8138))
         status = MergePatch({"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"phase": "Running"}})
@@ -374,26 +380,28 @@ async def test_a_pod_that_is_going_or_has_run_is_not_meant() -> None:
         assert "no pod of this node waits" in await bench.refused(MEM, bench.devices(0, 8138))
 
 
-async def test_a_lease_that_names_another_card_does_not_confirm() -> None:
+async def test_a_lease_that_names_another_gpu_does_not_confirm() -> None:
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
         patch = MergePatch({"metadata": {"annotations": {"carrel.dev/gpu": "GPU-of-before-the-reboot"}}})
         await bench.lab.client.patch(LEASES, "gpu-n1-0", patch, "carrel")
-        assert "no Lease gives lab/a its cards" in await bench.refused(MEM, bench.devices(0, 8138))
+        assert "no Lease gives lab/a its GPUs" in await bench.refused(MEM, bench.devices(0, 8138))
 
 
 async def test_without_an_api_server_it_waits_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it does not wait for ever: the kubelet admits nobody else meanwhile."""
-    monkeypatch.setattr(allocation, "AGAIN_S", 0.0)
+    """Not for ever: the kubelet admits no other pod meanwhile."""
+    monkeypatch.setattr(allocation, "RETRY_S", 0.0)
 
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
-        away, clock = Away(bench.lab), bench.lab.clock
-        counter = Allocation(
-            Post(Client(away), "n1", "carrel", clock, clock.seconds, bench.extender.pods.store.snapshot, dict)
+        away, clock = DeadApiServer(bench.lab), bench.lab.clock
+        allocator = DeviceAllocation(
+            AllocationContext(
+                Client(away), "n1", "carrel", clock, clock.seconds, bench.extender.pods.store.snapshot, dict
+            )
         )
-        counter.see(bench.inventory, ())
-        answer = await counter.allocate(MEM, bench.devices(0, 8138))
+        allocator.update(bench.inventory, ())
+        answer = await allocator.allocate(MEM, bench.devices(0, 8138))
 
     assert isinstance(answer, Refusal) and "cannot be looked up" in answer.reason
     assert away.calls > 1

@@ -1,4 +1,4 @@
-"""What the kubelet handed over is compared with what was promised; a difference is told, and the cards set aside."""
+"""What the kubelet allocated is compared with the Leases; a mismatch is reported, and its GPUs are excluded."""
 
 from typing import Any
 
@@ -9,25 +9,25 @@ from carrel.kubernetes.cluster import EVERYTHING, DeleteOptions, Forbidden, Merg
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
-from carrel.node.comparison import Comparison, Findings, HowOffered, reads_its_cards
-from carrel.node.device_names import Inventory
-from carrel.node.interfaces import HandedOver
-from carrel.node.promises import Promises
+from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult, reads_own_gpus
+from carrel.node.device_names import DeviceInventory
+from carrel.node.interfaces import AllocatedDevices
+from carrel.node.lease_check import LeaseCheck
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
-INVENTORY = Inventory(a_node("n1").gpus)
+INVENTORY = DeviceInventory(a_node("n1").gpus)
 OF_CARD_0 = tuple(device.id for device in INVENTORY.memory_devices()[:8138])
 OWN_CARDS = "metadata.annotations['carrel.dev/devices']"
-BY_PLUGIN, ON_NODE = HowOffered(), HowOffered(on_node=True)
+BY_PLUGIN, ON_NODE = AllocationMode(), AllocationMode(memory_on_node=True)
 READS = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": OWN_CARDS}}}
 
 
 async def a_pod(
     lab: Lab, name: str, promised: str, env: list[dict[str, Any]] | None = None, *, forged: bool = False
 ) -> Pod:
-    """With a Lease for the card that it was promised, unless its annotation is forged."""
+    """With a Lease for the GPU that it was promised, unless its annotation is forged."""
     notes = {"carrel.dev/devices": promised} if promised else {}
     container = {"name": "main", "image": "work", "env": env or [], "resources": {"limits": {MEM: "8138"}}}
     made = await lab.pod(name, annotations=notes, containers=[container])
@@ -44,105 +44,107 @@ async def a_lease(lab: Lab, gpu: str, uid: str, index: str = "", **more: str) ->
     await lab.client.create(LEASES, lease, "carrel")
 
 
-async def compare(lab: Lab, pods: list[Pod], *rows: HandedOver, how: HowOffered = BY_PLUGIN) -> Findings:
-    comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
-    findings = await comparison.compare(pods, rows, INVENTORY, how)
+async def compare(
+    lab: Lab, pods: list[Pod], *rows: AllocatedDevices, how: AllocationMode = BY_PLUGIN
+) -> ComparisonResult:
+    comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+    result = await comparison.compare(pods, rows, INVENTORY, how)
     for _ in range(2):
-        await comparison.tell(findings.mismatches)
-    return findings
+        await comparison.write_events(result.mismatches)
+    return result
 
 
 @pytest.mark.parametrize(
     ("promised", "env", "resource", "devices", "words"),
     [
-        pytest.param("GPU-n1-0", [], MEM, OF_CARD_0, "", id="the promised card"),
+        pytest.param("GPU-n1-0", [], MEM, OF_CARD_0, "", id="the promised GPU"),
         pytest.param(
             "GPU-n1-1",
             [],
             MEM,
             OF_CARD_0,
             "which was promised GPU-n1-1",
-            id="another card",
+            id="another GPU",
         ),
-        pytest.param("GPU-n1-1", [READS], MEM, OF_CARD_0, "", id="it reads its card from its annotation"),
-        pytest.param("", [], MEM, OF_CARD_0, "which was promised no card", id="a card that nobody promised"),
-        pytest.param("", [READS], WHOLE, ("GPU-n1-0",), "which was promised no card", id="no annotation"),
-        pytest.param("GPU-n1-1", [], WHOLE, ("GPU-n1-0",), "which was promised GPU-n1-1", id="another whole card"),
-        pytest.param("GPU-n1-1", [], "example.com/fpga", ("GPU-n1-0",), "", id="something else than a card"),
+        pytest.param("GPU-n1-1", [READS], MEM, OF_CARD_0, "", id="it reads its GPU from its annotation"),
+        pytest.param("", [], MEM, OF_CARD_0, "which was promised no GPU", id="a GPU without a promise"),
+        pytest.param("", [READS], WHOLE, ("GPU-n1-0",), "which was promised no GPU", id="no annotation"),
+        pytest.param("GPU-n1-1", [], WHOLE, ("GPU-n1-0",), "which was promised GPU-n1-1", id="another whole GPU"),
+        pytest.param("GPU-n1-1", [], "example.com/fpga", ("GPU-n1-0",), "", id="something else than a GPU"),
         pytest.param("GPU-n1-1", [], MEM, ("gone0",), "", id="devices from before the unit was changed"),
     ],
 )
-async def test_a_difference_is_found_told_once_and_sets_the_cards_aside(
+async def test_a_mismatch_is_reported_once_and_its_gpus_are_excluded(
     promised: str, env: list[dict[str, Any]], resource: str, devices: tuple[str, ...], words: str
 ) -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", promised, env)
-        findings = await compare(lab, [pod], HandedOver("lab", "a", "main", resource, devices))
+        result = await compare(lab, [pod], AllocatedDevices("lab", "a", "main", resource, devices))
         events = (await lab.client.list(EVENTS, EVERYTHING)).items
 
     if not words:
-        assert (findings.mismatches, findings.set_aside(), events) == ((), {}, [])
+        assert (result.mismatches, result.excluded(), events) == ((), {}, [])
         return
-    said = f"the kubelet gave GPU-n1-0 to container main of lab/a, {words}"
-    assert set(findings.set_aside().values()) == {said}
-    assert set(findings.set_aside()) == {"GPU-n1-0", *([promised] if promised else [])}
+    words = f"the kubelet gave GPU-n1-0 to container main of lab/a, {words}"
+    assert set(result.excluded().values()) == {words}
+    assert set(result.excluded()) == {"GPU-n1-0", *([promised] if promised else [])}
     assert [(event.reason, event.message, event.type) for event in events] == [
-        ("OtherGPUHandedOver", f"{said}; delete the pod", "Warning")
+        ("OtherGPUHandedOver", f"{words}; delete the pod", "Warning")
     ]
 
 
 @pytest.mark.parametrize("env", [[], [READS]], ids=["it sees what the plugin answered", "it reads its annotation"])
-async def test_an_annotation_that_no_lease_confirms_is_told_even_if_it_names_what_was_handed_over(
+async def test_an_annotation_without_a_lease_is_a_mismatch_even_if_it_names_the_allocated_gpu(
     env: list[dict[str, Any]],
 ) -> None:
-    """A pod went round the scheduler, wrote itself a promise, and got the answer that was meant for its twin."""
+    """A pod bypassed the scheduler, forged its annotation, and got the answer that was meant for an equal pod."""
     async with a_lab([]) as lab:
         honest = await a_pod(lab, "honest", "GPU-n1-0", [READS])
         forged = await a_pod(lab, "forged", "GPU-n1-0", env, forged=True)
-        rows = [HandedOver("lab", name, "main", MEM, OF_CARD_0) for name in ("honest", "forged")]
-        findings = await compare(lab, [honest, forged], *rows)
+        rows = [AllocatedDevices("lab", name, "main", MEM, OF_CARD_0) for name in ("honest", "forged")]
+        result = await compare(lab, [honest, forged], *rows)
 
-    said = "the kubelet gave GPU-n1-0 to container main of lab/forged, whose annotation names GPU-n1-0, but no Lease"
-    assert findings.set_aside() == {"GPU-n1-0": said}
+    words = "the kubelet gave GPU-n1-0 to container main of lab/forged, whose annotation names GPU-n1-0, but no Lease"
+    assert result.excluded() == {"GPU-n1-0": words}
 
 
-async def test_a_pod_that_says_it_has_a_card_does_not_count_as_its_user() -> None:
+async def test_a_pod_that_only_claims_to_have_a_gpu_does_not_count_as_its_user() -> None:
     async with a_lab([]) as lab:
         pods = [await a_pod(lab, name, f"GPU-n1-{n}", forged=bool(n)) for n, name in enumerate(("honest", "forged"))]
         for pod in pods:
             status = MergePatch({"metadata": {"uid": pod.metadata.uid}, "status": {"phase": "Running"}})
             await lab.client.patch(PODS, pod.metadata.name, status, "lab", subresource="status")
         running = list((await lab.client.list(PODS, EVERYTHING)).items)
-        findings = await compare(lab, running)
-        beside_nvidias_plugin = await compare(lab, running, how=HowOffered(kubelet_chooses=True))
+        result = await compare(lab, running)
+        beside_nvidias_plugin = await compare(lab, running, how=AllocationMode(kubelet_chooses=True))
 
-    assert findings.in_use_by == {"GPU-n1-0": [pods[0].metadata.uid], "GPU-n1-1": []}
+    assert result.in_use_by == {"GPU-n1-0": [pods[0].metadata.uid], "GPU-n1-1": []}
     assert beside_nvidias_plugin.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": []}, "only what the kubelet gave counts"
 
 
 @pytest.mark.parametrize(
     ("gpu", "more", "is_promised"),
     [
-        pytest.param("GPU-n1-0", {}, True, id="cards were renumbered at a reboot"),
+        pytest.param("GPU-n1-0", {}, True, id="GPUs were renumbered at a reboot"),
         pytest.param(
-            "n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-0"}'}, True, id="its slot's card"
+            "n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-0"}'}, True, id="its slot's GPU"
         ),
-        pytest.param("n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-1"}'}, False, id="another card"),
-        pytest.param("n1/1", {}, False, id="a slot without a known card"),
+        pytest.param("n1/1", {"carrel.dev/reservation": '{"state":"held","gpu":"GPU-n1-1"}'}, False, id="another GPU"),
+        pytest.param("n1/1", {}, False, id="a slot without a known GPU"),
         pytest.param("GPU-n1-0", {"carrel.dev/shares": "?"}, False, id="a Lease that cannot be read"),
     ],
 )
 async def test_the_leases_of_the_node_say_what_was_promised(gpu: str, more: dict[str, str], is_promised: bool) -> None:
     async with a_lab([]) as lab:
         await a_lease(lab, gpu, "uid-a", "1", **more)
-        promises = Promises(lab.client, "n1", "carrel")
-        assert await promises.are_made("uid-a", ["GPU-n1-0"], INVENTORY.gpus) is is_promised
-        assert not await promises.are_made("uid-b", ["GPU-n1-0"], INVENTORY.gpus)
+        lease_check = LeaseCheck(lab.client, "n1", "carrel")
+        assert await lease_check.confirms("uid-a", ["GPU-n1-0"], INVENTORY.gpus) is is_promised
+        assert not await lease_check.confirms("uid-b", ["GPU-n1-0"], INVENTORY.gpus)
 
 
-async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
+async def test_what_could_not_be_compared_is_no_mismatch_but_is_reported() -> None:
     class NoLeases:
-        """An API server that shows Leases to nobody."""
+        """An API server that refuses to list Leases."""
 
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
@@ -157,39 +159,39 @@ async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
 
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "GPU-n1-0")
-        comparison = Comparison(lab.client, Promises(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
-        row = HandedOver("lab", "a", "main", MEM, OF_CARD_0)
-        findings = await comparison.compare([pod], [row], INVENTORY, BY_PLUGIN)
+        comparison = Comparison(lab.client, LeaseCheck(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
+        row = AllocatedDevices("lab", "a", "main", MEM, OF_CARD_0)
+        result = await comparison.compare([pod], [row], INVENTORY, BY_PLUGIN)
 
-    assert findings.mismatches == ()
-    assert "carrel-agent cannot list them" in findings.unsure
+    assert result.mismatches == ()
+    assert "carrel-agent cannot list them" in result.unsure
 
 
-async def test_where_the_kubelet_chooses_it_cannot_choose_wrong() -> None:
+async def test_where_the_kubelet_chooses_there_is_no_mismatch() -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "")
-        row = HandedOver("lab", "a", "main", WHOLE, ("GPU-n1-1",))
-        findings = await compare(lab, [pod], row, how=HowOffered(kubelet_chooses=True))
+        row = AllocatedDevices("lab", "a", "main", WHOLE, ("GPU-n1-1",))
+        result = await compare(lab, [pod], row, how=AllocationMode(kubelet_chooses=True))
 
-    assert findings.mismatches == ()
-    assert findings.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": [pod.metadata.uid]}
+    assert result.mismatches == ()
+    assert result.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": [pod.metadata.uid]}
 
 
-async def test_a_pod_that_nobody_knows_is_nobodys_mismatch() -> None:
+async def test_an_unknown_pod_is_no_mismatch() -> None:
     async with a_lab([]) as lab:
-        findings = await compare(lab, [], HandedOver("lab", "gone", "main", WHOLE, ("GPU-n1-1",)))
-    assert findings == Findings({"GPU-n1-0": [], "GPU-n1-1": []})
+        result = await compare(lab, [], AllocatedDevices("lab", "gone", "main", WHOLE, ("GPU-n1-1",)))
+    assert result == ComparisonResult({"GPU-n1-0": [], "GPU-n1-1": []})
 
 
 @pytest.mark.parametrize(
     ("container", "env", "reads"),
     [
-        pytest.param("main", [READS], True, id="the pod's cards"),
+        pytest.param("main", [READS], True, id="the pod's GPUs"),
         pytest.param(
             "main",
             [{**READS, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['devices.carrel.dev/main']"}}}],
             True,
-            id="the container's own cards",
+            id="the container's own GPUs",
         ),
         pytest.param("main", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}], False, id="a value of its own"),
         pytest.param("main", [{**READS, "name": "CUDA_VISIBLE_DEVICES"}], False, id="another variable"),
@@ -197,8 +199,8 @@ async def test_a_pod_that_nobody_knows_is_nobodys_mismatch() -> None:
         pytest.param("other", [READS], False, id="another container"),
     ],
 )
-def test_whether_a_container_reads_its_cards(container: str, env: list[dict[str, Any]] | None, reads: bool) -> None:
-    assert reads_its_cards({"spec": {"containers": [{"name": "main", "env": env}]}}, container) is reads
+def test_whether_a_container_reads_its_gpus(container: str, env: list[dict[str, Any]] | None, reads: bool) -> None:
+    assert reads_own_gpus({"spec": {"containers": [{"name": "main", "env": env}]}}, container) is reads
 
 
 # --- where memory is a number on the Node, and nobody asks who gets it -----------------------------------------------
@@ -214,56 +216,56 @@ def literal(value: str) -> dict[str, Any]:
     ("promised", "forged", "env", "aside"),
     [
         pytest.param("GPU-n1-0", False, [READS], set(), id="promised, and it reads what it was promised"),
-        pytest.param("GPU-n1-0", False, [literal("0")], set(), id="promised, and it names just that card"),
-        pytest.param("GPU-n1-0", False, [], {"GPU-n1-1"}, id="promised, but its image may show it all cards"),
+        pytest.param("GPU-n1-0", False, [literal("0")], set(), id="promised, and it names just that GPU"),
+        pytest.param("GPU-n1-0", False, [], {"GPU-n1-1"}, id="promised, but its image may show it all GPUs"),
         pytest.param("GPU-n1-0", False, [literal("all")], {"GPU-n1-1"}, id="promised one, and it takes all"),
-        pytest.param("GPU-n1-0", True, [READS], {"GPU-n1-0"}, id="it wrote itself a promise"),
-        pytest.param("", True, [READS], set(), id="it was told of no card, and sees none"),
-        pytest.param("", True, [literal("GPU-n1-1")], {"GPU-n1-1"}, id="it names a card by its UUID"),
-        pytest.param("", True, [literal("1, 0")], BOTH, id="it names cards by their indices"),
-        pytest.param("", True, [literal("void")], set(), id="it wants no card"),
-        pytest.param("", True, [literal("GPU-of-another-node")], set(), id="a card that the node does not have"),
-        pytest.param("", True, [literal("MIG-1/2")], BOTH, id="a word that only the runtime knows"),
-        pytest.param("", True, [literal("void"), literal("all")], BOTH, id="the last of two counts"),
+        pytest.param("GPU-n1-0", True, [READS], {"GPU-n1-0"}, id="it forged its annotation"),
+        pytest.param("", True, [READS], set(), id="its annotation is empty, and it sees none"),
+        pytest.param("", True, [literal("GPU-n1-1")], {"GPU-n1-1"}, id="it names a GPU by its UUID"),
+        pytest.param("", True, [literal("1, 0")], BOTH, id="it names GPUs by their indices"),
+        pytest.param("", True, [literal("void")], set(), id="it wants no GPU"),
+        pytest.param("", True, [literal("GPU-of-another-node")], set(), id="a GPU that the node does not have"),
+        pytest.param("", True, [literal("MIG-1/2")], BOTH, id="a value that only the runtime understands"),
+        pytest.param("", True, [literal("void"), literal("all")], BOTH, id="the last of two variables counts"),
         pytest.param("", True, [literal("$(OTHER)")], BOTH, id="a value made of others"),
-        pytest.param("", True, [], BOTH, id="nobody knows what its image says"),
+        pytest.param("", True, [], BOTH, id="its image may name any GPU"),
     ],
 )
-async def test_cards_that_a_holder_of_memory_sees_and_is_not_promised_are_set_aside(
+async def test_gpus_that_a_pod_sees_without_a_lease_are_excluded(
     promised: str, forged: bool, env: list[dict[str, Any]], aside: set[str]
 ) -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", promised, env, forged=forged)
-        findings = await compare(lab, [pod], how=ON_NODE)
+        result = await compare(lab, [pod], how=ON_NODE)
         events = (await lab.client.list(EVENTS, EVERYTHING)).items
 
-    assert set(findings.set_aside()) == aside
+    assert set(result.excluded()) == aside
     assert [event.reason for event in events] == (["GPUNotPromised"] if aside else [])
     if aside:
-        had = "is promised GPU-n1-0 only" if promised and not forged else "is promised no card by any Lease"
-        said = f"lab/a holds aliyun.com/gpu-mem, {had}, and can see {', '.join(sorted(aside))}"
-        assert set(findings.set_aside().values()) == {said}
-        assert events[0].message.startswith(f"{said}; delete the pod")
+        had = "is promised GPU-n1-0 only" if promised and not forged else "is promised no GPU by any Lease"
+        words = f"lab/a holds aliyun.com/gpu-mem, {had}, and can see {', '.join(sorted(aside))}"
+        assert set(result.excluded().values()) == {words}
+        assert events[0].message.startswith(f"{words}; delete the pod")
 
 
-async def test_who_takes_a_forged_annotation_off_again_hides_nothing() -> None:
+async def test_removing_a_forged_annotation_later_hides_nothing() -> None:
     async with a_lab([]) as lab:
         forged = await a_pod(lab, "a", "GPU-n1-1", [READS], forged=True)
-        comparison = Comparison(lab.client, Promises(lab.client, "n1", "carrel"), lab.clock)
+        comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
         await comparison.compare([forged], (), INVENTORY, ON_NODE)
         off = MergePatch({"metadata": {"annotations": {"carrel.dev/devices": None}}})
         await lab.client.patch(PODS, "a", off, "lab")
         bare = list((await lab.client.list(PODS, EVERYTHING)).items)
-        assert set((await comparison.compare(bare, (), INVENTORY, ON_NODE)).set_aside()) == {"GPU-n1-1"}
+        assert set((await comparison.compare(bare, (), INVENTORY, ON_NODE)).excluded()) == {"GPU-n1-1"}
 
 
-async def test_where_a_plugin_is_asked_nobody_looks_at_manifests() -> None:
+async def test_manifests_are_not_read_where_a_plugin_offers_memory() -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "", [literal("all")], forged=True)
         assert (await compare(lab, [pod])).mismatches == ()
 
 
-async def test_a_pod_that_has_ended_or_holds_no_memory_sets_nothing_aside() -> None:
+async def test_no_gpu_is_excluded_for_a_pod_that_has_ended_or_holds_no_memory() -> None:
     async with a_lab([]) as lab:
         ended = await a_pod(lab, "a", "", [literal("all")], forged=True)
         status = MergePatch({"metadata": {"uid": ended.metadata.uid}, "status": {"phase": "Succeeded"}})
@@ -273,7 +275,7 @@ async def test_a_pod_that_has_ended_or_holds_no_memory_sets_nothing_aside() -> N
         assert (await compare(lab, pods, how=ON_NODE)).mismatches == ()
 
 
-async def test_a_pod_that_was_made_again_is_not_judged_by_the_manifest_of_its_namesake() -> None:
+async def test_a_pod_is_not_judged_by_the_manifest_of_an_older_one_of_its_name() -> None:
     async with a_lab([]) as lab:
         old = await a_pod(lab, "a", "", [literal("all")], forged=True)
         await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))

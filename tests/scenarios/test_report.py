@@ -1,4 +1,4 @@
-"""A node's cards are reported when they change and as a sign of life; an old look undoes nothing."""
+"""A node's GPUs are reported when they change and as a heartbeat; old data reverts nothing."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from carrel.kubernetes.cluster import FieldValidation, MergePatch
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
-from carrel.node.comparison import Findings
+from carrel.node.comparison import ComparisonResult
 from carrel.node.report import Report, Reporter
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.gpus import a_node
@@ -28,24 +28,24 @@ async def status(lab: Lab, name: str = "n1") -> dict[str, Any]:
 
 
 def report(lab: Lab, node: Node = NODE, **more: Any) -> Report:
-    return Report(node, Findings({"GPU-n1-0": ["uid-a"]}), lab.clock.now, Remarks(**more))
+    return Report(node, ComparisonResult({"GPU-n1-0": ["uid-a"]}), lab.clock.now, Remarks(**more))
 
 
-async def test_the_object_is_made_if_there_is_none_and_says_everything() -> None:
+async def test_the_object_is_created_if_there_is_none() -> None:
     async with a_lab([]) as lab:
         assert await Reporter(lab.client, lab.clock).report(report(lab, memory_unit="MiB", memory_resource="node"))
 
         body = await lab.client.get(GPU_NODE_STATUSES, "n1")
         assert body["spec"] == {"nodeName": "n1"}
-        said = body["status"]
-        assert {key: said[key] for key in ("total", "heartbeat", "mode", "memoryUnit", "memoryResource")} == {
+        words = body["status"]
+        assert {key: words[key] for key in ("total", "heartbeat", "mode", "memoryUnit", "memoryResource")} == {
             "total": 2,
             "heartbeat": "2026-11-16T12:00:00Z",
             "mode": "native",
             "memoryUnit": "MiB",
             "memoryResource": "node",
         }
-        assert said["devices"][0] == {
+        assert words["devices"][0] == {
             "id": 0,
             "uuid": "GPU-n1-0",
             "model": "NVIDIA-RTX-A6000",
@@ -57,7 +57,7 @@ async def test_the_object_is_made_if_there_is_none_and_says_everything() -> None
         }
 
 
-async def test_nothing_new_is_not_said_again_until_a_sign_of_life_is_due() -> None:
+async def test_nothing_is_written_without_a_change_until_a_heartbeat_is_due() -> None:
     async with a_lab([]) as lab:
         reporter = Reporter(lab.client, lab.clock)
         assert await reporter.report(report(lab))
@@ -68,7 +68,7 @@ async def test_nothing_new_is_not_said_again_until_a_sign_of_life_is_due() -> No
         assert (await status(lab))["heartbeat"] == "2026-11-16T12:00:20Z"
 
 
-async def test_news_is_said_at_once_and_what_is_over_is_taken_back() -> None:
+async def test_a_change_is_written_at_once_and_what_is_over_is_removed() -> None:
     async with a_lab([]) as lab:
         reporter = Reporter(lab.client, lab.clock)
         await reporter.report(
@@ -82,7 +82,7 @@ async def test_news_is_said_at_once_and_what_is_over_is_taken_back() -> None:
         assert [card["reason"] for card in (await status(lab))["devices"]] == ["XID 79"] * 2
 
 
-async def test_an_older_look_never_replaces_a_newer_one() -> None:
+async def test_older_data_never_replaces_newer_data() -> None:
     async with a_lab([]) as lab:
         old, new = Reporter(lab.client, lab.clock), Reporter(lab.client, lab.clock)
         await old.report(report(lab))
@@ -95,19 +95,19 @@ async def test_an_older_look_never_replaces_a_newer_one() -> None:
         assert await old.report(report(lab)), "what it sees now is news again"
 
 
-async def test_who_was_not_believed_does_not_say_that_it_was_heard() -> None:
+async def test_a_report_that_was_not_written_does_not_count_as_reported() -> None:
     async with a_lab([]) as lab:
         await Reporter(lab.client, lab.clock).report(report(lab))
         lab.clock.now -= timedelta(seconds=60)
         set_back = Reporter(lab.client, lab.clock)
 
         assert not await set_back.report(report(lab))
-        assert set_back.said_at is None
+        assert set_back.reported_at is None
         lab.clock.now += timedelta(seconds=61)
         assert await set_back.report(report(lab))
 
 
-async def test_a_heartbeat_from_a_wrong_clock_does_not_silence_the_agent_for_ever() -> None:
+async def test_a_heartbeat_from_a_wrong_clock_does_not_block_reports_for_ever() -> None:
     async with a_lab([]) as lab:
         await Reporter(lab.client, lab.clock).report(report(lab))
         future = MergePatch({"status": {"heartbeat": "2031-01-01T00:00:00Z"}})
@@ -116,7 +116,7 @@ async def test_a_heartbeat_from_a_wrong_clock_does_not_silence_the_agent_for_eve
         assert await Reporter(lab.client, lab.clock).report(report(lab))
 
 
-async def test_a_deleted_object_is_made_again() -> None:
+async def test_a_deleted_object_is_created_again() -> None:
     async with a_lab([]) as lab:
         reporter = Reporter(lab.client, lab.clock)
         await reporter.report(report(lab))
@@ -133,10 +133,10 @@ async def test_a_deleted_object_is_made_again() -> None:
         pytest.param({"capacity": "16000", "allocatable": "0"}, True, id="the kubelet says that none can be had"),
         pytest.param({"capacity": "0", "allocatable": "0"}, True, id="the kubelet was started without its checkpoint"),
         pytest.param({"capacity": None, "allocatable": None}, True, id="it is missing"),
-        pytest.param({"capacity": "1.5", "allocatable": "16k"}, True, id="somebody wrote nonsense"),
+        pytest.param({"capacity": "1.5", "allocatable": "16k"}, True, id="not a quantity"),
     ],
 )
-async def test_what_the_node_shows_is_put_back_when_it_differs(shown: dict[str, str | None], written: bool) -> None:
+async def test_what_the_node_shows_is_corrected_when_it_differs(shown: dict[str, str | None], written: bool) -> None:
     async with a_lab([NODE]) as lab:
         status = {where: {MEM: amount} for where, amount in shown.items()}
         await lab.client.patch(NODES, "n1", MergePatch({"status": status}), subresource="status")
@@ -150,7 +150,7 @@ async def test_what_the_node_shows_is_put_back_when_it_differs(shown: dict[str, 
             assert {whole_quantity(amounts[where][MEM], "the Node", where) for where in shown} == {16000}
 
 
-async def test_what_the_node_shows_no_more_is_removed_and_not_made_zero() -> None:
+async def test_a_resource_is_removed_from_the_node_and_not_set_to_zero() -> None:
     async with a_lab([NODE]) as lab, lab.replica() as replica:
         await Reporter(replica.cluster, lab.clock).show(replica.nodes.store.get("n1"), {MEM: None})
         amounts = (await lab.client.get(NODES, "n1"))["status"]
@@ -182,7 +182,7 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_wa
         assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
 
 
-async def test_a_field_that_every_card_has_is_named_once() -> None:
+async def test_a_field_that_every_gpu_has_is_named_once() -> None:
     async with a_lab([]) as lab:
         await forget_field(lab.client, "devices", "items", "uuid")
         reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)

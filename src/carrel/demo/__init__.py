@@ -1,4 +1,18 @@
-"""`carrel demo`: try Carrel without a cluster. Nothing leaves the machine."""
+"""`carrel demo`: try Carrel without a cluster. Nothing leaves the machine.
+
+The extender runs in this process, on the embedded Kubernetes API. Booking service, webhook and controller are the real
+commands, each in a process of its own. Nodes, kubelets, kube-scheduler and users are simulated.
+
+Reading order:
+
+    run          reads the files, starts the demo, shows it until it ends
+    system       everything together in one process
+    processes    booking service, webhook and controller as processes
+    scheduler    simulates kube-scheduler: calls the extender over HTTP
+    kubelets     simulates the kubelets of all nodes
+    workload     creates and deletes pods, as users do
+    screen       who holds what, for a terminal or as plain lines
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +21,15 @@ import typer
 
 
 def demo(
-    cluster: Annotated[Path | None, typer.Option(help="Nodes and cards, as YAML; without it, a small lab.")] = None,
+    cluster: Annotated[Path | None, typer.Option(help="Nodes and GPUs, as YAML; without it, a small lab.")] = None,
     pods: Annotated[Path | None, typer.Option(help="Pods and GpuClaims to run; without it, every dialect.")] = None,
     port: Annotated[int, typer.Option(help="Port of the embedded Kubernetes API; 0: any free one.", min=0)] = 0,
-    seconds: Annotated[float, typer.Option(help="Stop after so long; 0: when you press Ctrl-C.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Which pods come when is drawn from it.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Stop after so many seconds; 0: when you press Ctrl-C.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random order in which pods are created.")] = 1,
 ) -> None:
     """Run Carrel on an embedded Kubernetes API with simulated GPUs, and watch who holds what.
 
-    Pods of every dialect come and go; each line shows a card, who holds how much of it, and why others wait.
+    Pods of every dialect are created and deleted; each line shows a GPU, who holds how much of it, and why others wait.
     While it runs, kubectl works against it: the address is in the first line.
 
     Examples:

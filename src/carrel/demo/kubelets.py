@@ -1,6 +1,8 @@
-"""Kubelets that only exist on paper: they announce nodes and cards, say of each pod that it runs, and let pods go.
+"""Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, and
+finishes deletions. No container runs.
 
-They know nothing but what the API server tells them, so they may be started again at any time.
+It keeps no state of its own, so it may be restarted at any time. The demo runs it on the embedded API, tests also on a
+real API server; there the Lease of each node tells the node lifecycle controller that the node is alive.
 """
 
 import asyncio
@@ -23,88 +25,107 @@ from carrel.kubernetes.cluster import (
     NotFound,
 )
 from carrel.kubernetes.objects.kinds import Container, Pod
-from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.gpus import Node
-from carrel.parsing.time import seconds
+from carrel.parsing.time import micro_seconds, seconds
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 30.0
+HEARTBEAT_S = 10.0
+LEASES_NAMESPACE = "kube-node-lease"
+LEASE_DURATION_S = 40
+AT_ONCE = 20
+"""Concurrent calls: enough for thousands of nodes without overloading the API server."""
 MANAGER = "carrel-simulation"
 
 
-class Kubelets:
+class SimulatedKubelets:
     def __init__(
         self, cluster: Cluster, nodes: Sequence[Node], pods: Reflector[Pod], now: Callable[[], datetime]
     ) -> None:
         self._cluster = cluster
         self._nodes = {node.name: node for node in nodes}
         self._now = now
-        self._due: asyncio.Queue[Pod] = asyncio.Queue()
-        pods.on_change(self._see)
+        self._changed: asyncio.Queue[Pod] = asyncio.Queue()
+        pods.on_change(self._on_change)
 
-    def _see(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_change(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and new.spec.node_name in self._nodes:
-            self._due.put_nowait(new)
+            self._changed.put_nowait(new)
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Runs until it is cancelled. It begins with a heartbeat."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._beat())
-            tasks.create_task(self._look_after_pods())
+            tasks.create_task(self._heartbeats())
+            for _ in range(AT_ONCE):
+                tasks.create_task(self._run_pods())
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
 
     async def announce(self) -> None:
-        """Writes the nodes and their cards as they are now."""
-        for node in self._nodes.values():
-            await self._announce(node)
+        """Writes the nodes and their GPUs as they are now. Raises `ClusterError`."""
+        slots = asyncio.Semaphore(AT_ONCE)
 
-    async def _beat(self) -> None:
+        async def announce(node: Node) -> None:
+            async with slots:
+                await self._announce(node)
+
+        await asyncio.gather(*map(announce, self._nodes.values()))
+
+    async def _heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
             try:
                 await self.announce()
             except ClusterError as error:
                 log.warning("heartbeat_failed: %s", error)
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _announce(self, node: Node) -> None:
-        metadata = {"name": node.name, "labels": {"kubernetes.io/hostname": node.name, **_product(node), **node.labels}}
+        renewed = {"holderIdentity": node.name, "renewTime": micro_seconds(self._now())}
+        lease = {"spec": {**renewed, "leaseDurationSeconds": LEASE_DURATION_S}}
+        try:
+            await self._cluster.patch(LEASES, node.name, MergePatch(lease), LEASES_NAMESPACE)
+        except NotFound:
+            await self._create_node(node)
+            # Last, because a node that has a Lease is not created again.
+            kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": node.name}}
+            with contextlib.suppress(AlreadyExists):
+                await self._cluster.create(LEASES, {**kind, **lease}, LEASES_NAMESPACE)
+        await self._report_gpus(node)
+
+    async def _create_node(self, node: Node) -> None:
+        metadata = {"name": node.name, "labels": _labels(node)}
         with contextlib.suppress(AlreadyExists):
             await self._cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-        status = MergePatch({"status": self._node_status(node)})
+        status = MergePatch({"status": _node_status(node, seconds(self._now()))})
         await self._cluster.patch(NODES, node.name, status, subresource="status")
-        cards = gpuclaim.node_status(node, {}, self._now())
-        whole = {key: cards[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-        await self._cluster.patch(GPU_NODE_STATUSES, node.name, Apply(whole, MANAGER, force=True))
-        report = MergePatch({"status": cards["status"]})
-        await self._cluster.patch(GPU_NODE_STATUSES, node.name, report, subresource="status")
 
-    def _node_status(self, node: Node) -> dict[str, Any]:
-        healthy = [gpu for gpu in node.gpus if not gpu.unusable]
-        resources = {
-            "cpu": "64",
-            "memory": "512Gi",
-            "pods": "110",
-            nvidia.GPU: str(len(healthy)),
-            gpushare.GPU_COUNT: str(len(healthy)),
-            gpushare.GPU_MEM: str(sum(gpu.memory for gpu in healthy)),
-        }
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": seconds(self._now())}
-        return {"capacity": resources, "allocatable": resources, "conditions": [ready]}
+    async def _report_gpus(self, node: Node) -> None:
+        report = gpuclaim.node_status(node, {}, self._now())
+        try:
+            await self._cluster.patch(GPU_NODE_STATUSES, node.name, Apply(report, MANAGER, force=True))
+            # The call above leaves the status as it is where the kind has a status subresource.
+            status = MergePatch({"status": report["status"]})
+            await self._cluster.patch(GPU_NODE_STATUSES, node.name, status, subresource="status")
+        except NotFound:
+            pass  # the kind, or its status subresource, is not defined in this cluster
 
-    async def _look_after_pods(self) -> None:
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def _run_pods(self) -> None:
         while True:
-            pod = await self._due.get()
+            pod = await self._changed.get()
             try:
-                await self._look_after(pod)
+                await self._run_pod(pod)
             except (NotFound, Conflict):
-                pass  # it changed meanwhile; the watch will say how
+                pass  # it changed meanwhile; the watch reports how
             except ClusterError as error:
-                log.warning("pod_not_looked_after pod=%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
-                self._due.put_nowait(pod)
+                log.warning("pod_status_not_written pod=%s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+                self._changed.put_nowait(pod)
                 await asyncio.sleep(1.0)
 
-    async def _look_after(self, pod: Pod) -> None:
+    async def _run_pod(self, pod: Pod) -> None:
         metadata = pod.metadata
         if metadata.deletion_timestamp:
             how = DeleteOptions(uid=metadata.uid, grace_seconds=0)
@@ -114,17 +135,42 @@ class Kubelets:
             await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
 
 
+def _labels(node: Node) -> dict[str, str]:
+    """The product label as NVIDIA's feature discovery writes it, on a node whose GPUs are all of one model."""
+    models = {gpu.model for gpu in node.gpus}
+    product = {nvidia.PRODUCT: models.pop()} if len(models) == 1 else {}
+    system = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    return {"kubernetes.io/hostname": node.name, **system, **product, **node.labels}
+
+
+def _node_status(node: Node, now: str) -> dict[str, Any]:
+    healthy = [gpu for gpu in node.gpus if not gpu.unusable]
+    resources = {
+        "cpu": "64",
+        "memory": "512Gi",
+        "pods": "110",
+        nvidia.GPU: str(len(healthy)),
+        gpushare.GPU_COUNT: str(len(healthy)),
+        gpushare.GPU_MEM: str(sum(gpu.memory for gpu in healthy)),
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs on this node."}
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    addresses = [{"type": "Hostname", "address": node.name}]
+    return {"capacity": resources, "allocatable": resources, "conditions": [{**ready, **times}], "addresses": addresses}
+
+
 def _running(pod: Pod, now: str) -> dict[str, Any]:
-    conditions = ("Ready", "Initialized", "ContainersReady")
+    conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
     started = {"running": {"startedAt": now}}
-    done = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+    completed = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
     return {
         "phase": "Running",
         "startTime": now,
         "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in conditions],
         "containerStatuses": [_container(each, started) for each in pod.spec.containers],
         "initContainerStatuses": [
-            _container(each, started if each.restart_policy == "Always" else done) for each in pod.spec.init_containers
+            _container(each, started if each.restart_policy == "Always" else completed)
+            for each in pod.spec.init_containers
         ],
     }
 
@@ -132,9 +178,3 @@ def _running(pod: Pod, now: str) -> dict[str, Any]:
 def _container(container: Container, state: dict[str, Any]) -> dict[str, Any]:
     identity = {"name": container.name, "image": "", "imageID": ""}
     return {**identity, "ready": True, "started": "running" in state, "restartCount": 0, "state": state}
-
-
-def _product(node: Node) -> dict[str, str]:
-    """As NVIDIA's feature discovery labels a node whose cards are alike."""
-    models = {gpu.model for gpu in node.gpus}
-    return {nvidia.PRODUCT: models.pop()} if len(models) == 1 else {}

@@ -1,7 +1,7 @@
-"""The other doors of the demo: booking service, webhook and controller, each the real one in a process of its own.
+"""The other components of the demo: booking service, webhook and controller, the real commands as processes.
 
-Each has the token of its own ServiceAccount, so that the webhook knows Carrel's own writes from other people's. What
-they keep and what they say is in a folder that goes with the demo.
+Each has the token of its own ServiceAccount, so that the webhook can tell Carrel's own writes from those of users.
+Their data and their logs are in a folder that is deleted when the demo ends.
 """
 
 import asyncio
@@ -27,87 +27,86 @@ from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.auth import User, service_account
 
-DOORS = ("extender", "booking", "webhook", "controller")
+COMPONENTS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
 STOP_S = 20.0
 ADMIN = "admin@lab.example"
 PR_SET_PDEATHSIG = 1
-"""Of Linux: which signal a process gets when the one that started it is gone."""
+"""An option of Linux' prctl: which signal a process gets when its parent ends."""
 
 
-class NotOpened(Exception):
-    """A door did not start. The message is what it said last."""
+class ComponentNotStarted(Exception):
+    """The message is the component's log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Badges:
-    """A token for each door."""
+class ComponentTokens:
+    """A token for each component."""
 
-    tokens: Mapping[str, str] = field(default_factory=lambda: {door: secrets.token_urlsafe() for door in DOORS})
+    tokens: Mapping[str, str] = field(default_factory=lambda: {name: secrets.token_urlsafe() for name in COMPONENTS})
 
     def users(self) -> dict[str, User]:
-        return {token: service_account(NAMESPACE, f"carrel-{door}") for door, token in self.tokens.items()}
+        return {token: service_account(NAMESPACE, f"carrel-{name}") for name, token in self.tokens.items()}
 
-    def worn(self, door: str, api: Transport) -> Transport:
-        """Calls of that door, in this process."""
-        return _Worn(api, self.tokens[door])
+    def transport(self, component: str, api: Transport) -> Transport:
+        """For a component that runs in this process."""
+        return WithToken(api, self.tokens[component])
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class ComponentUrls:
     booking: str
-    """Where the pages are."""
     webhook: str
     maia_token: str = field(repr=False)
 
 
 @asynccontextmanager
-async def staff(api_url: str, badges: Badges) -> AsyncIterator[Opened]:
-    """All doors are open while the block runs."""
-    token = secrets.token_urlsafe()
+async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIterator[ComponentUrls]:
+    """The processes run while the block does."""
+    maia_token = secrets.token_urlsafe()
     async with AsyncExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="carrel-demo-")))
-        place = _Place(folder, api_url, badges)
+        starter = _Starter(folder, api_url, tokens)
         database = f"sqlite:///{folder}/bookings.db"
         booking = await closing.enter_async_context(
-            place.door("booking", "--dev", "--platform-admin", ADMIN, "--database", database, maia_token=token)
+            starter.running("booking", maia_token, "--dev", "--platform-admin", ADMIN, "--database", database)
         )
         asked = ("--api-url", f"{booking}/api/v1/booking-status")
-        # Whoever finds no card waits: the demo is about why.
+        # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
         waits = ("--gpu-stats-url", "", "--when-full", "wait", "--leave-after", "0")
         webhook, _ = await asyncio.gather(
-            closing.enter_async_context(place.door("webhook", *asked, *waits, maia_token=token)),
-            closing.enter_async_context(place.door("controller", *asked, maia_token=token)),
+            closing.enter_async_context(starter.running("webhook", maia_token, *asked, *waits)),
+            closing.enter_async_context(starter.running("controller", maia_token, *asked)),
         )
-        yield Opened(booking, webhook, token)
+        yield ComponentUrls(booking, webhook, maia_token)
 
 
-async def make_bookings(opened: Opened, owners: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
-    """Each has a model of their own: the last one's booking is planned, the others' begin at once."""
+async def make_bookings(urls: ComponentUrls, owners: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
+    """One for each owner, each of another model. The last one begins in two days, the others begin at once."""
     models = sorted({gpu.model for node in nodes for gpu in node.gpus if not gpu.unusable})
     if not models:
         return
-    at_once = now.replace(microsecond=0) + timedelta(seconds=5)  # whole seconds, and not in the past when it arrives
+    soon = now.replace(microsecond=0) + timedelta(seconds=5)  # whole seconds, and not in the past when it arrives
     async with aiohttp.ClientSession() as session:
         for number, owner in enumerate(owners):
-            start = at_once + timedelta(days=2) * (number == len(owners) - 1)
+            start = soon + timedelta(days=2) * (number == len(owners) - 1)
             wish = maia.Wish(models[number % len(models)], start, start + timedelta(days=3 + 2 * number))
-            enquiry = maia.write_enquiry(maia.Enquiry(owner, "", opened.maia_token, wish))
-            async with session.post(f"{opened.booking}/maia-api/gpu-schedulability/", json=enquiry):
-                pass  # a cluster of one card cannot take them all
+            enquiry = maia.write_enquiry(maia.Enquiry(owner, "", urls.maia_token, wish))
+            async with session.post(f"{urls.booking}/maia-api/gpu-schedulability/", json=enquiry):
+                pass  # a cluster with one GPU has no room for all of them
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Starter:
     folder: Path
     api_url: str
-    badges: Badges
+    tokens: ComponentTokens
 
     @asynccontextmanager
-    async def door(self, name: str, *options: str, maia_token: str = "") -> AsyncIterator[str]:
-        """The address at which it listens."""
+    async def running(self, name: str, maia_token: str, *options: str) -> AsyncIterator[str]:
+        """The URL at which the component listens."""
         log, kubeconfig = self.folder / f"{name}.log", self.folder / f"{name}.kubeconfig"
-        kubeconfig.write_text(self._kubeconfig(self.badges.tokens[name]))
+        kubeconfig.write_text(self._kubeconfig(self.tokens.tokens[name]))
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "carrel", name, "--port", "0", "--kubeconfig", str(kubeconfig), *options),
@@ -115,8 +114,8 @@ class _Place:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for the demo, which then ends this process in its turn
-                preexec_fn=_go_with_the_demo,
+                start_new_session=True,  # Ctrl-C goes to the demo, which then ends this process
+                preexec_fn=_end_with_parent,
             )
         try:
             yield await _address(name, process, log)
@@ -137,7 +136,9 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Worn:
+class WithToken:
+    """A transport that adds a bearer token to every call."""
+
     api: Transport
     token: str
 
@@ -149,24 +150,24 @@ class _Worn:
         await self.api.aclose()
 
 
-def _go_with_the_demo() -> None:
-    """Also if the demo is killed: nobody else would end this process. Only Linux can."""
+def _end_with_parent() -> None:
+    """The process ends even if the demo is killed. Only Linux can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _address(name: str, process: asyncio.subprocess.Process, log: Path) -> str:
-    """From what it says when it listens."""
+    """The URL, from the component's log."""
     with suppress(TimeoutError):
         async with asyncio.timeout(START_S):
             while process.returncode is None:
-                if found := re.search(r"listening url=(\S+)", _said(log)):
+                if found := re.search(r"listening url=(\S+)", _text(log)):
                     return found[1]
                 await asyncio.sleep(0.1)
-    raise NotOpened(f"carrel {name} did not start:\n{_said(log)}")
+    raise ComponentNotStarted(f"carrel {name} did not start:\n{_text(log)}")
 
 
-def _said(log: Path) -> str:
+def _text(log: Path) -> str:
     return log.read_text().strip()
 
 

@@ -1,18 +1,20 @@
-"""Reads the demo's files, starts it, and shows it until it is stopped: live on a terminal, as plain lines elsewhere."""
+"""Reads the demo's files, starts it, and shows it until it ends: live on a terminal, as plain lines elsewhere."""
 
 import asyncio
 import signal
 import sys
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
 from carrel.cluster_file import read_cluster
-from carrel.demo.cluster import Play, Script, playing
-from carrel.demo.processes import NotOpened
+from carrel.demo.processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
+from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
 from carrel.parsing import Malformed
 
@@ -20,25 +22,41 @@ FRAME_S = 0.25
 PLAIN_EVERY_S = 5.0
 USAGE = 2
 
+CLUSTER = "cluster.yaml"
+PODS = {
+    "lab": ("gpushare-memory", "gpushare-two-containers", "gpuclaim-exclusive", "gpuclaim-island"),
+    "vision": ("kai-fraction", "kai-memory", "nvidia-model"),
+    "speech": ("carrel-memory", "refused-two-dialects", "waits-too-large"),
+}
+"""Namespace → the examples that run there. Each namespace belongs to one person."""
+
 
 def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: float, seed: int) -> None:
     try:
-        nodes = read_cluster(*_read(cluster, "cluster.yaml"))
-        manifests = read_manifests(*_read(pods, "pods.yaml"))
-        asyncio.run(_show(Script(nodes, manifests, seed=seed, port=port), seconds))
-    except* (Malformed, OSError, NotOpened) as errors:
+        nodes = read_cluster(cluster.read_text() if cluster else _example(CLUSTER), str(cluster or CLUSTER))
+        manifests = read_manifests(pods.read_text(), str(pods)) if pods else list(_example_manifests())
+        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port), seconds))
+    except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
 
 
-def _read(path: Path | None, default: str) -> tuple[str, str]:
-    """The text of the file, and its name for complaints."""
-    if path is None:
-        return (files(__package__) / default).read_text(), default
-    return path.read_text(), str(path)
+def _example(file: str) -> str:
+    return (files(__package__) / "examples" / file).read_text()
 
 
-async def _show(script: Script, seconds: float) -> None:
+def _example_manifests() -> Iterator[dict[str, Any]]:
+    """Several pods of one example run at once, so each gets a generated name."""
+    for namespace, examples in PODS.items():
+        for example in examples:
+            for manifest in read_manifests(_example(f"{example}.yaml"), f"{example}.yaml"):
+                metadata = {**manifest["metadata"], "namespace": namespace}
+                if manifest["kind"] == "Pod":
+                    metadata["generateName"] = f"{metadata.pop('name')}-"
+                yield {**manifest, "metadata": metadata}
+
+
+async def _show(options: DemoOptions, seconds: float) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -46,22 +64,22 @@ async def _show(script: Script, seconds: float) -> None:
     if seconds:
         loop.call_later(seconds, stop.set)
     console = Console()
-    async with playing(script) as play:
-        await (_show_live(play, console, stop) if console.is_terminal else _show_plain(play, stop))
+    async with running_demo(options) as demo:
+        await (_show_live(demo, console, stop) if console.is_terminal else _show_plain(demo, stop))
 
 
-async def _show_live(play: Play, console: Console, stop: asyncio.Event) -> None:
+async def _show_live(demo: Demo, console: Console, stop: asyncio.Event) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while not await _stopped_within(stop, FRAME_S):
-            live.update(render(play.view(), console.height), refresh=True)
-    console.print(render(play.view(), console.height))
+            live.update(render(demo.view(), console.height), refresh=True)
+    console.print(render(demo.view(), console.height))
 
 
-async def _show_plain(play: Play, stop: asyncio.Event) -> None:
+async def _show_plain(demo: Demo, stop: asyncio.Event) -> None:
     is_over = False
     while not is_over:
         is_over = await _stopped_within(stop, PLAIN_EVERY_S)
-        print("\n".join(plain(play.view())), flush=True)
+        print("\n".join(plain(demo.view())), flush=True)
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:

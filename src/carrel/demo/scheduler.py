@@ -1,8 +1,8 @@
-"""Stands where kube-scheduler stands, and calls the extender over HTTP as it does.
+"""Simulates kube-scheduler: calls the extender over HTTP as it does.
 
 One pod at a time: filter with the names of all nodes, prioritize with those that are left, then bind to the best. Binds
-go on in the background, as kube-scheduler's do: those of a gang wait for each other. Of everything else that
-kube-scheduler knows (taints, affinity, resources) it knows nothing; the real one is for clusters.
+run in the background, as kube-scheduler's do, because the pods of a gang wait for each other. It knows nothing else of
+what kube-scheduler does (taints, affinity, resources).
 """
 
 import asyncio
@@ -14,18 +14,18 @@ import aiohttp
 
 Json = dict[str, Any]
 WhenBound = Callable[[str, str], None]
-"""Told the node, and the error of the bind; no error: the pod is bound."""
+"""Called with the node and the error of the bind; no error: the pod is bound."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """Of one pod. Either it is being bound to a node, or it waits: then why, in the extender's words."""
+class SchedulingAttempt:
+    """Of one pod. Either it is being bound to a node, or it waits, and `why` is what the extender said."""
 
     node: str = ""
     why: str = ""
 
 
-class StandIn:
+class SimulatedScheduler:
     def __init__(self, session: aiohttp.ClientSession, binds: asyncio.TaskGroup, url: str) -> None:
         self._session = session
         self._binds = binds
@@ -35,17 +35,17 @@ class StandIn:
     def is_binding(self, uid: str) -> bool:
         return uid in self._binding
 
-    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> Attempt:
+    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> SchedulingAttempt:
         found = await self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
         if found["Error"]:
-            return Attempt(why=found["Error"])
+            return SchedulingAttempt(why=found["Error"])
         if not found["NodeNames"]:
-            return Attempt(why=_counted(found["FailedNodes"], len(nodes)))
+            return SchedulingAttempt(why=_counted(found["FailedNodes"], len(nodes)))
         scores = await self._post("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": found["NodeNames"]})
         node = max(scores, key=lambda score: score["Score"])["Host"]
         self._binding.add(pod["metadata"]["uid"])
         self._binds.create_task(self._bind(pod["metadata"], node, when_bound))
-        return Attempt(node=node)
+        return SchedulingAttempt(node=node)
 
     async def _bind(self, metadata: Json, node: str, when_bound: WhenBound) -> None:
         names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
@@ -62,7 +62,7 @@ class StandIn:
 
 
 def _counted(refused: dict[str, str], nodes: int) -> str:
-    """As kube-scheduler says it in the pod's Event."""
+    """As kube-scheduler writes it in the pod's Event."""
     reasons: dict[str, int] = {}
     for why in refused.values():
         reasons[why] = reasons.get(why, 0) + 1

@@ -1,4 +1,4 @@
-"""Who holds what, as a person sees it in a terminal."""
+"""Who holds what, for a terminal or as plain lines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,37 +13,39 @@ from carrel.ledger.shares import ShareState
 BAR = 16
 STYLES = {ShareState.ASSUMED: "yellow", ShareState.ASSIGNED: "green", ShareState.RELEASING: "magenta"}
 FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEASING: "░"}
-"""The pattern says the same as the colour."""
+"""The same as the colours, for people who cannot tell those apart."""
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DemoView:
     ledger: Ledger
     waiting: Mapping[str, str]
     """Pod → why it waits."""
-    story: Sequence[str]
+    messages: Sequence[str]
     """What happened last, newest at the end."""
     headline: str
 
 
-def render(view: View, height: int) -> RenderableType:
-    """As much as fits on a screen of that height: cards first, then who waits, then what happened."""
+def render(view: DemoView, height: int) -> RenderableType:
+    """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.ledger)
     left = max(height - cards.row_count - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
-    story = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.story[-max(left // 2, 2) :]]
-    legend = Text("█ runs  ▒ promised  ░ going  · free", style="dim")
-    return Group(Text(view.headline, style="bold"), cards, legend, *waiting, Text(), *story)
+    messages = [
+        Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
+    ]
+    legend = Text("█ running  ▒ promised  ░ ending  · free", style="dim")
+    return Group(Text(view.headline, style="bold"), cards, legend, *waiting, Text(), *messages)
 
 
-def plain(view: View) -> Iterable[str]:
-    """For pipes and logs: one line per card."""
+def plain(view: DemoView) -> Iterable[str]:
+    """For pipes and logs: one line per GPU."""
     yield view.headline
     for node in sorted(view.ledger.nodes):
         for card in view.ledger.cards(node):
             held = ", ".join(f"{share.holder} {card.held(share):,} MiB" for share in card.shares.values())
             free = f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
-            yield f"  {node} GPU {card.gpu.index} {free}; {card.gpu.unusable or held or 'nobody'}"
+            yield f"  {node} GPU {card.gpu.index} {free}; {card.gpu.unusable or held or 'free'}"
     for pod, why in view.waiting.items():
         yield f"  {pod} waits: {why}"
 

@@ -1,4 +1,4 @@
-"""People, in the demo: pods come, stay a while and go. Which and how long is drawn from a seed."""
+"""Simulated users: they create pods and delete them after a while. Order and lifetimes are random, from a seed."""
 
 import asyncio
 import copy
@@ -19,7 +19,7 @@ KINDS = {resource.kind: resource for resource in (PODS, GPU_CLAIMS)}
 
 
 def read_manifests(text: str, source: str) -> list[Json]:
-    """Pods and GpuClaims, in the order they are written."""
+    """Pods and GpuClaims, in the order of the file."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
@@ -40,20 +40,18 @@ def read_manifests(text: str, source: str) -> list[Json]:
 
 
 class Workload:
-    def __init__(
-        self, cluster: Cluster, manifests: Iterable[Json], chance: Random, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, cluster: Cluster, manifests: Iterable[Json], random: Random, log: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._manifests = list(manifests)
-        self._chance = chance
-        self._tell = tell
+        self._random = random
+        self._log = log
 
     def owners(self) -> list[str]:
-        """Each namespace is a person's: whose pods those are, says the webhook."""
+        """One for each namespace: the webhook reads the owner of a pod from its namespace."""
         return [_owner(namespace) for namespace in self._namespaces()]
 
     async def prepare(self) -> None:
-        """Namespaces and claims, which stay."""
+        """Creates namespaces and claims, which are not deleted."""
         for name in self._namespaces():
             metadata = {"name": name, "annotations": {"owner": _owner(name)}}
             await self._create_once(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -61,30 +59,30 @@ class Workload:
             if manifest["kind"] == GPU_CLAIMS.kind:
                 await self._create_once(GPU_CLAIMS, manifest, manifest["metadata"].get("namespace", "default"))
 
-    async def run(self, every_s: float, stay_s: float, limit: int) -> None:
-        """A new pod every so often, each staying about as long; never more than the limit at once."""
+    async def run(self, create_every_s: float, lifetime_s: float, limit: int) -> None:
+        """Times are averages. Never more pods than the limit at once."""
         pods = [manifest for manifest in self._manifests if manifest["kind"] == PODS.kind]
         room = asyncio.Semaphore(limit)
         async with asyncio.TaskGroup() as tasks:
             while True:
-                # Every dialect is seen in each round, in an order of its own.
-                for manifest in self._chance.sample(pods, len(pods)):
+                # Every dialect is in each round, in a random order.
+                for manifest in self._random.sample(pods, len(pods)):
                     await room.acquire()
-                    stay = tasks.create_task(self._one_pod(manifest, stay_s * self._chance.uniform(0.5, 1.5)))
-                    stay.add_done_callback(lambda _: room.release())
-                    await asyncio.sleep(every_s * self._chance.uniform(0.5, 1.5))
+                    pod = tasks.create_task(self._run_pod(manifest, lifetime_s * self._random.uniform(0.5, 1.5)))
+                    pod.add_done_callback(lambda _: room.release())
+                    await asyncio.sleep(create_every_s * self._random.uniform(0.5, 1.5))
 
-    async def _one_pod(self, manifest: Json, stay_s: float) -> None:
+    async def _run_pod(self, manifest: Json, lifetime_s: float) -> None:
         try:
             pod = await self._cluster.create(
                 PODS, copy.deepcopy(manifest), manifest["metadata"].get("namespace", "default")
             )
         except AlreadyExists:
-            return  # a manifest with a fixed name whose pod is still there
+            return  # the manifest has a fixed name, and its pod still exists
         except ClusterError as error:
-            self._tell(f"refused: {error.message}")
+            self._log(f"refused: {error.message}")
             return
-        await asyncio.sleep(stay_s)
+        await asyncio.sleep(lifetime_s)
         try:
             await self._cluster.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"])
         except NotFound:

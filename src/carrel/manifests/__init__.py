@@ -1,5 +1,5 @@
-"""Kubernetes manifests that Carrel brings along: its custom resource definitions, what each door may do, what
-kube-apiserver asks the webhook, and what it refuses by itself."""
+"""Carrel's Kubernetes manifests: custom resource definitions, the permissions of each component, what kube-apiserver
+asks the webhook, and what it refuses by itself."""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -14,15 +14,15 @@ def crds() -> Iterator[dict[str, Any]]:
 
 
 def rbac() -> Iterator[dict[str, Any]]:
-    """For each door: its ServiceAccount, its roles and their bindings."""
+    """For each component: its ServiceAccount, its roles and their bindings."""
     yield from _documents("rbac.yaml")
 
 
 def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
-    """About what kube-apiserver asks `carrel webhook`.
+    """Which pods kube-apiserver asks `carrel webhook` about.
 
     The embedded API evaluates no CEL and refuses matchConditions. Without them it asks about every pod, so a webhook
-    that does not answer must not stop them all: there a GPU pod is made without it, and the seal is what protects.
+    that does not answer must not block all pods: there a GPU pod is created without it, and only the seal protects.
     """
     for configuration in _documents("webhooks.yaml"):
         if for_embedded_api:
@@ -33,12 +33,12 @@ def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
 
 
 def policies() -> Iterator[dict[str, Any]]:
-    """What kube-apiserver refuses by itself, and the bindings that switch it on. The embedded API has no such kinds."""
+    """What kube-apiserver refuses by itself, and the bindings that enable it. The embedded API lacks these kinds."""
     yield from _documents("policies.yaml")
 
 
 def priority_classes() -> Iterator[dict[str, Any]]:
-    """Those of the two tiers."""
+    """One for each tier."""
     yield from _documents("priorityclasses.yaml")
 
 

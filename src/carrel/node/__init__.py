@@ -1,14 +1,21 @@
-"""The agent: finds a node's GPUs, reports them, and hands them over to the kubelet. And the reservation program.
+"""The agent, one on each node: finds the node's GPUs, reports them, and allocates them to containers for the kubelet.
+
+If it is down, running pods continue, and new pods are not placed on the node once its last report is old. Also here:
+`carrel withdraw`, which removes from the Nodes what agents wrote, and the program in a reservation pod.
 
 Reading order:
 
-    interfaces                     what the agent needs of the machine and of the kubelet
-    nvidia/ simulated_machine      the machine's GPUs: by NVML, or from a file
-    kubelet/ device_names          the kubelet's calls
-    report comparison              what the node reports; what the kubelet did, against what was promised
-    allocation_order allocation    which container gets which device
-    memory_offer memory_resource   how memory is offered to the kubelet
-    withdrawal                     takes off the Nodes what agents wrote there
-    agent run settings command     one process
-    reservation/                   the program in a reservation pod
+    interfaces                           what the agent needs of the machine and of the kubelet
+    nvidia/ simulated_machine            the machine's GPUs: from NVML, or from a file
+    device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
+    lease_check                          whether Leases confirm what a pod's annotation says
+    allocation_order allocation          which container gets which devices
+    comparison                           what the kubelet allocated, compared with what the Leases say
+    memory_offer_decision memory_offer   how memory is offered to the kubelet: the decision, and what follows from it
+    report                               writes the node's GPUs to the API server
+    agent                                the loop that does all of this
+    metrics single_instance              for Prometheus and probes; one agent per node
+    settings command run                 one process
+    withdrawal withdraw_command          for uninstalling
+    reservation/                         the program in a reservation pod
 """

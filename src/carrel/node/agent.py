@@ -1,7 +1,7 @@
-"""The agent's rounds: look at the cards and at the kubelet's books, compare, offer, report.
+"""The agent's loop: read the GPUs and the kubelet's allocations, compare, offer devices, report.
 
-A round is made when something may have changed, and every ten seconds. A part of it that fails is told once and keeps
-the others from nothing: without the API server devices are still offered, without the kubelet cards are still reported.
+It runs when something may have changed, and every ten seconds. A part that fails is logged once and does not stop the
+others: without the API server devices are still offered, without the kubelet GPUs are still reported.
 """
 
 import asyncio
@@ -23,37 +23,42 @@ from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.ledger.gpus import Node
-from carrel.node.allocation import Allocation, Post
-from carrel.node.comparison import Comparison, Findings, HowOffered
-from carrel.node.device_names import NVIDIA_SOCKETS, SOCKETS, Inventory
-from carrel.node.interfaces import HandedOver, Look, Machine, PluginMemory, PodResources, Unreachable
-from carrel.node.kubelet import Plugin
-from carrel.node.memory_offer import Way
-from carrel.node.memory_resource import MemoryOffer, Seen, holds_memory
-from carrel.node.metrics import Metrics
-from carrel.node.promises import Promises
+from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
+from carrel.node.device_names import NVIDIA_SOCKETS, SOCKETS, DeviceInventory
+from carrel.node.interfaces import (
+    AllocatedDevices,
+    KubeletUnreachable,
+    Machine,
+    MachineState,
+)
+from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint, KubeletPodResources
+from carrel.node.lease_check import LeaseCheck
+from carrel.node.memory_offer import MemoryOffer, NodeSnapshot, holds_memory
+from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.metrics import AgentMetrics
 from carrel.node.report import Report, Reporter
-from carrel.node.settings import AgentSettings, Mode, WholeCards
+from carrel.node.settings import AgentMode, AgentSettings, OfferWholeGpus
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
-ROUND_S = 10.0
-FIRST_S = 10.0
-"""How long the pods of this node are waited for at first: running pods need us less than the kubelet does."""
-SETTLE_S = 0.3
-"""Several changes in a row are looked at together."""
-SILENT = timedelta(seconds=90)
-"""Since the last report; then probes are told."""
+INTERVAL_S = 10.0
+FIRST_SYNC_S = 10.0
+"""How long the first run waits for the pods of this node. After that the kubelet is served without knowing them."""
+DEBOUNCE_S = 0.3
+"""Several changes in a row cause one run."""
+REPORT_OVERDUE = timedelta(seconds=90)
+"""Since the last report; then the readiness probe fails."""
 
 
 @dataclass(frozen=True, slots=True)
-class Premises:
-    """What an agent finds on its node."""
+class AgentContext:
+    """What an agent needs of its node."""
 
     machine: Machine
-    pod_resources: PodResources
-    plugin_memory: PluginMemory
+    pod_resources: KubeletPodResources
+    checkpoint: KubeletCheckpoint
 
 
 class Agent:
@@ -61,18 +66,18 @@ class Agent:
         self,
         cluster: Cluster,
         settings: AgentSettings,
-        premises: Premises,
+        context: AgentContext,
         now: Callable[[], datetime],
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
     ) -> None:
         self._settings = settings
-        self._premises = premises
+        self._context = context
         self._now = now
-        self._is_coexisting = settings.mode is Mode.COEXIST
+        self._is_coexisting = settings.mode is AgentMode.COEXIST
         self._due = asyncio.Event()
-        self._handed_over: Sequence[HandedOver] = ()
+        self._handed_over: Sequence[AllocatedDevices] = ()
         self._remembered: frozenset[str] | None = None
-        self._aside: dict[int, str] = {}
+        self._excluded: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
 
         self.informers = Informers(cluster, watch_timing)
@@ -83,16 +88,16 @@ class Agent:
         )
         self._by_admin = self.informers.watch(CONFIG_MAPS, by_admin)
         self._by_admin.on_change(lambda old, new: self._due.set())
-        self._pods.on_change(self._see_pod)
-        self._nodes.on_change(self._see_node)
+        self._pods.on_change(self._on_pod_change)
+        self._nodes.on_change(self._on_node_change)
 
-        promises = Promises(cluster, settings.node_name, settings.carrel_namespace)
-        self._comparison = Comparison(cluster, promises, now)
+        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace)
+        self._comparison = Comparison(cluster, lease_check, now)
         self._reporter = Reporter(cluster, now)
         self._offer = MemoryOffer(
-            settings.memory_resource.way, lambda: self._reporter.memory_resource(settings.node_name)
+            settings.memory_resource.mode, lambda: self._reporter.memory_resource(settings.node_name)
         )
-        post = Post(
+        allocation_context = AllocationContext(
             cluster=cluster,
             node=settings.node_name,
             namespace=settings.carrel_namespace,
@@ -101,154 +106,158 @@ class Agent:
             pods=self._pods.store.snapshot,
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
         )
-        self._allocation = Allocation(post, self._due.set)
-        self._offered: tuple[Inventory, Way | None] | None = None
-        self.memory = self._plugin(gpushare.GPU_MEM, lambda: self._offer.way is Way.PLUGIN)
-        self.cards = self._plugin(nvidia.GPU, self._offers_whole_cards)
-        self.metrics = Metrics(
-            {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.cards)}  # type: ignore[misc] # bound now
+        self._allocation = DeviceAllocation(allocation_context, self._due.set)
+        self._offered: tuple[DeviceInventory, OfferMode | None] | None = None
+        self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._offer.mode is OfferMode.PLUGIN)
+        self.whole_gpus = self._device_plugin(nvidia.GPU, self._offers_whole_gpus)
+        self.metrics = AgentMetrics(
+            {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
 
-    def _plugin(self, resource: str, is_wanted: Callable[[], bool]) -> Plugin:
-        return Plugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
+    def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
+        return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
 
-    def _offers_whole_cards(self) -> bool:
-        if self._is_coexisting or self._settings.whole_cards is WholeCards.NO:
+    def _offers_whole_gpus(self) -> bool:
+        if self._is_coexisting or self._settings.whole_cards is OfferWholeGpus.NO:
             return False
-        return self._settings.whole_cards is WholeCards.YES or not _nvidia_is_there(self._settings.plugin_folder)
+        return self._settings.whole_cards is OfferWholeGpus.YES or not _nvidia_plugin_exists(
+            self._settings.plugin_folder
+        )
 
     def _node(self) -> NodeObject | None:
         return self._nodes.store.get(self._settings.node_name)
 
     def trouble(self) -> str:
-        """Why probes should not be content; empty if all is well."""
-        reported_at = self._reporter.said_at
-        if reported_at is None or self._now() - reported_at > SILENT:
-            return self._troubles.get("report") or "the cluster has not heard of this node's cards yet"
-        is_missing = self._offer.way is Way.PLUGIN and not self.memory.is_registered
-        return "the kubelet has not taken the device plugin yet" if is_missing else ""
+        """Why the agent is not ready; empty if it is."""
+        reported_at = self._reporter.reported_at
+        if reported_at is None or self._now() - reported_at > REPORT_OVERDUE:
+            return self._troubles.get("report") or "this node's GPUs are not reported yet"
+        is_missing = self._offer.mode is OfferMode.PLUGIN and not self.memory.is_registered
+        return "the device plugin is not registered with the kubelet yet" if is_missing else ""
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.informers.run())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_S):
+                async with asyncio.timeout(FIRST_SYNC_S):
                     await self.informers.wait_synced()
-            await self.make_round()  # so that the kubelet's first question finds us prepared
+            await self.run_once()  # before the kubelet's first call
             tasks.create_task(self.memory.run())
-            tasks.create_task(self.cards.run())
+            tasks.create_task(self.whole_gpus.run())
             tasks.create_task(self._watch_machine())
-            tasks.create_task(self._make_rounds())
+            tasks.create_task(self._run_rounds())
 
     # --- when --------------------------------------------------------------------------------------------------------
 
-    def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
         if any(pod and (DEVICES in pod.metadata.annotations or holds_memory(pod)) for pod in (old, new)):
             self._due.set()
 
-    def _see_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
-        if _ours(old) != _ours(new):
-            self._due.set()  # the kubelet was restarted, has forgotten what it does not know itself, or forgot a plugin
+    def _on_node_change(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        if _written_resources(old) != _written_resources(new):
+            self._due.set()  # the kubelet was restarted, or removed resources that it does not manage
 
     async def _watch_machine(self) -> None:
         while True:
-            await self._premises.machine.wait_changed()
+            await self._context.machine.wait_changed()
             self._due.set()
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(DEBOUNCE_S)
 
-    async def _make_rounds(self) -> None:
+    async def _run_rounds(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(ROUND_S):
+                async with asyncio.timeout(INTERVAL_S):
                     await self._due.wait()
-                    await asyncio.sleep(SETTLE_S)
+                    await asyncio.sleep(DEBOUNCE_S)
             except TimeoutError:
                 pass
             self._due.clear()
-            await self.make_round()
+            await self.run_once()
 
     # --- what --------------------------------------------------------------------------------------------------------
 
-    async def make_round(self) -> None:
-        seen_at, look = self._now(), await self._premises.machine.look()
-        self._note("cards", look.trouble)
+    async def run_once(self) -> None:
+        seen_at, state = self._now(), await self._context.machine.read_state()
+        self._note("gpus", state.trouble)
         await self._ask_kubelet()
-        found = Inventory(look.gpus, self._settings.memory_unit)
-        await self._try("way", self._offer.choose(self._seen(found)))
-        rows = self._allocation.without_namesakes(self._handed_over)
-        how = HowOffered(kubelet_chooses=self._is_coexisting, on_node=self._offer.way is Way.NODE)
-        findings = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
-        aside, by_admin = findings.set_aside(), self._set_aside_by_admin()
+        found = DeviceInventory(state.gpus, self._settings.memory_unit)
+        await self._try("way", self._offer.choose(self._snapshot(found)))
+        rows = self._allocation.without_replaced_pods(self._handed_over)
+        how = AllocationMode(kubelet_chooses=self._is_coexisting, memory_on_node=self._offer.mode is OfferMode.NODE)
+        result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
+        excluded, by_admin = result.excluded(), self._excluded_by_admin()
         gpus = tuple(
-            replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or aside.get(gpu.uuid, ""))
-            for gpu in look.gpus
+            replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or excluded.get(gpu.uuid, ""))
+            for gpu in state.gpus
         )
-        inventory = Inventory(gpus, self._settings.memory_unit)
-        self._allocation.see(inventory, self._handed_over)
+        inventory = DeviceInventory(gpus, self._settings.memory_unit)
+        self._allocation.update(inventory, self._handed_over)
         await self._offer_devices(inventory)
-        await self._report(look, inventory, findings, seen_at)
-        self.metrics.see(look, gpus, len(findings.mismatches), self._reporter.said_at)
-        self.metrics.see_way(self._offer.way)
+        await self._report(state, inventory, result, seen_at)
+        self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
+        self.metrics.set_offer_mode(self._offer.mode)
 
-    def _seen(self, inventory: Inventory) -> Seen:
+    def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced
         pods = tuple(self._pods.store.snapshot()) if is_told else None
-        return Seen(inventory, pods, self._handed_over, self._remembered, self._node())
+        return NodeSnapshot(inventory, pods, self._handed_over, self._remembered, self._node())
 
-    def _set_aside_by_admin(self) -> dict[int, str]:
-        """Index → where an admin says so, as gpushare's users do."""
+    def _excluded_by_admin(self) -> dict[int, str]:
+        """Index of a GPU that an admin has excluded, as gpushare's users do → where that is written."""
         try:
-            self._aside = {
-                index: f"set aside by {subject(each.metadata, 'ConfigMap')}"
+            self._excluded = {
+                index: f"excluded by {subject(each.metadata, 'ConfigMap')}"
                 for each in self._by_admin.store.snapshot()
                 for index in gpushare.read_unhealthy(each)
             }
         except Malformed as malformed:
-            self._note("admin", str(malformed))  # what was set aside stays so: a slip of the pen mends no card
-            return self._aside
+            self._note("admin", str(malformed))  # the GPUs stay excluded: a typing error repairs no GPU
+            return self._excluded
         self._note("admin", "")
-        return self._aside
+        return self._excluded
 
     async def _ask_kubelet(self) -> None:
         try:
-            self._handed_over = await self._premises.pod_resources.handed_over()
+            self._handed_over = await self._context.pod_resources.handed_over()
             self._note("kubelet", "")
-        except Unreachable as unreachable:
-            self._note("kubelet", str(unreachable))  # what it said last still holds: devices stay where they are
+        except KubeletUnreachable as unreachable:
+            self._note("kubelet", str(unreachable))  # its last answer still holds: a container keeps its devices
         try:
-            self._remembered = await self._premises.plugin_memory.remembered()
+            self._remembered = await self._context.checkpoint.remembered()
             self._note("checkpoint", "")
-        except Unreachable as unreachable:
+        except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
 
-    async def _offer_devices(self, inventory: Inventory) -> None:
-        offer = (inventory, self._offer.way)
+    async def _offer_devices(self, inventory: DeviceInventory) -> None:
+        offer = (inventory, self._offer.mode)
         if offer != self._offered:
             self._offered = offer
-            is_plugins = self._offer.way is Way.PLUGIN and inventory.fits
-            await self.memory.offer(inventory.memory_devices() if is_plugins else ())
-            await self.cards.offer(inventory.card_devices())
+            by_plugin = self._offer.mode is OfferMode.PLUGIN and inventory.fits
+            await self.memory.offer(inventory.memory_devices() if by_plugin else ())
+            await self.whole_gpus.offer(inventory.gpu_devices())
 
-    async def _report(self, look: Look, inventory: Inventory, findings: Findings, seen_at: datetime) -> None:
+    async def _report(
+        self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime
+    ) -> None:
         node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
-        seen, way = self._seen(inventory), self._offer.way
+        snapshot, mode = self._snapshot(inventory), self._offer.mode
         remarks = Remarks(
-            memory_unit=inventory.unit.value if self._offer.is_offered(seen) else "",
-            memory_resource=way.value if way else "",
-            message="; ".join(filter(None, (look.trouble, self._offer.message(seen), self._reporter.unknown))),
+            memory_unit=inventory.unit.value if self._offer.is_offered(snapshot) else "",
+            memory_resource=mode.value if mode else "",
+            message="; ".join(filter(None, (state.trouble, self._offer.message(snapshot), self._reporter.unknown))),
         )
-        await self._try("report", self._reporter.report(Report(node, findings, seen_at, remarks)))
-        is_stranger = self._nodes.is_synced and self._node() is None
-        self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_stranger else "")
-        memory = self._offer.amounts(seen, is_registered=self.memory.is_registered)
+        await self._try("report", self._reporter.report(Report(node, result, seen_at, remarks)))
+        is_unknown = self._nodes.is_synced and self._node() is None
+        self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
+        memory = self._offer.amounts(snapshot, is_registered=self.memory.is_registered)
         amounts = {gpushare.GPU_COUNT: len(inventory.gpus), **memory}
         await self._try("amounts", self._reporter.show(self._node(), amounts))
         await self._try("assigned", self._allocation.mark_assigned())
-        await self._try("mismatch", self._comparison.tell(findings.mismatches))
-        self._note("promise", "; ".join(each.words for each in findings.mismatches))
-        self._note("comparison", findings.unsure)
-        self._note("memory", self._offer.message(seen))
+        await self._try("mismatch", self._comparison.write_events(result.mismatches))
+        self._note("promise", "; ".join(each.words for each in result.mismatches))
+        self._note("comparison", result.unsure)
+        self._note("memory", self._offer.message(snapshot))
 
     async def _try(self, what: str, doing: Awaitable[object]) -> None:
         try:
@@ -258,7 +267,7 @@ class Agent:
             self._note(what, str(error))
 
     def _note(self, what: str, trouble: str) -> None:
-        """Told when it changes, not in every round."""
+        """Logged when it changes, not in every run."""
         before = self._troubles.get(what, "")
         self._troubles[what] = trouble
         if trouble and trouble != before:
@@ -267,11 +276,11 @@ class Agent:
             log.info("trouble_over about=%s", what)
 
 
-def _ours(node: NodeObject | None) -> list[str | None]:
-    """What we may have written on a Node, or must put back."""
+def _written_resources(node: NodeObject | None) -> list[str | None]:
+    """The resources that the agent writes on a Node."""
     shown = (node.status.capacity, node.status.allocatable) if node else ()
     return [each.get(resource) for each in shown for resource in (gpushare.GPU_COUNT, gpushare.GPU_MEM)]
 
 
-def _nvidia_is_there(folder: Path) -> bool:
+def _nvidia_plugin_exists(folder: Path) -> bool:
     return any(folder.glob(NVIDIA_SOCKETS))

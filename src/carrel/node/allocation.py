@@ -1,11 +1,12 @@
-"""Hands devices over to the containers they are for. The kubelet says how many it needs, and never for whom.
+"""Allocates devices to containers. The kubelet says how many devices it needs, but not for which container.
 
-The extender has promised every pod its cards before: they are on the pod's annotations, as a copy, and on the Leases,
-which count. So the container is found among the pods of this node that do not run yet (`node.allocation_order`), and
-believed only if a Lease names it. What cannot be found is refused: a container never gets a card that nobody promised.
+The extender has already given every bound pod its GPUs: they are in the pod's annotations, which are a copy, and on the
+Leases, which count. So the container is found among the pods of this node that do not run yet
+(`node.allocation_order`), and is served only if a Lease names its pod. If none is found, the call is refused: a
+container never gets a GPU that no Lease gives it.
 
-The devices' names only count. Where the kubelet could not follow our preference, the container still gets the card
-that it was promised; `node.comparison` tells whether it sees that one.
+Which devices of a resource the kubelet takes does not matter, only how many. Where it could not follow our preference,
+the container still gets the GPU that it was promised; `node.comparison` checks whether it sees that one.
 """
 
 import asyncio
@@ -21,23 +22,23 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
-from carrel.node.allocation_order import Waiting, in_turn
-from carrel.node.device_names import Inventory
-from carrel.node.interfaces import HandedOver
-from carrel.node.promises import Promises
+from carrel.node.allocation_order import WaitingContainer, candidates_in_order
+from carrel.node.device_names import DeviceInventory
+from carrel.node.interfaces import AllocatedDevices
+from carrel.node.lease_check import LeaseCheck
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
 OURS = (gpushare.GPU_MEM, nvidia.GPU)
-PATIENCE_S = 20.0
-"""How long a call waits for an API server that is away: a pod that we refuse is lost, but nobody else is admitted
-meanwhile."""
-AGAIN_S = 0.25
+API_WAIT_S = 20.0
+"""How long a call waits for an API server that does not answer: a pod that is refused fails for good, but the kubelet
+admits no other pod meanwhile."""
+RETRY_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """Where this agent stands."""
+class AllocationContext:
+    """What the allocation needs of its surroundings."""
 
     cluster: Cluster
     node: str
@@ -47,42 +48,42 @@ class Post:
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
     pods: Callable[[], Iterable[Pod]]
-    """Those of this node, as far as we have heard."""
+    """Those of this node, from the cache."""
     labels: Callable[[], Mapping[str, str]]
     """Of the node."""
 
 
-class Allocation:
-    """Implements `node.interfaces.Counter`."""
+class DeviceAllocation:
+    """For all device plugins of one node."""
 
-    def __init__(self, post: Post, when_answered: Callable[[], None] = lambda: None) -> None:
-        self._post = post
+    def __init__(self, context: AllocationContext, when_answered: Callable[[], None] = lambda: None) -> None:
+        self._context = context
         self._when_answered = when_answered
-        self._promises = Promises(post.cluster, post.node, post.namespace)
-        self._inventory = Inventory()
-        # Both by the uid of the pod and the container: what we have told the kubelet, and what it has written down.
+        self._lease_check = LeaseCheck(context.cluster, context.node, context.namespace)
+        self._inventory = DeviceInventory()
+        # Both by the uid of the pod and the container: what we have answered, and what the kubelet has recorded.
         self._answered: set[tuple[str, str]] = set()
-        self._written_down: set[tuple[str, str]] = set()
-        self._owners: dict[HandedOver, str] = {}  # uid of the pod that a row of the kubelet's books is about
+        self._recorded: set[tuple[str, str]] = set()
+        self._owners: dict[AllocatedDevices, str] = {}  # uid of the pod that a record of the kubelet is about
         self._one_at_a_time = asyncio.Lock()
 
-    def see(self, inventory: Inventory, handed_over: Sequence[HandedOver]) -> None:
-        """What the machine has, and what the kubelet says it has handed over; also after we were restarted."""
+    def update(self, inventory: DeviceInventory, handed_over: Sequence[AllocatedDevices]) -> None:
+        """What the machine has, and what the kubelet has allocated so far."""
         self._inventory = inventory
-        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
         alive = set(uids.values())
         self._answered = {key for key in self._answered if key[0] in alive}
-        self._written_down = {
+        self._recorded = {
             (uids[each.namespace, each.pod], each.container)
-            for each in self.without_namesakes(handed_over)
+            for each in self.without_replaced_pods(handed_over)
             if each.resource in OURS and (each.namespace, each.pod) in uids
         }
 
-    def without_namesakes(self, handed_over: Sequence[HandedOver]) -> list[HandedOver]:
-        """The kubelet names pods by their names. A pod that was made again has the name, not the devices: a row is the
-        old pod's, even if we hear of it later than of the new one, until the new one has been answered."""
-        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._post.pods()}
-        owners: dict[HandedOver, str] = {}
+    def without_replaced_pods(self, handed_over: Sequence[AllocatedDevices]) -> list[AllocatedDevices]:
+        """The kubelet's records name a pod by its name. A pod that replaced another one of that name does not have its
+        devices: a record is the old pod's, even if it arrives later, until the new pod has been answered."""
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
+        owners: dict[AllocatedDevices, str] = {}
         for each in handed_over:
             uid = uids.get((each.namespace, each.pod), "")
             is_its_own = (uid, each.container) in self._answered
@@ -95,18 +96,18 @@ class Allocation:
     async def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         found = await self._find(resource, size, frozenset())
         if isinstance(found, Refusal):
-            return ()  # `allocate` will say why
+            return ()  # `allocate` gives the reason
         _, waiting = found
         musts = frozenset(must)
         free = [device for device in available if device not in musts]
-        own, others = self._inventory.parted(resource, free, waiting.cards)
+        own, others = self._inventory.split_by_gpu(resource, free, waiting.cards)
         return [*must, *own, *others][:size]
 
     async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
-        cards, unknown = self._inventory.cards_of(resource, devices)
+        cards, unknown = self._inventory.gpus_of(resource, devices)
         if not devices or unknown:
             what = f"{len(unknown)} unknown ones, such as {unknown[0]!r:.60}" if unknown else "none"
-            return Refusal(f"{len(devices)} devices of {resource} are to be handed over, {what}: this node has no such")
+            return Refusal(f"{len(devices)} devices of {resource} are requested, {what}: this node does not have them")
         if len(set(devices)) != len(devices):
             return Refusal(f"some of the {len(devices)} devices of {resource} are named twice")
         async with self._one_at_a_time:
@@ -115,10 +116,12 @@ class Allocation:
         self._when_answered()
         return answer
 
-    def _answer(self, resource: str, pod: Pod, waiting: Waiting) -> Mapping[str, str] | Refusal:
+    def _answer(self, resource: str, pod: Pod, waiting: WaitingContainer) -> Mapping[str, str] | Refusal:
         broken = [gpu for gpu in self._inventory.gpus if gpu.uuid in waiting.cards and gpu.unusable]
         if broken:
-            return Refusal(f"{waiting.holder} was promised {broken[0]}, which is unusable by now: {broken[0].unusable}")
+            return Refusal(
+                f"{waiting.holder} was promised {broken[0]}, which has become unusable: {broken[0].unusable}"
+            )
         try:
             environment = self._environment(resource, pod, waiting)
         except Malformed as malformed:
@@ -126,91 +129,91 @@ class Allocation:
         self._answered.add((waiting.holder.uid, waiting.container))
         return environment
 
-    async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, Waiting] | Refusal:
-        """The pod and container that are meant. A pod may be known to the kubelet a moment before it is to us."""
-        deadline, pods = self._post.clock() + PATIENCE_S, tuple(self._post.pods())
+    async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, WaitingContainer] | Refusal:
+        """The pod and the container that the call is for. The kubelet may know a pod a moment before our cache does."""
+        deadline, pods = self._context.clock() + API_WAIT_S, tuple(self._context.pods())
         while True:
             try:
                 found = await self._confirmed(resource, amount, cards, pods)
                 if not isinstance(found, Refusal) and not found[1].is_answered:
-                    return found  # one that was answered is more likely the twin of a pod that we have not heard of
-                here = Selection(fields=f"spec.nodeName={self._post.node}")
-                fresh = (await self._post.cluster.list(PODS, here)).items
+                    return found  # one that was answered is more likely an equal pod that is not in our cache yet
+                here = Selection(fields=f"spec.nodeName={self._context.node}")
+                fresh = (await self._context.cluster.list(PODS, here)).items
                 # Leases are written before the Binding, so what the API server says now is final.
                 return await self._confirmed(resource, amount, cards, tuple(fresh))
             except ClusterError as error:
-                if self._post.clock() >= deadline:
-                    return Refusal(f"whose {amount} of {resource} these are cannot be looked up: {error}")
-                await asyncio.sleep(AGAIN_S)
+                if self._context.clock() >= deadline:
+                    return Refusal(f"which pod the {amount} of {resource} are for cannot be looked up: {error}")
+                await asyncio.sleep(RETRY_S)
 
     async def _confirmed(
         self, resource: str, amount: int, cards: frozenset[str], pods: Sequence[Pod]
-    ) -> tuple[Pod, Waiting] | Refusal:
+    ) -> tuple[Pod, WaitingContainer] | Refusal:
         by_uid = {pod.metadata.uid: pod for pod in pods}
-        waiting = in_turn(self._waiting(resource, pods), amount, cards)
+        waiting = candidates_in_order(self._waiting(resource, pods), amount, cards)
         for each in waiting:
-            if await self._promises.are_made(each.holder.uid, each.cards, self._inventory.gpus):
+            if await self._lease_check.confirms(each.holder.uid, each.cards, self._inventory.gpus):
                 return by_uid[each.holder.uid], each
         names = ", ".join(sorted({each.holder.full_name for each in waiting}))
-        why = f"no Lease gives {names} its cards" if waiting else "no pod of this node waits for so many"
-        return Refusal(f"{amount} of {resource} on {self._post.node}: {why}")
+        why = f"no Lease gives {names} its GPUs" if waiting else "no pod of this node waits for so many"
+        return Refusal(f"{amount} of {resource} on {self._context.node}: {why}")
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 
-    def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[Waiting]:
-        found: list[Waiting] = []
+    def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[WaitingContainer]:
+        found: list[WaitingContainer] = []
         for pod in pods:
-            if pod.spec.node_name == self._post.node and pod.status.phase in ("", "Pending") and not is_ending(pod):
+            if pod.spec.node_name == self._context.node and pod.status.phase in ("", "Pending") and not is_ending(pod):
                 try:
                     found += self._containers(resource, pod)
                 except Malformed:
-                    continue  # written by somebody else than the extender: not promised anything
+                    continue  # the extender did not write this, so no Lease gives it a GPU
         return found
 
-    def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
+    def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
         holder = Holder(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
         for position, ask in self._unserved(resource, pod):
             cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
             if cards:
                 is_answered = (holder.uid, ask.container) in self._answered
-                yield Waiting(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
+                yield WaitingContainer(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
 
     def _unserved(self, resource: str, pod: Pod) -> Iterable[tuple[int, ContainerAsk]]:
-        """The containers after the last one that is written down: they are served in order, and the kubelet's books do
-        not show init containers."""
+        """The containers after the last recorded one: they are served in order, and the kubelet's records do not show
+        init containers."""
         asks = tuple(enumerate(resource_asked(pod, resource).containers))
-        served = [at for at, ask in asks if (pod.metadata.uid, ask.container) in self._written_down]
+        served = [at for at, ask in asks if (pod.metadata.uid, ask.container) in self._recorded]
         return asks[served[-1] + 1 :] if served else asks
 
     # --- what they get -----------------------------------------------------------------------------------------------
 
-    def _environment(self, resource: str, pod: Pod, waiting: Waiting) -> dict[str, str]:
+    def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
         visible = ",".join(waiting.cards)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)
             if assumption is None:
-                raise Malformed(subject(pod.metadata), annotation_field(gpushare.INDEX), None, "the index of its card")
+                raise Malformed(subject(pod.metadata), annotation_field(gpushare.INDEX), None, "the index of its GPU")
             environment |= gpushare.environment(assumption, waiting.amount)
-        if self._post.labels().get(gpushare.NO_ISOLATION_LABEL) == "true":
+        if self._context.labels().get(gpushare.NO_ISOLATION_LABEL) == "true":
             environment[gpushare.NO_ISOLATION] = "true"
         return environment
 
     # --- what is written on the pod ----------------------------------------------------------------------------------
 
     async def mark_assigned(self) -> None:
-        """For gpushare's tools: that a pod has its part. A copy, so what fails now is written another time.
+        """Writes on each pod that it has its share, for gpushare's tools. A copy: what fails now is written later.
 
-        Raises `ClusterError` when it has tried all of them.
+        Raises `ClusterError` after it has tried all pods.
         """
         failure: ClusterError | None = None
-        for pod in filter(self._is_to_be_marked, self._post.pods()):
-            now_ns = int(self._post.now().timestamp() * 1_000_000_000)
+        for pod in filter(self._is_to_be_marked, self._context.pods()):
+            now_ns = int(self._context.now().timestamp() * 1_000_000_000)
             patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
             try:
-                await self._post.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+                await self._context.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
             except (NotFound, Conflict):
-                continue  # it is gone, or another of its name came
+                continue  # it was deleted, or replaced by another of its name
             except ClusterError as error:
                 failure = error
         if failure is not None:
@@ -229,7 +232,7 @@ class Allocation:
 
 
 def _since_ns(pod: Pod) -> int:
-    """When a pod was promised its cards; where its dialect does not say, when it was made."""
+    """When a pod was promised its GPUs; where its dialect does not say, when it was created."""
     if pod.metadata.annotations.get(gpushare.ASSUME_TIME):
         assumption = gpushare.read_assumption(pod)
         if assumption is not None:

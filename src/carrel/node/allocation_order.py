@@ -1,9 +1,9 @@
-"""Whose turn it is when the kubelet hands devices over: it says how many, and never for whom.
+"""Which container a call of the kubelet is for: it says how many devices it needs, but not for which container.
 
-A call is for a container that asks for exactly so many and has not had them. Among several, the order is stated: first
-who has not been answered yet, then whose own cards the devices are of, then the pod that was promised its cards first.
-A container that was answered counts last, not never: the kubelet may have died before it wrote the answer down. One
-that the kubelet has written down waits no more, and is none of these.
+Only containers that need as many devices are candidates. Among them the one whose GPUs the devices belong to comes
+first, then the one that was promised its GPUs first. A container that was already answered comes last, but stays a
+candidate: the kubelet may have died before it recorded the answer. A container that the kubelet has recorded is not
+among them.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from carrel.ledger.shares import Holder
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingContainer:
     """One container of a pod that was placed on this node and does not run yet."""
 
     holder: Holder
@@ -21,19 +21,21 @@ class Waiting:
     position: int
     """In the pod: the kubelet serves its containers in order."""
     amount: int
-    """Devices, in whatever unit they are counted."""
+    """Devices: units of memory, or GPUs."""
     cards: tuple[str, ...]
-    """UUIDs of the cards that the container was promised."""
+    """UUIDs of the GPUs that the container was promised."""
     since_ns: int
     """When they were promised."""
     is_answered: bool = False
 
 
-def in_turn(waiting: Iterable[Waiting], amount: int, cards: Collection[str] = ()) -> list[Waiting]:
-    """Who may be meant by a call for so many devices, the likeliest first. `cards`: whose devices they are."""
+def candidates_in_order(
+    waiting: Iterable[WaitingContainer], amount: int, cards: Collection[str] = ()
+) -> list[WaitingContainer]:
+    """Whom a call for so many devices may be for, the likeliest first. `cards`: UUIDs of the GPUs of the devices."""
 
-    def turn(each: Waiting) -> tuple[bool, bool, int, str, int]:
+    def order(each: WaitingContainer) -> tuple[bool, bool, int, str, int]:
         is_elsewhere = bool(cards) and set(each.cards) != set(cards)
         return each.is_answered, is_elsewhere, each.since_ns, each.holder.uid, each.position
 
-    return sorted((each for each in waiting if each.amount == amount), key=turn)
+    return sorted((each for each in waiting if each.amount == amount), key=order)

@@ -1,8 +1,4 @@
-"""`carrel agent`: one on each node. It reports the node's cards, and hands them over to the kubelet. `carrel withdraw`:
-what agents wrote on the Nodes is taken off.
-
-If it is down, running pods go on and new ones wait: its last heartbeat grows old, and nobody is sent there.
-"""
+"""The commands `carrel agent`, one on each node, and `carrel withdraw`, for uninstalling."""
 
 from carrel.node.settings import AgentSettings
 from carrel.settings import ClusterSettings
@@ -11,11 +7,11 @@ __all__ = ["AgentSettings", "agent", "withdraw"]
 
 
 def agent(settings: AgentSettings) -> None:
-    """Report the cards of this node, and hand them over to the kubelet.
+    """Report the GPUs of this node, and allocate them to containers for the kubelet.
 
     Every option may also be given as an environment variable, as shown beside it; an option wins.
-    Without an NVIDIA driver it says so, reports no cards, and looks again.
-    A file for --simulate has the word `cards` and a list below it, each item with `model` and `memoryMiB`; it may
+    Without an NVIDIA driver it says so, reports no GPUs, and tries again.
+    A file for --simulate has the word `gpus` and a list below it, each item with `model` and `memoryMiB`; it may
     have `count`, `perIsland` and `bandwidthGBps` (NVLink), and `unusable` with a reason. Edit it while the agent runs.
 
     Examples:
@@ -26,7 +22,7 @@ def agent(settings: AgentSettings) -> None:
 
       carrel agent --node-name dgx-1 --memory-resource node
 
-      carrel agent --node-name laptop --simulate cards.yaml
+      carrel agent --node-name laptop --simulate gpus.yaml
     """
     from carrel.node.run import run
 
@@ -34,10 +30,10 @@ def agent(settings: AgentSettings) -> None:
 
 
 def withdraw(settings: ClusterSettings) -> None:
-    """Take off the Nodes what agents wrote there: the last step before Carrel's own kinds are deleted.
+    """Remove from the Nodes what agents wrote there: the last step before Carrel's own kinds are deleted.
 
-    Agents leave it when they end, because pods that run need it. Delete their DaemonSet first: an agent that still runs
-    puts everything back, and this command says so. Pods that run go on.
+    Agents leave it when they end, because running pods need it. Delete their DaemonSet first: an agent that still runs
+    writes everything again, and this command says so. Running pods continue.
 
     Examples:
 

@@ -1,12 +1,13 @@
-"""Compares what the kubelet has handed over with what was promised, and says who uses which card.
+"""Compares what the kubelet has allocated with what Leases say, and finds out which pod uses which GPU.
 
-A container that reads its cards from the pod's own annotation sees those it was promised, whatever the devices are
-called. Another one sees what the plugin answered, which may have been meant for its twin: a pod of equal size that was
-promised another card. That is told, and the cards are set aside until it is over; nothing is rewritten behind anybody's
-back. An annotation that no Lease confirms is told as well: its pod went round the scheduler, with a twin's devices.
+A container that reads its GPUs from the pod's annotation sees those that it was promised, whatever its devices are.
+Another container sees what the plugin answered, which may have been meant for a pod of equal size that was promised
+another GPU. Such a mismatch is reported by an Event, and its GPUs are excluded from scheduling while it lasts; nothing
+is rewritten. An annotation that no Lease confirms is a mismatch too: its pod bypassed the scheduler, and has devices
+that were meant for an equal pod.
 
-Where memory is offered on the Node, nobody asks us for devices, and the kubelet lets in whoever came round the
-scheduler. Then a pod's manifest says which cards it can see: those that it is not promised are set aside.
+Where memory is offered on the Node, the kubelet does not ask a plugin, and admits pods that bypassed the scheduler.
+Then the pod's manifest says which GPUs it can see: those that no Lease gives it are excluded.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,19 +23,19 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pods import FINISHED
-from carrel.node.device_names import Inventory
-from carrel.node.interfaces import HandedOver
-from carrel.node.promises import Promises
+from carrel.node.device_names import DeviceInventory
+from carrel.node.interfaces import AllocatedDevices
+from carrel.node.lease_check import LeaseCheck
 from carrel.parsing import Malformed
 
-OTHER_CARD = "OtherGPUHandedOver"
+OTHER_GPU = "OtherGPUHandedOver"
 NOT_PROMISED = "GPUNotPromised"
 COMPONENT = "carrel-agent"
 """Who writes the Events of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class WrongDevices:
     pod: Pod
     container: str
     named: frozenset[str]
@@ -46,7 +47,7 @@ class Mismatch:
     @property
     def words(self) -> str:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        had = "which was promised no card"
+        had = "which was promised no GPU"
         if self.named:
             cards = _joined(self.named)
             had = f"which was promised {cards}" if self.is_promised else f"whose annotation names {cards}, but no Lease"
@@ -54,7 +55,7 @@ class Mismatch:
 
     @property
     def note(self) -> Note:
-        return Note(OTHER_CARD, f"{self.words}; delete the pod", WARNING)
+        return Note(OTHER_GPU, f"{self.words}; delete the pod", WARNING)
 
     @property
     def cards(self) -> frozenset[str]:
@@ -62,8 +63,8 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpromised:
-    """A pod that holds memory, and sees cards that no Lease promises it."""
+class UnpromisedAccess:
+    """A pod that holds memory and sees GPUs that no Lease gives it."""
 
     pod: Pod
     cards: frozenset[str]
@@ -72,62 +73,66 @@ class Unpromised:
     @property
     def words(self) -> str:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        had = f"is promised {_joined(self.promised)} only" if self.promised else "is promised no card by any Lease"
+        had = f"is promised {_joined(self.promised)} only" if self.promised else "is promised no GPU by any Lease"
         return f"{name} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(self.cards)}"
 
     @property
     def note(self) -> Note:
-        cure = "delete the pod, and make it again while Carrel's webhook answers, without a nodeName"
+        cure = "delete the pod, and create it again while Carrel's webhook runs, without a nodeName"
         return Note(NOT_PROMISED, f"{self.words}; {cure}", WARNING)
 
 
-Finding = Mismatch | Unpromised
+Mismatch = WrongDevices | UnpromisedAccess
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ComparisonResult:
     in_use_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """UUID of a card → uids of the pods that use it."""
-    mismatches: tuple[Finding, ...] = ()
+    """UUID of a GPU → uids of the pods that use it."""
+    mismatches: tuple[Mismatch, ...] = ()
     unsure: str = ""
     """Why not everything could be compared."""
 
-    def set_aside(self) -> dict[str, str]:
-        """UUID → why nobody new may have the card."""
+    def excluded(self) -> dict[str, str]:
+        """UUID → why no new pod may get the GPU."""
         return {uuid: each.words for each in self.mismatches for uuid in each.cards}
 
 
 @dataclass(frozen=True, slots=True)
-class HowOffered:
+class AllocationMode:
     kubelet_chooses: bool = False
-    """Which whole cards it hands over is then its own affair, and only those count as used."""
-    on_node: bool = False
-    """Memory is a number on the Node, and nobody asks us who gets some."""
+    """Then it decides itself which whole GPUs it allocates, and only those count as used."""
+    memory_on_node: bool = False
+    """Memory is a number on the Node, and the kubelet asks no plugin for it."""
 
 
 class Comparison:
-    def __init__(self, cluster: Cluster, promises: Promises, now: Callable[[], datetime]) -> None:
+    def __init__(self, cluster: Cluster, lease_check: LeaseCheck, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
-        self._promises = promises
+        self._lease_check = lease_check
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._unsure = ""
-        self._told: set[str] = set()
-        self._manifests: dict[str, Json] = {}  # by uid, of those that were looked at
-        self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, cards
+        self._event_names: set[str] = set()
+        self._manifests: dict[str, Json] = {}  # by uid
+        self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, GPUs
 
     async def compare(
-        self, pods: Iterable[Pod], handed_over: Sequence[HandedOver], inventory: Inventory, how: HowOffered
-    ) -> Findings:
+        self,
+        pods: Iterable[Pod],
+        handed_over: Sequence[AllocatedDevices],
+        inventory: DeviceInventory,
+        how: AllocationMode,
+    ) -> ComparisonResult:
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
         self._unsure = ""
         uses: dict[str, set[str]] = {}
-        mismatches: list[Finding] = []
+        mismatches: list[Mismatch] = []
         for each in handed_over:
             pod = running.get((each.namespace, each.pod))
             if pod is None or each.resource not in registry.ALL.offers:
                 continue
             named = frozenset(_named(pod, each.container))
-            has, _ = inventory.cards_of(each.resource, each.devices)
+            has, _ = inventory.gpus_of(each.resource, each.devices)
             if how.kubelet_chooses and each.resource == nvidia.GPU:
                 uses.setdefault(pod.metadata.uid, set()).update(has)
                 continue
@@ -136,26 +141,26 @@ class Comparison:
                 uses.setdefault(pod.metadata.uid, set()).update(named if is_promised else has)
             sees_others = has != named and not await self._sees_named(pod, each.container)
             if has and (sees_others or not is_promised):
-                mismatches.append(Mismatch(pod, each.container, named, has, is_promised))
+                mismatches.append(WrongDevices(pod, each.container, named, has, is_promised))
         for pod in running.values():
-            # Claims and fractions ask the kubelet for nothing, so it does not show them.
+            # Pods with claims or fractions ask the kubelet for no devices, so it does not list them.
             named = frozenset(_named(pod))
             is_running = pod.status.phase == "Running" and not how.kubelet_chooses
             if is_running and await self._is_promised(pod, named, inventory):
                 uses.setdefault(pod.metadata.uid, set()).update(named)
-            if how.on_node and (sees := await self._unpromised(pod, inventory)) is not None:
+            if how.memory_on_node and (sees := await self._unpromised(pod, inventory)) is not None:
                 mismatches.append(sees)
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
-        self._told &= {event_name(each.pod, each.note) for each in mismatches}
+        self._event_names &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
-        return Findings(in_use, tuple(mismatches), self._unsure)
+        return ComparisonResult(in_use, tuple(mismatches), self._unsure)
 
-    async def _unpromised(self, pod: Pod, inventory: Inventory) -> Unpromised | None:
+    async def _unpromised(self, pod: Pod, inventory: DeviceInventory) -> UnpromisedAccess | None:
         asking = _asking(pod)
         manifest = await self._manifest(pod) if asking else None
         if manifest is None:
-            return None  # it holds no memory; or it is not known, and the next round asks again
-        # As it was when we first saw it, and as it is now: who changes an annotation hides nothing.
+            return None  # it holds no memory; or its manifest could not be read, and the next run tries again
+        # As it was at first and as it is now, so that changing an annotation hides nothing.
         changed = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
         seen = {
             card
@@ -164,24 +169,24 @@ class Comparison:
             for card in cards_seen(version, container, inventory.gpus)
         }
         promised = {card for card in sorted(seen) if await self._is_promised(pod, frozenset({card}), inventory)}
-        return Unpromised(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
+        return UnpromisedAccess(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
-    async def tell(self, mismatches: Iterable[Finding]) -> None:
-        """By an Event on the pod, once. Raises `ClusterError`."""
+    async def write_events(self, mismatches: Iterable[Mismatch]) -> None:
+        """One on each pod. Raises `ClusterError`."""
         for each in mismatches:
             name = event_name(each.pod, each.note)
-            if name not in self._told:
+            if name not in self._event_names:
                 await self._events.record(each.pod, each.note)
-                self._told.add(name)
+                self._event_names.add(name)
 
     async def _sees_named(self, pod: Pod, container: str) -> bool:
         manifest = await self._manifest(pod)
         if manifest is None:
-            return True  # not known; the next round asks again
-        return reads_its_cards(manifest, container) and bool(_named(pod, container))
+            return True  # not known; the next run asks again
+        return reads_own_gpus(manifest, container) and bool(_named(pod, container))
 
     async def _manifest(self, pod: Pod) -> Json | None:
-        """All of it: our own view of a pod has no environment. None if it could not be had."""
+        """The whole manifest: our own view of a pod has no environment. None if it could not be read."""
         uid = pod.metadata.uid
         if uid not in self._manifests:
             try:
@@ -190,19 +195,19 @@ class Comparison:
                 self._unsure = str(error)
                 return None
             if manifest["metadata"]["uid"] != uid:
-                return None  # another of its name came; the next round knows it
+                return None  # it was replaced by another of its name; the next run knows that one
             self._manifests[uid] = manifest
         return self._manifests[uid]
 
-    async def _is_promised(self, pod: Pod, cards: frozenset[str], inventory: Inventory) -> bool:
-        """What was promised once stays so as long as the pod lives, so it is not asked again."""
+    async def _is_promised(self, pod: Pod, cards: frozenset[str], inventory: DeviceInventory) -> bool:
+        """A pod keeps what it was promised, so a yes is remembered as long as the pod exists."""
         key = (pod.metadata.uid, cards)
         if cards and key not in self._promised:
             try:
-                promised = await self._promises.are_made(*key, inventory.gpus)
+                promised = await self._lease_check.confirms(*key, inventory.gpus)
             except ClusterError as error:
                 self._unsure = str(error)
-                return True  # not known; the next round asks again
+                return True  # not known; the next run asks again
             if promised:
                 self._promised.add(key)
         return key in self._promised
@@ -212,8 +217,8 @@ class Comparison:
         self._manifests = {uid: manifest for uid, manifest in self._manifests.items() if uid in uids}
 
 
-def reads_its_cards(pod: Json, container: str) -> bool:
-    """Whether a container takes its cards from the pod's annotation, through the downward API."""
+def reads_own_gpus(pod: Json, container: str) -> bool:
+    """Whether a container reads its GPUs from the pod's annotation, through the downward API."""
     keys = {annotation_field(carrel.devices_key(name)) for name in ("", container)}
     spec = pod.get("spec", {})
     return any(

@@ -1,14 +1,14 @@
-"""The kubelet's words about devices: where its sockets are, and how Carrel names what it offers there.
+"""Names that the kubelet and the agent share: the kubelet's sockets and files, and the devices that the agent offers.
 
-    aliyun.com/gpu-mem    one device per unit of memory: `k3f9` + `2s` (the card, then a number, both in base 36)
-    nvidia.com/gpu        one device per card: its UUID, as NVIDIA's own plugin and the tools beside it name it
+    aliyun.com/gpu-mem    one device per unit of memory: `k3f9` + `2s` (the GPU, then a number, both in base 36)
+    nvidia.com/gpu        one device per GPU: its UUID, as NVIDIA's own plugin and other tools name it
 
-The kubelet takes the whole list in one message of at most 4 MiB, so the names of memory devices are as short as they
-can be: eight characters allow some 180,000 of them. A name belongs to a card's UUID, not to its index: the kubelet
-remembers names over a reboot, after which an index may be another card's.
+The kubelet takes the whole list in one message of at most 4 MiB, so the names of memory devices are as short as
+possible: eight characters allow some 180,000 of them. A name belongs to a GPU's UUID, not to its index: the kubelet
+remembers names over a reboot, after which an index may belong to another GPU.
 
     kubelet_internal_checkpoint   {"Data": {"PodDeviceEntries": [{"ResourceName": …}], "RegisteredDevices": {…: […]}}}
-                                  what it remembers of plugins: it keeps a resource for five minutes after its plugin
+                                  what it remembers of plugins; it keeps a resource five minutes after its plugin ended
 """
 
 import re
@@ -26,20 +26,20 @@ PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 KUBELET_SOCKET = "kubelet.sock"
 POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
-"""In the plugins' folder. The kubelet's own affair, and the only place where it says which plugins it remembers."""
+"""In the plugins' folder. Internal to the kubelet, but nothing else says which plugins it remembers."""
 NVIDIA_SOCKETS = "nvidia*.sock"
 """What NVIDIA's own plugin calls its sockets in that folder."""
 SOCKETS = {gpushare.GPU_MEM: "carrel-gpu-mem.sock", nvidia.GPU: "carrel-gpu.sock"}
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 LONGEST_MESSAGE = 4 * 1024 * 1024
-"""What Go's gRPC takes unless told otherwise, and the kubelet does not tell it."""
+"""The default limit of Go's gRPC, which the kubelet does not change."""
 
 _VERSION = re.compile(r"v1\.(\d{1,4})(\D.*)?")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _CARD_DIGITS = 4
 _AROUND_A_NAME = 15
-"""Bytes of a device in the message besides its name: three tags with lengths, and the longer word for its health."""
+"""Bytes of a device in the message besides its name: three tags with lengths, and the longer health word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Inventory:
-    """The devices that a node offers, and whose they are."""
+class DeviceInventory:
+    """The devices that a node offers, and which GPU each belongs to."""
 
     gpus: tuple[Gpu, ...] = ()
     unit: Unit = Unit.MIB
@@ -64,17 +64,17 @@ class Inventory:
 
     @property
     def fits(self) -> bool:
-        """Whether the kubelet can be told of all the memory in this unit."""
+        """Whether all the memory in this unit fits into one message to the kubelet."""
         return sum(_size(self.unit.from_memory(gpu.memory)) for gpu in self.gpus) <= LONGEST_MESSAGE
 
     @property
     def smallest_unit(self) -> Unit:
-        """The smallest in which it can."""
-        return next(unit for unit in Unit if unit is Unit.GIB or Inventory(self.gpus, unit).fits)
+        """The smallest unit in which it fits."""
+        return next(unit for unit in Unit if unit is Unit.GIB or DeviceInventory(self.gpus, unit).fits)
 
     @property
     def units(self) -> dict[str, int]:
-        """Units of memory of each card, by UUID: one device each, where a plugin offers them."""
+        """Units of memory of each GPU, by UUID: one device each, where a plugin offers them."""
         return {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
 
     def memory_devices(self) -> list[Device]:
@@ -86,11 +86,11 @@ class Inventory:
             for number in numbers[: amounts[gpu.uuid]]
         ]
 
-    def card_devices(self) -> list[Device]:
+    def gpu_devices(self) -> list[Device]:
         return [Device(gpu.uuid, not gpu.unusable) for gpu in self.gpus]
 
-    def card_of(self, resource: str, device: str) -> Gpu | None:
-        """None if it is none of ours. NVIDIA's plugin may name a card by its index, or a replica of it by a suffix."""
+    def gpu_of(self, resource: str, device: str) -> Gpu | None:
+        """None if unknown. NVIDIA's plugin may name a GPU by its index, or a replica of it by a suffix."""
         if resource == gpushare.GPU_MEM:
             gpu = self._cards.get(device[:_CARD_DIGITS])
             number = _from_base_36(device[_CARD_DIGITS:])
@@ -98,35 +98,35 @@ class Inventory:
         card = device.partition("::")[0]
         return next((gpu for gpu in self.gpus if card in (gpu.uuid, str(gpu.index))), None)
 
-    def parted(self, resource: str, devices: Sequence[str], uuids: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Our devices that are of those cards, and the others. Quick: there may be a hundred thousand of them."""
+    def split_by_gpu(self, resource: str, devices: Sequence[str], uuids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The devices that belong to those GPUs, and the others. Fast: there may be a hundred thousand of them."""
         names = {self._names.get(uuid, uuid) if resource == gpushare.GPU_MEM else uuid for uuid in uuids}
         length = _CARD_DIGITS if resource == gpushare.GPU_MEM else None
         own = [device for device in devices if device[:length] in names]
         return own, [device for device in devices if device[:length] not in names]
 
-    def cards_of(self, resource: str, devices: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """The UUIDs of the cards that the devices are of, and those devices that nobody knows."""
-        owners = {device: self.card_of(resource, device) for device in devices}
+    def gpus_of(self, resource: str, devices: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """The UUIDs of the GPUs that the devices belong to, and the unknown devices."""
+        owners = {device: self.gpu_of(resource, device) for device in devices}
         known = frozenset(gpu.uuid for gpu in owners.values() if gpu is not None)
         return known, tuple(device for device, gpu in owners.items() if gpu is None)
 
 
 def minor_of(version: str) -> int | None:
-    """37 of `v1.37.1`, `v1.37.1+k3s1` or `v1.37.1-eks-1a2b3c4`; None if it is no such version."""
+    """37 of `v1.37.1`, `v1.37.1+k3s1` or `v1.37.1-eks-1a2b3c4`; None if it is not a version."""
     found = _VERSION.fullmatch(version)
     return int(found[1]) if found else None
 
 
 def remembered_resources(checkpoint: str, where: str) -> frozenset[str]:
-    """The resources that a kubelet takes for a plugin's: registered, or given out to a pod."""
+    """The resources that a kubelet believes a plugin manages: registered, or allocated to a pod."""
     data = Field.parse(checkpoint, where, "$")["Data"]
     given = {entry["ResourceName"].text() for entry in data["PodDeviceEntries"].items()}
     return frozenset(given | data["RegisteredDevices"].entries().keys())
 
 
 def _short_names(uuids: Iterable[str]) -> dict[str, str]:
-    """The same card has the same name, also when others come and go; but for one case in ten thousand machines."""
+    """A GPU keeps its name when others appear or disappear, except in about one of ten thousand machines."""
     names: dict[str, str] = {}
     for uuid in sorted(uuids):
         salt = 0
@@ -156,7 +156,7 @@ def _in_base_36(number: int) -> str:
 
 
 def _from_base_36(text: str) -> int:
-    """−1 if it is no number as we write it."""
+    """−1 if it is not a number as we write it."""
     if not text or len(text) > 8 or any(digit not in _DIGITS for digit in text) or (text[0] == "0" and text != "0"):
         return -1
     return int(text, len(_DIGITS))

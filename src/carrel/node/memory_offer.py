@@ -1,92 +1,150 @@
-"""How a node offers the memory of its GPUs: as devices of a plugin, or as one number on the Node.
+"""Offers the memory of this node's GPUs: chooses the mode (`node.memory_offer_decision`) and what the Node shows.
 
-A plugin names every unit of memory, and the kubelet of 1.36 and newer compares each device that is new or changes with
-all that it has given out, while nothing else may happen there. So many devices are offered as a number instead. The way
-changes only while no pod holds any of the memory: a pod that was given devices cannot be admitted again without them
-after a reboot, nor one without devices where a plugin offers them.
+After each start it finds out the mode until then: from the kubelet's allocations, else from the last report. Where
+neither can be read, nothing is offered yet: to leave a mode takes the kubelet minutes, because it remembers a plugin
+that has ended, offers nothing for it, and refuses pods that ask for its resource.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
-COMPARES_SINCE = 36
-"""The minor version of the kubelet from which on it compares."""
-SAFE_DEVICES = 2048
-"""Up to here the worst comparison, all with all, takes the kubelet half a second (some 100 ns for each pair): eight
-cards of 256 GiB in GiB. On a machine whose processors have six times as much to do it was seen to take six times as
-long."""
+from carrel.dialects import carrel
+from carrel.dialects.gpushare import GPU_MEM
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.pods import resource_asked
+from carrel.leases.pods import FINISHED
+from carrel.node.device_names import DeviceInventory, minor_of
+from carrel.node.interfaces import AllocatedDevices
+from carrel.node.memory_offer_decision import UNDECIDED, OfferInputs, OfferMode, PodMemory, decide_offer, units_offered
+from carrel.parsing import Malformed
 
-
-class Way(Enum):
-    PLUGIN = "plugin"
-    NODE = "node"
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    setting: Way | None
-    """What the admin says; None: whatever is safe."""
-    devices: int
-    """That the memory of all cards would be."""
-    fits: bool
-    """Whether the kubelet takes so many in one message."""
-    kubelet_minor: int | None
-    """Of its version 1.x; None: not known."""
-    holders: int | None
-    """How many pods hold some of the memory; None: not known."""
-    before: Way | None
-    """The way in force until now."""
+OFFER_MODES = {mode.value: mode for mode in OfferMode}
+NOTHING: Mapping[str, int | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    way: Way | None = None
-    """None: not known yet, so nothing is begun."""
-    later: Way | None = None
-    """What it changes to when no pod holds any memory. None: it is as it should be."""
+class NodeSnapshot:
+    """What is known of the node when the mode is chosen."""
+
+    inventory: DeviceInventory
+    pods: Sequence[Pod] | None
+    """Of this node. None: neither they nor the Node are in the cache yet."""
+    handed_over: Sequence[AllocatedDevices]
+    remembered: frozenset[str] | None
+    """The resources that the kubelet believes a plugin manages. None: not known."""
+    node: NodeObject | None
+
+    @property
+    def is_managed_by_plugin(self) -> bool:
+        """Whether the kubelet would ask a plugin for memory."""
+        return self.remembered is not None and GPU_MEM in self.remembered
 
 
-UNDECIDED = Decision()
+class MemoryOffer:
+    def __init__(self, setting: OfferMode | None, recorded: Callable[[], Awaitable[str]]) -> None:
+        """`setting`: None is whatever is safe. `recorded`: the mode in the last report; it may raise `ClusterError`."""
+        self._setting = setting
+        self._recorded = recorded
+        self._decision = UNDECIDED
+        self._is_started = False
+
+    @property
+    def mode(self) -> OfferMode | None:
+        return self._decision.mode
+
+    async def choose(self, snapshot: NodeSnapshot) -> None:
+        """Raises `ClusterError` if the mode until now cannot be read."""
+        before = self.mode
+        if not self._is_started:
+            if _has_devices(snapshot):
+                before = OfferMode.PLUGIN
+            elif snapshot.pods is None:
+                return
+            else:
+                before = OFFER_MODES.get(await self._recorded()) or _shown_mode(snapshot)
+            self._is_started = True
+        self._decision = decide_offer(
+            OfferInputs(
+                setting=self._setting,
+                devices=sum(snapshot.inventory.units.values()),
+                fits=snapshot.inventory.fits,
+                kubelet_minor=minor_of(snapshot.node.status.node_info.kubelet_version) if snapshot.node else None,
+                holders=None if snapshot.pods is None else len(_holders(snapshot.pods)),
+                before=before,
+            )
+        )
+
+    def is_offered(self, snapshot: NodeSnapshot) -> bool:
+        if self.mode is OfferMode.PLUGIN:
+            return snapshot.inventory.fits
+        return self.mode is OfferMode.NODE and not snapshot.is_managed_by_plugin
+
+    def amounts(self, snapshot: NodeSnapshot, *, is_registered: bool) -> Mapping[str, int | None]:
+        """What the Node must show; None: remove the resource. `is_registered`: the kubelet knows our plugin."""
+        if self.mode is OfferMode.NODE and not snapshot.is_managed_by_plugin and snapshot.pods is not None:
+            usable = {gpu.uuid for gpu in snapshot.inventory.gpus if not gpu.unusable}
+            return {GPU_MEM: units_offered(snapshot.inventory.units, usable, _holders(snapshot.pods))}
+        if (
+            self.mode is OfferMode.PLUGIN
+            and not is_registered
+            and snapshot.remembered is not None
+            and not snapshot.is_managed_by_plugin
+        ):
+            return {GPU_MEM: None}  # left over from the other mode; the kubelet writes its own number later
+        return NOTHING
+
+    def message(self, snapshot: NodeSnapshot) -> str:
+        """What an admin should know; empty: nothing."""
+        if self.mode is OfferMode.NODE and snapshot.is_managed_by_plugin:
+            return (
+                f"{GPU_MEM} is not offered yet: the kubelet remembers a device plugin for it, and would refuse pods; "
+                "it forgets a plugin five minutes after the plugin has ended"
+            )
+        parts = []
+        if self.mode is OfferMode.PLUGIN and not snapshot.inventory.fits:
+            parts.append(_too_many_devices(snapshot.inventory))
+        if self._decision.later is not None and self.mode is not None:
+            holders = len(_holders(snapshot.pods)) if snapshot.pods is not None else 0
+            parts.append(
+                f"{GPU_MEM} is offered by '{self.mode.value}', and will be offered by "
+                f"'{self._decision.later.value}' as soon as no pod of this node holds any (pods that do: {holders})"
+            )
+        return "; ".join(parts)
 
 
-def decide(situation: Situation) -> Decision:
-    wanted, before = _wanted(situation), situation.before
-    if wanted is None or wanted is before:
-        return Decision(before)
-    if before is None:
-        return Decision(wanted)
-    return Decision(wanted) if situation.holders == 0 else Decision(before, later=wanted)
+def holds_memory(pod: Pod) -> bool:
+    try:
+        return resource_asked(pod, GPU_MEM).total > 0
+    except Malformed:
+        return True
 
 
-def _wanted(situation: Situation) -> Way | None:
-    if situation.setting is not None:
-        return situation.setting
-    if not situation.devices or situation.kubelet_minor is None:
-        return None  # cards may be late, as after a boot; a way that was begun in haste takes minutes to leave
-    is_safe = situation.kubelet_minor < COMPARES_SINCE or situation.devices <= SAFE_DEVICES
-    return Way.PLUGIN if situation.fits and is_safe else Way.NODE
+def _holders(pods: Sequence[Pod]) -> list[PodMemory]:
+    return [_holding(pod) for pod in pods if pod.status.phase not in FINISHED and holds_memory(pod)]
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What one pod of the node holds."""
-
-    units: int
-    cards: frozenset[str]
-    """The cards it was promised, by UUID. Empty: nobody knows."""
+def _holding(pod: Pod) -> PodMemory:
+    try:
+        return PodMemory(resource_asked(pod, GPU_MEM).total, frozenset(carrel.read_devices(pod)))
+    except Malformed:
+        return PodMemory(0, frozenset())
 
 
-def units_offered(cards: Mapping[str, int], usable: Collection[str], holdings: Iterable[Holding]) -> int:
-    """What the Node says that it has. `cards`: the units of each, by UUID.
+def _has_devices(snapshot: NodeSnapshot) -> bool:
+    return any(each.resource == GPU_MEM for each in snapshot.handed_over)
 
-    What is held of an unusable card is held on: so much is added, or it would be missing to those who ask for the other
-    cards. It is never less than what is held, because a kubelet that starts again admits its running pods anew, and
-    ends those that do not fit.
-    """
-    held, stranded = 0, 0
-    for holding in holdings:
-        held += holding.units
-        if not holding.cards or not holding.cards <= set(usable):
-            stranded += holding.units
-    return max(held, stranded + sum(units for uuid, units in cards.items() if uuid in usable))
+
+def _shown_mode(snapshot: NodeSnapshot) -> OfferMode | None:
+    """The mode, where no report says it: after an update, or if the report was deleted."""
+    if snapshot.is_managed_by_plugin:
+        return OfferMode.PLUGIN
+    shown = snapshot.node.status.capacity.get(GPU_MEM, "0") if snapshot.node else "0"
+    return OfferMode.NODE if shown != "0" else None
+
+
+def _too_many_devices(inventory: DeviceInventory) -> str:
+    return (
+        f"{GPU_MEM} is not offered: so much memory in {inventory.unit.value} is more than the kubelet accepts in one "
+        "message; give this agent --memory-resource node, or every component of the cluster "
+        f"--memory-unit {inventory.smallest_unit.value}"
+    )

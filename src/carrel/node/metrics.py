@@ -1,4 +1,4 @@
-"""What probes and Prometheus look at: base units, and no user's name in any label."""
+"""Metrics and probes of the agent: base units, and no user's name in any label."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,48 +8,54 @@ from prometheus_client import Gauge
 
 from carrel.http.metrics import ComponentMetrics
 from carrel.ledger.gpus import Gpu
-from carrel.node.interfaces import Look
-from carrel.node.memory_offer import Way
+from carrel.node.interfaces import MachineState
+from carrel.node.memory_offer_decision import OfferMode
 
 
-class Metrics(ComponentMetrics):
+class AgentMetrics(ComponentMetrics):
     def __init__(self, is_registered: dict[str, Callable[[], bool]]) -> None:
         super().__init__()
         registry = self.registry
-        self._cards = Gauge("carrel_node_cards", "Cards of this node.", ["usable"], registry=registry)
+        self._cards = Gauge("carrel_node_cards", "GPUs of this node.", ["usable"], registry=registry)
         self._processes = Gauge(
-            "carrel_node_card_processes", "Programs that compute on a card.", ["gpu"], registry=registry
+            "carrel_node_card_processes", "Processes that compute on a GPU.", ["gpu"], registry=registry
         )
         self._mismatches = Gauge(
-            "carrel_node_mismatches", "Pods and containers with other cards than promised.", registry=registry
+            "carrel_node_mismatches", "Pods and containers with other GPUs than promised.", registry=registry
         )
         self._reported = Gauge(
-            "carrel_node_reported_timestamp_seconds", "When the cluster last heard of this node.", registry=registry
+            "carrel_node_reported_timestamp_seconds", "When this node's GPUs were last reported.", registry=registry
         )
         self._ways = Gauge(
-            "carrel_node_memory_resource", "1 for the way in which memory is offered.", ["way"], registry=registry
+            "carrel_node_memory_resource",
+            "1 for the way in which memory is offered (plugin or node).",
+            ["way"],
+            registry=registry,
         )
         registered = Gauge(
-            "carrel_node_plugin_registered", "1 while the kubelet knows us.", ["resource"], registry=registry
+            "carrel_node_plugin_registered",
+            "1 while the device plugin is registered with the kubelet.",
+            ["resource"],
+            registry=registry,
         )
-        for resource, look in is_registered.items():
-            registered.labels(resource).set_function(partial(_as_number, look))
+        for resource, is_so in is_registered.items():
+            registered.labels(resource).set_function(partial(_as_number, is_so))
 
-    def see(self, look: Look, gpus: tuple[Gpu, ...], mismatches: int, reported_at: datetime | None) -> None:
+    def update(self, state: MachineState, gpus: tuple[Gpu, ...], mismatches: int, reported_at: datetime | None) -> None:
         usable = sum(not gpu.unusable for gpu in gpus)
         self._cards.labels("true").set(usable)
         self._cards.labels("false").set(len(gpus) - usable)
         self._mismatches.set(mismatches)
         self._processes.clear()
         for gpu in gpus:
-            if gpu.uuid in look.processes:
-                self._processes.labels(str(gpu.index)).set(look.processes[gpu.uuid])
+            if gpu.uuid in state.processes:
+                self._processes.labels(str(gpu.index)).set(state.processes[gpu.uuid])
         if reported_at is not None:
             self._reported.set(reported_at.timestamp())
 
-    def see_way(self, way: Way | None) -> None:
-        for each in Way:
-            self._ways.labels(each.value).set(each is way)
+    def set_offer_mode(self, mode: OfferMode | None) -> None:
+        for each in OfferMode:
+            self._ways.labels(each.value).set(each is mode)
 
 
 def _as_number(is_so: Callable[[], bool]) -> float:

@@ -1,10 +1,10 @@
-"""Reports a node's cards: its GpuNodeStatus, and what the Node itself says: how many cards, and how much memory.
+"""Reports a node's GPUs: in its GpuNodeStatus, and on the Node itself, how many GPUs and how much memory it has.
 
-Written when something changed, and else every so often as a sign of life. An older look never replaces a newer one, so
-an agent that was stopped for a while, or a predecessor that is still going, undoes nothing.
+Written when something changed, and otherwise at intervals as a heartbeat. Older data never replaces newer data, so an
+agent that was stopped for a while, or an old one that is still ending, reverts nothing.
 
-During an upgrade the cluster's definition may lack a field that this agent writes. The rest is reported all the same,
-and the next report names the field in its message.
+During an upgrade the cluster's definition may lack a field that this agent writes. The rest is still reported, and
+the next report names the field in its message.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,21 +20,21 @@ from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
-from carrel.node.comparison import Findings
+from carrel.node.comparison import ComparisonResult
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
 HEARTBEAT = timedelta(seconds=15)
-"""With a round every ten seconds, well within half a minute. Readers take an agent for silent after two minutes."""
+"""With a run every ten seconds, well within half a minute. Readers ignore a node after two minutes without one."""
 AHEAD = timedelta(minutes=2)
-"""A heartbeat that is further in the future is a wrong clock, not a newer look."""
+"""A heartbeat that is further in the future comes from a wrong clock, not from newer data."""
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     node: Node
-    findings: Findings
+    result: ComparisonResult
     seen_at: datetime
     remarks: Remarks = NO_REMARKS
 
@@ -43,14 +43,14 @@ class Reporter:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._now = now
-        self._said: Json = {}
-        self._said_at: datetime | None = None
+        self._reported: Json = {}
+        self._reported_at: datetime | None = None
         self._version = ""
         self._unknown: tuple[str, ...] = ()
 
     @property
     def unknown(self) -> str:
-        """Which fields of the last report the cluster dropped, in words; empty if none."""
+        """Which fields of the last report the cluster dropped, for an admin; empty if none."""
         if not self._unknown:
             return ""
         fields = ", ".join(self._unknown)
@@ -58,25 +58,25 @@ class Reporter:
         return f"{why} (unknown: {fields}); apply Carrel's crds.yaml again"
 
     @property
-    def said_at(self) -> datetime | None:
+    def reported_at(self) -> datetime | None:
         """When the cluster last heard of us."""
-        return self._said_at
+        return self._reported_at
 
     async def report(self, report: Report) -> bool:
-        """Whether it was written: there is news, or the last sign of life is old. Raises `ClusterError`."""
-        body = gpuclaim.node_status(report.node, report.findings.in_use_by, report.seen_at, report.remarks)
-        news = {**body["status"], "heartbeat": ""}
-        is_due = self._said_at is None or not timedelta() <= self._now() - self._said_at < HEARTBEAT
-        if news == self._said and not is_due:
+        """Whether it was written: something changed, or the last heartbeat is old. Raises `ClusterError`."""
+        body = gpuclaim.node_status(report.node, report.result.in_use_by, report.seen_at, report.remarks)
+        status = {**body["status"], "heartbeat": ""}
+        is_due = self._reported_at is None or not timedelta() <= self._now() - self._reported_at < HEARTBEAT
+        if status == self._reported and not is_due:
             return False
         written = await self._write(body, report.seen_at)
-        self._said = news if written else {}
+        self._reported = status if written else {}
         if written:
-            self._said_at = self._now()
+            self._reported_at = self._now()
         return written
 
     async def memory_resource(self, node: str) -> str:
-        """How the last report says that memory is offered; empty if it does not say. Raises `ClusterError`."""
+        """The memory mode in the last report; empty if it has none. Raises `ClusterError`."""
         try:
             there = await self._cluster.get(GPU_NODE_STATUSES, node)
         except NotFound:
@@ -95,7 +95,7 @@ class Reporter:
             try:
                 answer = await self._cluster.patch(GPU_NODE_STATUSES, name, patch, subresource="status")
             except (Conflict, NotFound):
-                self._version = ""  # somebody else wrote or deleted it: look what it says now
+                self._version = ""  # another process wrote or deleted it: read it again
                 continue
             self._version = answer["metadata"]["resourceVersion"]
             self._unknown = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
@@ -103,7 +103,7 @@ class Reporter:
         return False
 
     async def _there(self, body: Json) -> Json:
-        """The object as it is, made if there is none."""
+        """The object as it is, created if there is none."""
         try:
             return await self._cluster.get(GPU_NODE_STATUSES, body["metadata"]["name"])
         except NotFound:
@@ -115,10 +115,10 @@ class Reporter:
             return await self._cluster.get(GPU_NODE_STATUSES, body["metadata"]["name"])
 
     async def show(self, node: NodeObject | None, amounts: Mapping[str, int | None]) -> None:
-        """On the Node itself, where the kubelet may forget or overwrite them; None: it says nothing of the resource.
+        """On the Node itself, where the kubelet may remove or overwrite them; None: remove the resource.
 
-        Capacity is written too: the kubelet makes what can be had of a resource that it does not know itself from it.
-        Raises `ClusterError`.
+        Capacity is written too: the kubelet derives the allocatable amount of a resource that it does not manage from
+        it. Raises `ClusterError`.
         """
         if node is None:
             return

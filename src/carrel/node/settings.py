@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
-from carrel.node.memory_offer import Way
+from carrel.node.memory_offer_decision import OfferMode
 from carrel.settings import MemoryUnitSettings, ServingSettings
 
 
-class Mode(Enum):
+class AgentMode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
 
@@ -23,11 +23,11 @@ class MemoryResource(Enum):
     NODE = "node"
 
     @property
-    def way(self) -> Way | None:
-        return None if self is MemoryResource.AUTO else Way(self.value)
+    def mode(self) -> OfferMode | None:
+        return None if self is MemoryResource.AUTO else OfferMode(self.value)
 
 
-class WholeCards(Enum):
+class OfferWholeGpus(Enum):
     AUTO = "auto"
     YES = "yes"
     NO = "no"
@@ -44,39 +44,40 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
     ] = ""
     """Must be given: a host's name is not always its node's. The DaemonSet passes it in by the downward API."""
     mode: Annotated[
-        Mode,
+        AgentMode,
         typer.Option(
-            help="Who hands cards over: Carrel's plugin, or NVIDIA's beside it (coexist).", envvar="CARREL_MODE"
+            help="Which device plugin allocates whole GPUs: Carrel's, or NVIDIA's beside it (coexist).",
+            envvar="CARREL_MODE",
         ),
-    ] = Mode.NATIVE
-    """In native mode Carrel says which card a container gets; beside NVIDIA's plugin the kubelet chooses."""
+    ] = AgentMode.NATIVE
+    """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does."""
     memory_resource: Annotated[
         MemoryResource,
         typer.Option(
             help="How gpushare's memory resource is offered: as devices of a plugin, as a number on the Node's status, "
-            "or as a plugin up to so many devices as this kubelet can take (auto).",
+            "or (auto) by a plugin if this kubelet can handle so many devices.",
             envvar="CARREL_MEMORY_RESOURCE",
         ),
     ] = MemoryResource.AUTO
     """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
     the node holds any memory."""
     whole_cards: Annotated[
-        WholeCards,
+        OfferWholeGpus,
         typer.Option(
-            help="Whether to offer whole cards as NVIDIA's plugin does; auto: unless that plugin is there.",
+            help="Whether to offer whole GPUs as NVIDIA's plugin does; auto: unless that plugin is there.",
             envvar="CARREL_WHOLE_CARDS",
         ),
-    ] = WholeCards.AUTO
-    """Two plugins for one resource would hand out each card twice. Never in coexist mode."""
+    ] = OfferWholeGpus.AUTO
+    """Two plugins for one resource would allocate each GPU twice. Never in coexist mode."""
     simulate: Annotated[
         Path | None,
-        typer.Option(help="A file that describes the cards, instead of a driver.", envvar="CARREL_SIMULATE"),
+        typer.Option(help="A file that describes the GPUs, instead of a driver.", envvar="CARREL_SIMULATE"),
     ] = None
-    """For demos, test beds and CI. It is read again whenever it changes."""
+    """For tests, CI and trying it out. It is read again whenever it changes."""
     plugin_folder: Annotated[
         Path, typer.Option(help="The kubelet's folder for device plugins.", envvar="CARREL_PLUGIN_FOLDER")
     ] = Path(PLUGIN_FOLDER)
-    """The kubelet's own name for it is fixed; only tests put it elsewhere."""
+    """Fixed in the kubelet; only tests use another one."""
     pod_resources: Annotated[
         Path, typer.Option(help="The kubelet's socket for pod resources.", envvar="CARREL_POD_RESOURCES")
     ] = Path(POD_RESOURCES_SOCKET)

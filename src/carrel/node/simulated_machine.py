@@ -1,48 +1,48 @@
-"""A machine whose cards are described by a file: for demos, test beds and CI. Edit the file, and the cards change.
+"""A machine whose GPUs are described by a file, for tests, CI and trying it out. Edit the file, and the GPUs change.
 
-A file that cannot be read is told with its line; until it is mended, the cards stay as they were.
+A file that cannot be read is logged with the line of the error; until it is corrected, the GPUs stay as they were.
 """
 
 import asyncio
 import logging
 from pathlib import Path
 
-from carrel.cluster_file import read_cards
+from carrel.cluster_file import read_gpus
 from carrel.ledger.gpus import Gpu
-from carrel.node.interfaces import Look
+from carrel.node.interfaces import MachineState
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 class SimulatedMachine:
     def __init__(self, file: Path, node: str) -> None:
-        """Raises `Malformed` or `OSError` if the file cannot be used: one begins with cards that are known."""
+        """Raises `Malformed` or `OSError` if the file cannot be used at the start."""
         self._file = file
         self._node = node
         self._read = _text(file)
-        self._gpus: tuple[Gpu, ...] = read_cards(self._read, file.name, node)
+        self._gpus: tuple[Gpu, ...] = read_gpus(self._read, file.name, node)
         self._trouble = ""
 
-    async def look(self) -> Look:
+    async def read_state(self) -> MachineState:
         try:
             text = _text(self._file)
             if text != self._read or self._trouble:
                 self._read = text
-                self._gpus = read_cards(text, self._file.name, self._node)
+                self._gpus = read_gpus(text, self._file.name, self._node)
             self._trouble = ""
         except (Malformed, OSError) as error:
             if str(error) != self._trouble:
                 log.warning("simulation_not_read file=%s: %s", self._file, error)
             self._trouble = str(error)
-        return Look(self._gpus, self._trouble)
+        return MachineState(self._gpus, self._trouble)
 
     async def wait_changed(self) -> None:
-        # By its contents: an editor, a ConfigMap or a fast test may leave size and time as they were.
-        while self._contents() == self._read:  # noqa: ASYNC110 # files give no event
-            await asyncio.sleep(LOOK_S)
+        # By its contents: an editor, a ConfigMap or a fast test may not change size and time.
+        while self._contents() == self._read:  # noqa: ASYNC110 # files send no events
+            await asyncio.sleep(POLL_S)
 
     def _contents(self) -> str:
         try:

@@ -1,8 +1,8 @@
-"""One agent at a time on a node: two would take the kubelet's attention from each other, again and again.
+"""One agent at a time on a node: two would replace each other's registration with the kubelet again and again.
 
-The lock is a file in a folder of its own beside the sockets, because the kubelet removes every file that it finds
-there. It is gone with the process that holds it, however that ends. The folder stays, and that is good: a kubelet that
-finds this place empty takes its node for a new one, and makes all that it does not count itself zero.
+The lock is on a file in a folder of its own beside the sockets, because the kubelet removes every file there. The lock
+ends with the process that holds it, however that ends. The folder stays, on purpose: a kubelet that finds the place
+empty treats its node as new, and sets all resources that it does not manage to zero.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from typing import IO
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 @contextlib.asynccontextmanager
-async def alone(plugin_folder: Path) -> AsyncIterator[None]:
-    """Waits until no other agent is on this node, and the folder can be written."""
-    told = ""
+async def only_agent_on_node(plugin_folder: Path) -> AsyncIterator[None]:
+    """Waits until no other agent runs on this node and the folder is writable."""
+    logged = ""
     while isinstance(lock := _take(plugin_folder / "carrel"), str):
-        if lock != told:
+        if lock != logged:
             log.warning("waiting: %s", lock)
-        told = lock
-        await asyncio.sleep(LOOK_S)
+        logged = lock
+        await asyncio.sleep(POLL_S)
     with lock:
         yield
 
 
 def _take(folder: Path) -> IO[str] | str:
-    """The lock, or why it cannot be had."""
+    """The lock, or why it is not available."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "agent.lock").open("a")

@@ -1,4 +1,4 @@
-"""`carrel withdraw`: what agents wrote on the Nodes is taken off, when Carrel is uninstalled."""
+"""`carrel withdraw`: removes what agents wrote on the Nodes, when Carrel is uninstalled."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import typer
 
 from carrel.command_errors import CONFLICT, UNAVAILABLE, command_failed
 from carrel.kubernetes.cluster import ClusterError
-from carrel.node.withdrawal import StillThere, Withdrawal
+from carrel.node.withdrawal import AgentsStillRunning, Withdrawal
 from carrel.process import connect
 from carrel.settings import ClusterSettings
 
@@ -21,8 +21,8 @@ def withdraw_all(settings: ClusterSettings) -> None:
 
     try:
         nodes = asyncio.run(withdraw())
-    except StillThere as still:
-        why = f"agents of these nodes still run, and have put back what was removed: {still}"
+    except AgentsStillRunning as still:
+        why = f"agents of these nodes still run, and have written again what was removed: {still}"
         raise command_failed(
             "Not withdrawn", why, "delete the agents' DaemonSet, then: carrel withdraw", CONFLICT
         ) from None
@@ -30,4 +30,4 @@ def withdraw_all(settings: ClusterSettings) -> None:
         raise command_failed(
             "Not withdrawn", str(error), "kubectl auth can-i patch nodes/status", UNAVAILABLE
         ) from None
-    typer.echo(f"Withdrawn from {', '.join(nodes)}." if nodes else "No node shows anything that an agent wrote.")
+    typer.echo(f"Withdrawn from {', '.join(nodes)}." if nodes else "No Node has anything that an agent wrote.")

@@ -1,4 +1,4 @@
-"""`carrel demo` as a newcomer runs it."""
+"""`carrel demo` as a process."""
 
 import json
 import re
@@ -16,8 +16,17 @@ CARREL = [sys.executable, "-m", "carrel"]
 LIMIT_S = 240
 KUBECTL = re.compile(r"kubectl --server (http://127\.0\.0\.1:\d+)")
 
-PODS = ("gpushare-", "gpushare-two-containers-", "claim-", "claim-island-", "kai-half-", "kai-memory-", "whole-")
-DIALECTS = {*PODS, "carrel-vector-"}
+PLACED = {
+    "gpushare-memory-",
+    "gpushare-two-containers-",
+    "gpuclaim-exclusive-",
+    "gpuclaim-island-",
+    "kai-fraction-",
+    "kai-memory-",
+    "nvidia-model-",
+    "carrel-memory-",
+}
+"""The examples whose pods run."""
 
 
 @pytest.fixture
@@ -31,23 +40,23 @@ def demo() -> Iterator[subprocess.Popen[str]]:
 def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
     assert process.stdout is not None
     lines: list[str] = []
-    give_up = time.monotonic() + LIMIT_S
+    deadline = time.monotonic() + LIMIT_S
     for line in process.stdout:
         lines.append(line)
         if re.search(wanted, line):
             return lines
-        assert time.monotonic() < give_up, "".join(lines)
+        assert time.monotonic() < deadline, "".join(lines)
     raise AssertionError(f"the demo ended before it said {wanted!r}:\n{''.join(lines)}")
 
 
 def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: subprocess.Popen[str]) -> None:
-    shown = "".join(lines_until(demo, r"too-large-\w+ waits"))
-    url = KUBECTL.search(shown)
+    output = "".join(lines_until(demo, r"waits-too-large-\w+ waits"))
+    url = KUBECTL.search(output)
     assert url is not None
     tiers: dict[str, set[str]] = {}
     seen: set[str] = set()
-    give_up = time.monotonic() + LIMIT_S
-    while not (seen >= DIALECTS and "booked" in tiers["lab"]) and time.monotonic() < give_up:
+    deadline = time.monotonic() + LIMIT_S
+    while not (seen >= PLACED and "booked" in tiers["lab"]) and time.monotonic() < deadline:
         with urllib.request.urlopen(f"{url[1]}/api/v1/pods") as answer:
             pods = json.load(answer)["items"]
         for pod in pods:
@@ -56,13 +65,13 @@ def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: sub
         seen |= {pod["metadata"].get("generateName", "") for pod in pods if pod["spec"].get("nodeName")}
         time.sleep(0.2)
 
-    assert seen >= DIALECTS
+    assert seen >= PLACED
     assert "booked" in tiers["lab"]
     assert "opportunistic" in tiers["vision"]
 
 
 def test_kubectl_shows_a_pod_that_runs_as_ready(demo: subprocess.Popen[str]) -> None:
-    url = KUBECTL.search("".join(lines_until(demo, r"too-large-\w+ waits")))
+    url = KUBECTL.search("".join(lines_until(demo, r"waits-too-large-\w+ waits")))
     assert url is not None
     as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     with urllib.request.urlopen(urllib.request.Request(f"{url[1]}/api/v1/pods", headers=as_table)) as answer:
@@ -85,22 +94,22 @@ def test_its_booking_service_shows_who_has_booked_what(demo: subprocess.Popen[st
 
 
 def test_why_explain_and_inspect_work_against_it(demo: subprocess.Popen[str]) -> None:
-    shown = "".join(lines_until(demo, r"too-large-\w+ waits"))
-    url, pod = KUBECTL.search(shown), re.search(r"(\w+)/(too-large-\w+) waits", shown)
+    output = "".join(lines_until(demo, r"waits-too-large-\w+ waits"))
+    url, pod = KUBECTL.search(output), re.search(r"(\w+)/(waits-too-large-\w+) waits", output)
     assert url is not None
     assert pod is not None
 
-    def ask(*words: str) -> str:
+    def run(*words: str) -> str:
         command = [*CARREL, *words, "--server", url[1]]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
-    assert "16 whole cards" in ask("why", f"pod/{pod[2]}", "-n", pod[1])
-    assert "16 whole cards" in ask("explain", f"pod/{pod[2]}", "-n", pod[1])
-    assert "Allocated/Total GPU Memory In Cluster:" in ask("inspect")
+    assert "16 whole cards" in run("why", f"pod/{pod[2]}", "-n", pod[1])
+    assert "16 whole cards" in run("explain", f"pod/{pod[2]}", "-n", pod[1])
+    assert "Allocated/Total GPU Memory In Cluster:" in run("inspect")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_it_ends_cleanly_when_it_is_told_to(demo: subprocess.Popen[str], number: signal.Signals) -> None:
+def test_it_exits_with_zero_after_a_signal(demo: subprocess.Popen[str], number: signal.Signals) -> None:
     lines_until(demo, "Carrel demo")
 
     demo.send_signal(number)
@@ -108,17 +117,17 @@ def test_it_ends_cleanly_when_it_is_told_to(demo: subprocess.Popen[str], number:
     assert demo.wait(LIMIT_S) == 0
 
 
-def test_its_doors_go_with_it_even_if_it_is_killed(demo: subprocess.Popen[str]) -> None:
+def test_its_processes_end_with_it_even_if_it_is_killed(demo: subprocess.Popen[str]) -> None:
     lines_until(demo, "book at http")
-    doors = children(demo.pid)
-    assert len(doors) == 3
+    processes = children(demo.pid)
+    assert len(processes) == 3
 
     demo.kill()
 
-    give_up = time.monotonic() + LIMIT_S
-    while any(is_running(door) for door in doors) and time.monotonic() < give_up:
+    deadline = time.monotonic() + LIMIT_S
+    while any(is_running(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not [door for door in doors if is_running(door)]
+    assert not [process for process in processes if is_running(process)]
 
 
 def children(pid: int) -> list[int]:
@@ -126,7 +135,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """A process that has ended and that nobody has asked about yet is not."""
+    """False for a zombie: it has ended, and its parent has not read its exit code yet."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
@@ -141,7 +150,7 @@ def is_running(pid: int) -> bool:
         ("--pods", "", "expected at least one Pod"),
     ],
 )
-def test_a_bad_file_is_refused_in_words(tmp_path: Path, option: str, text: str, complaint: str) -> None:
+def test_a_bad_file_is_refused_with_the_reason(tmp_path: Path, option: str, text: str, complaint: str) -> None:
     file = tmp_path / "input.yaml"
     file.write_text(text)
 
@@ -152,7 +161,7 @@ def test_a_bad_file_is_refused_in_words(tmp_path: Path, option: str, text: str, 
     assert "Traceback" not in answer.stderr
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     answer = subprocess.run(
         [*CARREL, "demo", "--pods", str(tmp_path / "nothing.yaml")], capture_output=True, text=True, timeout=LIMIT_S
     )

@@ -10,7 +10,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.command import WebhookSettings
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.demo.kubelets import Kubelets
+from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
@@ -27,7 +27,7 @@ from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.kai_copies import KaiCopies
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
 from carrel.manifests import rbac, webhooks
-from carrel.node.interfaces import HandedOver
+from carrel.node.interfaces import AllocatedDevices
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.calls import call_of
@@ -111,7 +111,7 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
         await eventually(lambda: ("", "", "pods", "patch") in recorder.used)
         stray = await lab.pod("stray", limits=GPU_MEM)
         await lab.client.bind(BindTarget("lab", "stray", stray["metadata"]["uid"], "n1"))
-        running.kubelet.handed_over = [HandedOver("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
+        running.kubelet.handed_over = [AllocatedDevices("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
         await eventually(lambda: ("", "", "events", "create") in recorder.used)
         await eventually(lambda: ("", "", "nodes/status", "patch") in recorder.used)
 
@@ -188,7 +188,7 @@ async def _tell(lab: Lab, replica: Replica) -> None:
 async def _reserve(lab: Lab, replica: Replica) -> None:
     """Makes a reservation pod where the kubelet chooses, believes it, and writes KAI's words on who shares the card."""
     node = coexisting("n3", cards=1)
-    await Kubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
+    await SimulatedKubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
     await create_reservation_namespace(lab)
     kubelet = Kubelet(lab, node)
     async with lab.replica() as extender:

@@ -1,4 +1,4 @@
-"""The whole agent: what it reports, offers, hands over and sets aside."""
+"""The whole agent: what it reports, offers, allocates and excludes."""
 
 from datetime import timedelta
 from typing import Any
@@ -10,8 +10,8 @@ from carrel.dialects.options import Unit
 from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
-from carrel.node.interfaces import HandedOver
-from carrel.node.settings import Mode, WholeCards
+from carrel.node.interfaces import AllocatedDevices
+from carrel.node.settings import AgentMode, OfferWholeGpus
 from tests.kit.agent import an_agent, becomes
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import eventually
@@ -23,12 +23,12 @@ CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
 EIGHT_LARGE = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
 
 
-async def test_it_reports_counts_and_offers_its_cards() -> None:
+async def test_it_reports_and_offers_its_gpus() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, an_agent(lab) as running:
         status = await running.status()
         assert (status["total"], status["memoryUnit"], status["mode"]) == (2, "MiB", "native")
         assert len(await running.kubelet.healthy(MEM)) == 32552
-        await eventually(lambda: running.agent.cards.is_registered)
+        await eventually(lambda: running.agent.whole_gpus.is_registered)
         assert await running.kubelet.healthy(WHOLE) == [card["uuid"] for card in status["devices"]]
 
         async def counted() -> object:
@@ -39,7 +39,7 @@ async def test_it_reports_counts_and_offers_its_cards() -> None:
         assert running.agent.trouble() == ""
 
 
-async def test_a_pod_is_promised_a_card_by_the_extender_and_handed_it_by_the_agent() -> None:
+async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> None:
     async with a_lab([]) as lab:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
         await lab.client.create(NODES, node)
@@ -58,7 +58,7 @@ async def test_a_pod_is_promised_a_card_by_the_extender_and_handed_it_by_the_age
                 return (await lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"]
 
             await becomes(assigned, "true")
-            running.kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(ids))]
+            running.kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
             status = MergePatch({"status": {"phase": "Running"}})
             await lab.client.patch(PODS, "a", status, "lab", subresource="status")
 
@@ -70,7 +70,7 @@ async def test_a_pod_is_promised_a_card_by_the_extender_and_handed_it_by_the_age
                 await running.kubelet.allocate(MEM, ids)
 
 
-async def test_a_card_that_turns_unhealthy_is_withdrawn_and_returns() -> None:
+async def test_an_unhealthy_gpu_is_withdrawn_and_returns_when_healthy() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
 
         async def seen() -> object:
@@ -90,50 +90,50 @@ async def test_memory_that_is_too_much_in_mib_is_not_offered_and_the_right_unit_
         status = await running.status()
         assert "memoryUnit" not in status
         assert status["message"] == (
-            "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet takes in one message; "
-            "give this agent --memory-resource node, or every door of the cluster --memory-unit 4MiB"
+            "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet accepts in one message; "
+            "give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
         )
         assert await running.kubelet.healthy(MEM) == []
-        await eventually(lambda: running.agent.cards.is_registered)
+        await eventually(lambda: running.agent.whole_gpus.is_registered)
         assert len(await running.kubelet.healthy(WHOLE)) == 8
 
 
-async def test_in_the_unit_that_was_named_all_of_it_is_offered() -> None:
+async def test_in_the_named_unit_all_memory_is_offered() -> None:
     async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE, memory_unit=Unit.MIB_4) as running:
         assert (await running.status())["memoryUnit"] == "4MiB"
         assert len(await running.kubelet.healthy(MEM)) == 8 * 81920 // 4
 
 
-async def test_it_makes_way_for_nvidias_plugin_and_comes_back() -> None:
+async def test_it_stops_for_nvidias_plugin_and_starts_again_after_it() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
-        await eventually(lambda: running.agent.cards.is_registered)
+        await eventually(lambda: running.agent.whole_gpus.is_registered)
         theirs = running.kubelet.folder / "nvidia-gpu.sock"
         theirs.touch()
-        await eventually(lambda: not running.agent.cards.is_registered)
+        await eventually(lambda: not running.agent.whole_gpus.is_registered)
         theirs.unlink()
-        await eventually(lambda: running.agent.cards.is_registered)
+        await eventually(lambda: running.agent.whole_gpus.is_registered)
 
 
 @pytest.mark.parametrize(
     ("settings", "mode"),
     [
-        pytest.param({"mode": Mode.COEXIST}, "coexist", id="beside NVIDIA's plugin"),
-        pytest.param({"mode": Mode.COEXIST, "whole_cards": WholeCards.YES}, "coexist", id="even if asked to"),
-        pytest.param({"whole_cards": WholeCards.NO}, "native", id="where the admin says so"),
+        pytest.param({"mode": AgentMode.COEXIST}, "coexist", id="beside NVIDIA's plugin"),
+        pytest.param({"mode": AgentMode.COEXIST, "whole_cards": OfferWholeGpus.YES}, "coexist", id="even if asked to"),
+        pytest.param({"whole_cards": OfferWholeGpus.NO}, "native", id="switched off by the admin"),
     ],
 )
-async def test_whole_cards_are_left_to_others(settings: dict[str, Any], mode: str) -> None:
+async def test_whole_gpus_are_not_offered(settings: dict[str, Any], mode: str) -> None:
     async with a_lab([]) as lab, an_agent(lab, **settings) as running:
         assert (await running.status())["mode"] == mode
         assert {each.resource_name for each in running.kubelet.registered} == {MEM}
 
 
-async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_gone() -> None:
+async def test_both_gpus_of_a_pod_with_a_wrong_device_are_excluded_until_it_is_deleted() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         first, second = (card["uuid"] for card in await running.devices())
         pod = await lab.pod("a", limits={MEM: "1"}, annotations={"carrel.dev/devices": second})
         ids = (await running.kubelet.healthy(MEM))[:1]
-        running.kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(ids))]
+        running.kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
         await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
 
         async def reasons() -> object:
@@ -149,7 +149,7 @@ async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_go
         await becomes(reasons, [None, None])
 
 
-async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gpu_that_an_admin_excludes_as_in_gpushare_is_withdrawn(caplog: pytest.LogCaptureFixture) -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-n1"}}
 
@@ -157,19 +157,19 @@ async def test_a_card_that_an_admin_sets_aside_as_in_gpushare_is_withdrawn(caplo
             return [card.get("reason") for card in await running.devices()]
 
         await lab.client.create(CONFIG_MAPS, {**config_map, "data": {"gpus": "1"}}, "kube-system")
-        aside = [None, "set aside by ConfigMap kube-system/unhealthy-gpu-n1"]
+        aside = [None, "excluded by ConfigMap kube-system/unhealthy-gpu-n1"]
         await becomes(reasons, aside)
         slip = MergePatch({"data": {"gpus": "1;"}})
         await lab.client.patch(CONFIG_MAPS, "unhealthy-gpu-n1", slip, "kube-system")
         await eventually(lambda: "data.gpus" in caplog.text)
         running.simulate([{**CARD, "unusable": "XID 79"}, CARD])
-        await becomes(reasons, ["XID 79", aside[1]])  # a slip of the pen mends no card
+        await becomes(reasons, ["XID 79", aside[1]])  # a typing error repairs no GPU
         running.simulate([CARD, CARD])
         await lab.client.delete(CONFIG_MAPS, "unhealthy-gpu-n1", "kube-system")
         await becomes(reasons, [None, None])
 
 
-async def test_a_node_without_rights_says_so_and_recovers_when_it_gets_them(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_agent_without_permissions_says_so_and_recovers_with_them(caplog: pytest.LogCaptureFixture) -> None:
     class Gate:
         """An API server that may refuse every write."""
 
@@ -183,20 +183,20 @@ async def test_a_node_without_rights_says_so_and_recovers_when_it_gets_them(capl
             return answer
 
         async def aclose(self) -> None:
-            """The API belongs to the test."""
+            """Nothing to close: the API belongs to the test."""
 
     async with a_lab([]) as lab:
         gate = Gate(lab.api)
         async with an_agent(lab, gate) as running:
             assert "carrel-agent cannot create it" in running.agent.trouble()
-            assert len(await running.kubelet.healthy(MEM)) == 32552, "pods that were promised cards still get them"
+            assert len(await running.kubelet.healthy(MEM)) == 32552, "pods that were promised GPUs still get them"
             gate.is_open = True
             running.simulate([CARD, CARD])  # something to report, so that the test need not wait for the next round
             await eventually(lambda: running.agent.trouble() == "")
     assert caplog.text.count("trouble about=report") == 1
 
 
-async def test_a_node_that_the_cluster_does_not_have_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_name_that_the_cluster_does_not_have_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with a_lab([]) as lab, an_agent(lab):
         await eventually(lambda: "trouble about=node: the cluster has no node n1: is --node-name right?" in caplog.text)
@@ -204,7 +204,7 @@ async def test_a_node_that_the_cluster_does_not_have_is_told_of(caplog: pytest.L
         await eventually(lambda: "trouble_over about=node" in caplog.text)
 
 
-async def test_a_kubelet_that_is_away_keeps_nobody_from_reporting() -> None:
+async def test_gpus_are_reported_while_the_kubelet_is_down() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         await running.kubelet.stop()
         running.simulate([CARD])
@@ -226,7 +226,7 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_
 
             async def told() -> tuple[str | None, str | None, int]:
                 lab.clock.now += timedelta(seconds=20)
-                await running.agent.make_round()
+                await running.agent.run_once()
                 status = await running.status()
                 return status.get("message"), status.get("mode"), len(status["devices"])
 

@@ -9,7 +9,7 @@ from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
-from carrel.node.interfaces import HandedOver
+from carrel.node.interfaces import AllocatedDevices
 from carrel.node.settings import MemoryResource
 from tests.kit.agent import an_agent, becomes
 from tests.kit.eventually import eventually
@@ -33,11 +33,11 @@ async def a_node_object(lab: Lab, version: str = "v1.37.1") -> None:
 
 
 def shown(lab: Lab) -> Callable[[], Awaitable[object]]:
-    async def look() -> object:
+    async def read_state() -> object:
         status = (await lab.client.get(NODES, "n1"))["status"]
         return [status.get(where, {}).get(MEM) for where in ("capacity", "allocatable")]
 
-    return look
+    return read_state
 
 
 async def write(lab: Lab, amount: str | None) -> None:
@@ -46,7 +46,7 @@ async def write(lab: Lab, amount: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "cards", "way"),
+    ("version", "cards", "mode"),
     [
         pytest.param("v1.37.1", [CARD], "node", id="too many devices for this kubelet"),
         pytest.param("v1.35.4", [CARD], "plugin", id="an older one takes them"),
@@ -54,23 +54,23 @@ async def write(lab: Lab, amount: str | None) -> None:
         pytest.param("v1.35.4", EIGHT_LARGE, "node", id="more than one message takes"),
     ],
 )
-async def test_by_itself_it_takes_the_way_that_is_safe_for_the_kubelet(
-    version: str, cards: list[dict[str, Any]], way: str
+async def test_auto_chooses_the_mode_that_is_safe_for_the_kubelet(
+    version: str, cards: list[dict[str, Any]], mode: str
 ) -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab, version)
         async with an_agent(lab, cards=cards, **AUTO) as running:
 
-            async def said() -> object:
+            async def offered() -> object:
                 status = await running.status()
                 return status.get("memoryResource"), status.get("memoryUnit")
 
-            await becomes(said, (way, "MiB"))
-            await eventually(lambda: running.agent.cards.is_registered)
-            assert (MEM in {each.resource_name for each in running.kubelet.registered}) is (way == "plugin")
+            await becomes(offered, (mode, "MiB"))
+            await eventually(lambda: running.agent.whole_gpus.is_registered)
+            assert (MEM in {each.resource_name for each in running.kubelet.registered}) is (mode == "plugin")
 
 
-async def test_the_number_is_kept_on_the_node_and_all_of_eight_large_cards_fit() -> None:
+async def test_the_number_stays_on_the_node_and_eight_large_gpus_fit() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, cards=EIGHT_LARGE, **ON_NODE):
@@ -80,7 +80,7 @@ async def test_the_number_is_kept_on_the_node_and_all_of_eight_large_cards_fit()
         assert await shown(lab)() == ["655360", "655360"], "an agent that ends leaves it to the pods that run"
 
 
-async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
+async def test_an_unhealthy_gpu_is_subtracted_but_not_what_pods_hold_of_it() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running, lab.replica() as extender:
@@ -91,7 +91,7 @@ async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
                 admitted = visible_devices.shown(container, "carrel.dev/devices", told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
-            await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good card, 12207 held of the ill one
+            await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good GPU, 12207 held of the ill one
             running.simulate([{**CARD, "unusable": "XID 79"}] * 2)
             await becomes(shown(lab), ["24414", "24414"])
             running.simulate([CARD, CARD])
@@ -107,19 +107,19 @@ async def test_nothing_is_offered_while_the_kubelet_remembers_a_plugin_and_would
             checkpoint.write_text(REMEMBERED)  # somebody installed gpushare's own plugin, say
             await write(lab, "7")
 
-            async def said() -> object:
+            async def offered() -> object:
                 status = await running.status()
                 return "memoryUnit" in status, "the kubelet remembers a device plugin" in status.get("message", "")
 
-            await becomes(said, (False, True))
+            await becomes(offered, (False, True))
             assert await shown(lab)() == ["7", "7"]
             checkpoint.unlink()
             await write(lab, "0")
             await becomes(shown(lab), ["32552", "32552"])
-            await becomes(said, (True, False))
+            await becomes(offered, (True, False))
 
 
-async def test_a_checkpoint_that_nobody_can_read_is_told_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreadable_checkpoint_is_reported_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running:
@@ -130,7 +130,7 @@ async def test_a_checkpoint_that_nobody_can_read_is_told_and_stops_nothing(caplo
     assert "trouble about=checkpoint" in caplog.text
 
 
-async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_waits_for() -> None:
+async def test_the_mode_does_not_change_while_a_pod_holds_memory_and_the_message_says_so() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE), lab.replica() as extender:
@@ -138,24 +138,24 @@ async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_
             assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
         async with an_agent(lab, memory_resource=MemoryResource.AUTO, cards=[{**CARD, "memoryMiB": 1016}]) as running:
 
-            async def said() -> object:
+            async def offered() -> object:
                 status = await running.status()
                 return status.get("memoryResource"), status.get("message", "")
 
             words = (
-                "aliyun.com/gpu-mem is offered in the way 'node', and will be in the way 'plugin' as soon as no pod of "
+                "aliyun.com/gpu-mem is offered by 'node', and will be offered by 'plugin' as soon as no pod of "
                 "this node holds any (pods that do: 1)"
             )
-            await becomes(said, ("node", words))
+            await becomes(offered, ("node", words))
             assert await shown(lab)() != [None, None]
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
-            await becomes(said, ("plugin", ""))
+            await becomes(offered, ("plugin", ""))
             await eventually(lambda: running.agent.memory.is_registered)
             await becomes(shown(lab), [None, None])  # the kubelet writes its own
 
 
 @pytest.mark.parametrize(
-    ("rows", "recorded", "way"),
+    ("rows", "recorded", "mode"),
     [
         pytest.param(True, "", "plugin", id="pods have devices, and no report says anything: an update from before"),
         pytest.param(True, "node", "plugin", id="pods have devices, whatever the report says"),
@@ -163,7 +163,7 @@ async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_
         pytest.param(False, "?", "node", id="the report says nonsense, and nothing was in force"),
     ],
 )
-async def test_after_a_start_it_is_found_out_what_was_in_force(rows: bool, recorded: str, way: str) -> None:
+async def test_after_a_start_the_previous_mode_is_found_out(rows: bool, recorded: str, mode: str) -> None:
     async with a_lab([]) as lab, a_kubelet() as kubelet:
         await a_node_object(lab)
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuNodeStatus", "metadata": {"name": "n1"}}
@@ -173,16 +173,16 @@ async def test_after_a_start_it_is_found_out_what_was_in_force(rows: bool, recor
             await lab.client.patch(GPU_NODE_STATUSES, "n1", record, subresource="status")
         pod = await lab.pod("a", limits={MEM: "1"})
         await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
-        kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, ("x0000",))] if rows else ()
+        kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, ("x0000",))] if rows else ()
         async with an_agent(lab, kubelet=kubelet, **AUTO) as running:
 
-            async def said() -> object:
+            async def offered() -> object:
                 return (await running.status()).get("memoryResource")
 
-            await becomes(said, way)
+            await becomes(offered, mode)
 
 
-async def test_a_pod_that_came_round_the_scheduler_sets_aside_what_it_can_see() -> None:
+async def test_the_gpus_that_a_pod_sees_which_bypassed_the_scheduler_are_excluded() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running:

@@ -1,4 +1,4 @@
-"""The agent as a process: it is probed, told to end, and started with what it cannot use."""
+"""The agent as a process: probes, signals, and bad options."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import NotFound
 from kubernetes_in_memory.http_server import serve
-from tests.kit.agent import TWO_CARDS, write_cards
+from tests.kit.agent import TWO_CARDS, write_gpus
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
@@ -43,9 +43,9 @@ async def process(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Proce
         await started.communicate()
 
 
-async def test_it_is_probed_and_told_to_end() -> None:
+async def test_it_answers_probes_and_ends_on_sigterm() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
         where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
@@ -65,9 +65,9 @@ async def test_it_is_probed_and_told_to_end() -> None:
         assert not list(kubelet.folder.glob("carrel-*.sock"))
 
 
-async def test_a_second_agent_waits_until_the_first_is_gone() -> None:
+async def test_a_second_agent_waits_until_the_first_ends() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
         where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
@@ -82,11 +82,11 @@ async def test_a_second_agent_waits_until_the_first_is_gone() -> None:
                 await eventually(lambda: len(kubelet.registered) == 4)
 
 
-async def test_a_folder_that_is_none_is_told_and_waited_for() -> None:
+async def test_a_missing_folder_is_reported_and_waited_for() -> None:
     async with a_kubelet() as kubelet:
         folder = kubelet.folder / "not-yet"
         folder.write_text("a file")
-        write_cards(kubelet.folder / "cards.yaml", TWO_CARDS)
+        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *cards]
         async with process(*options, "--plugin-folder", str(folder)) as (agent, _):
@@ -96,8 +96,8 @@ async def test_a_folder_that_is_none_is_told_and_waited_for() -> None:
             assert await asyncio.wait_for(agent.wait(), LIMIT_S) == 0
 
 
-async def test_without_a_driver_it_says_so_and_reports_no_cards(tmp_path: Path) -> None:
-    """A library that is none stands before whatever this machine may have."""
+async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -> None:
+    """A file that is not a library comes before whatever this machine may have."""
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
         where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
@@ -115,20 +115,20 @@ async def test_without_a_driver_it_says_so_and_reports_no_cards(tmp_path: Path) 
 
     assert status["total"] == 0
     assert status["message"].startswith("no NVIDIA driver answers (NVML Shared Library Not Found)")
-    assert "trouble about=cards: no NVIDIA driver answers" in told.decode()
+    assert "trouble about=gpus: no NVIDIA driver answers" in told.decode()
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param([], "which node's cards are these?", id="no node"),
-        pytest.param(["--node-name", "n1", "--simulate", "{bad}"], "line 2 ($.cards[0].memoryMiB)", id="a bad file"),
+        pytest.param([], "the agent does not know the name of its node", id="no node"),
+        pytest.param(["--node-name", "n1", "--simulate", "{bad}"], "line 2 ($.gpus[0].memoryMiB)", id="a bad file"),
         pytest.param(["--node-name", "n1", "--simulate", "{none}"], "No such file", id="no file"),
         pytest.param(["--node-name", "n1", "--memory-unit", "KiB"], "KiB", id="an unknown unit"),
-        pytest.param(["--node-name", "n1", "--memory-resource", "magic"], "magic", id="an unknown way"),
+        pytest.param(["--node-name", "n1", "--memory-resource", "magic"], "magic", id="an unknown mode"),
     ],
 )
-def test_what_it_cannot_use_ends_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
+def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
     bad = tmp_path / "cards.yaml"
     bad.write_text("cards:\n  - {model: T4, memoryMiB: lots}\n")
     given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]

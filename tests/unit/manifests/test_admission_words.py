@@ -50,7 +50,7 @@ def under_our_prefixes(words: Iterable[str]) -> set[str]:
     return {word for word in words if word.startswith(carrel.PREFIXES)}
 
 
-def test_the_webhook_is_asked_about_every_pod_that_it_would_change_and_is_waited_for() -> None:
+def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
     asked = ASKING_ANNOTATIONS - under_our_prefixes(ASKING_ANNOTATIONS)
     ours = {f"{prefix}*" for prefix in carrel.PREFIXES}
 
@@ -98,7 +98,7 @@ def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     ],
     ids=["the webhook", "protected keys", "GPU pods"],
 )
-def test_only_the_accounts_of_carrels_own_namespace_are_let_through(conditions: list[Mapping[str, str]]) -> None:
+def test_only_accounts_of_carrels_own_namespace_are_exempt(conditions: list[Mapping[str, str]]) -> None:
     accounts = [each for each in rbac() if each["kind"] == "ServiceAccount"]
     ours = {each["metadata"]["name"] for each in accounts if each["metadata"]["namespace"] == "carrel"}
 
@@ -106,12 +106,12 @@ def test_only_the_accounts_of_carrels_own_namespace_are_let_through(conditions: 
     assert {"carrel-agent", "carrel-controller", "carrel-extender"} <= ours
 
 
-def test_nobody_is_trusted_unless_an_admin_says_so() -> None:
+def test_no_user_is_trusted_by_default() -> None:
     for name in ("carrel-protected-keys", "carrel-gpu-pods"):
         assert named(policy(name)["matchConditions"], "not-by-trusted") == "!(request.userInfo.username in [])"
 
 
-def test_what_the_embedded_api_is_given_differs_only_in_what_it_cannot_do() -> None:
+def test_the_manifests_for_the_embedded_api_differ_only_in_what_it_cannot_do() -> None:
     (given,) = webhooks(for_embedded_api=True)
     (real,) = webhooks()
 

@@ -1,4 +1,4 @@
-"""How devices are named, and when the kubelet can be told of all of them."""
+"""The names of devices, and when all of them fit into one message to the kubelet."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from carrel.dialects.options import Unit
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.device_names import LONGEST_MESSAGE, Inventory, minor_of, remembered_resources
+from carrel.node.device_names import LONGEST_MESSAGE, DeviceInventory, minor_of, remembered_resources
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.parsing.malformed import Malformed
 from tests.kit.gpus import a_card
@@ -20,27 +20,27 @@ def cards(*memories: int) -> tuple[Gpu, ...]:
     return tuple(a_card("n1", index, memory) for index, memory in enumerate(memories))
 
 
-def message(inventory: Inventory, health: str = "Unhealthy") -> wire.ListAndWatchResponse:
+def message(inventory: DeviceInventory, health: str = "Unhealthy") -> wire.ListAndWatchResponse:
     devices = [wire.Device(ID=device.id, health=health) for device in inventory.memory_devices()]
     return wire.ListAndWatchResponse(devices=devices)
 
 
-def test_two_cards_of_16276_mib_are_32552_devices_and_each_belongs_to_its_card() -> None:
-    inventory = Inventory(cards(16276, 16276))
+def test_two_gpus_of_16276_mib_are_32552_devices_and_each_belongs_to_its_gpu() -> None:
+    inventory = DeviceInventory(cards(16276, 16276))
     devices = inventory.memory_devices()
 
     assert len({device.id for device in devices}) == 32552
     assert max(len(device.id) for device in devices) == 7
     for position, device in enumerate(devices):
-        gpu = inventory.card_of(MEM, device.id)
+        gpu = inventory.gpu_of(MEM, device.id)
         assert gpu is not None and gpu.index == position // 16276
 
 
-def test_a_device_keeps_its_name_when_its_card_gets_another_index() -> None:
-    before = Inventory(cards(100, 200))
-    after = Inventory(tuple(replace(gpu, index=1 - gpu.index) for gpu in before.gpus))
+def test_a_device_keeps_its_name_when_its_gpu_gets_another_index() -> None:
+    before = DeviceInventory(cards(100, 200))
+    after = DeviceInventory(tuple(replace(gpu, index=1 - gpu.index) for gpu in before.gpus))
     assert {device.id for device in before.memory_devices()} == {device.id for device in after.memory_devices()}
-    assert after.card_of(MEM, before.memory_devices()[0].id) == replace(before.gpus[0], index=1)
+    assert after.gpu_of(MEM, before.memory_devices()[0].id) == replace(before.gpus[0], index=1)
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,18 @@ def test_a_device_keeps_its_name_when_its_card_gets_another_index() -> None:
     [
         pytest.param("", id="empty"),
         pytest.param("GPU-n1-0-_-0", id="as gpushare names them"),
-        pytest.param("zzzz0", id="of no card"),
+        pytest.param("zzzz0", id="of no GPU"),
         pytest.param("{card}", id="no number"),
         pytest.param("{card}-1", id="a negative number"),
         pytest.param("{card}01", id="a leading zero"),
-        pytest.param("{card}2s", id="one more than the card has"),
+        pytest.param("{card}2s", id="one more than the GPU has"),
         pytest.param("{card}" + "9" * 10_000, id="an endless number"),
         pytest.param("{card}٣", id="a digit of another script"),
     ],
 )
-def test_names_that_nobody_gave_belong_to_no_card(device: str) -> None:
-    inventory = Inventory(cards(100))
-    assert inventory.card_of(MEM, device.format(card=inventory.memory_devices()[0].id[:4])) is None
+def test_unknown_device_names_belong_to_no_gpu(device: str) -> None:
+    inventory = DeviceInventory(cards(100))
+    assert inventory.gpu_of(MEM, device.format(card=inventory.memory_devices()[0].id[:4])) is None
 
 
 @pytest.mark.parametrize(
@@ -67,42 +67,42 @@ def test_names_that_nobody_gave_belong_to_no_card(device: str) -> None:
     [
         pytest.param("GPU-n1-1", 1, id="by its UUID"),
         pytest.param("1", 1, id="by its index"),
-        pytest.param("GPU-n1-1::3", 1, id="a replica of a card that is shared by time"),
+        pytest.param("GPU-n1-1::3", 1, id="a replica of a GPU that is shared by time"),
         pytest.param("GPU-n1-7", None, id="of another node"),
         pytest.param("", None, id="empty"),
     ],
 )
-def test_whole_cards_are_named_as_nvidias_plugin_does(device: str, index: int | None) -> None:
-    gpu = Inventory(cards(100, 100)).card_of(WHOLE, device)
+def test_whole_gpus_are_named_as_nvidias_plugin_does(device: str, index: int | None) -> None:
+    gpu = DeviceInventory(cards(100, 100)).gpu_of(WHOLE, device)
     assert (gpu.index if gpu else None) == index
 
 
 @pytest.mark.parametrize(
     ("memories", "unit"),
     [
-        pytest.param([16276] * 2, "MiB", id="two cards of 16 GiB"),
-        pytest.param([81920] * 2, "MiB", id="two cards of 80 GiB"),
-        pytest.param([40960] * 8, "2MiB", id="eight cards of 40 GiB"),
-        pytest.param([81920] * 8, "4MiB", id="eight cards of 80 GiB"),
-        pytest.param([196608] * 16, "32MiB", id="sixteen cards of 192 GiB"),
-        pytest.param([], "MiB", id="no cards"),
+        pytest.param([16276] * 2, "MiB", id="two GPUs of 16 GiB"),
+        pytest.param([81920] * 2, "MiB", id="two GPUs of 80 GiB"),
+        pytest.param([40960] * 8, "2MiB", id="eight GPUs of 40 GiB"),
+        pytest.param([81920] * 8, "4MiB", id="eight GPUs of 80 GiB"),
+        pytest.param([196608] * 16, "32MiB", id="sixteen GPUs of 192 GiB"),
+        pytest.param([], "MiB", id="no GPUs"),
     ],
 )
 def test_the_smallest_unit_that_fits_is_named(memories: list[int], unit: str) -> None:
-    inventory = Inventory(cards(*memories))
+    inventory = DeviceInventory(cards(*memories))
     assert inventory.smallest_unit.value == unit
     assert inventory.fits == (unit == "MiB")
 
 
-def test_what_is_said_to_fit_fits_even_when_every_card_is_unhealthy() -> None:
-    largest = Inventory(cards(*[81920] * 2))
+def test_what_fits_also_fits_when_every_gpu_is_unhealthy() -> None:
+    largest = DeviceInventory(cards(*[81920] * 2))
     assert largest.fits
     assert message(largest).ByteSize() <= LONGEST_MESSAGE
 
 
 @given(st.lists(st.integers(0, 3000), max_size=4), st.sampled_from(Unit))
-def test_what_is_offered_is_never_more_than_there_is(memories: list[int], unit: Unit) -> None:
-    inventory = Inventory(cards(*memories), unit)
+def test_never_more_is_offered_than_there_is(memories: list[int], unit: Unit) -> None:
+    inventory = DeviceInventory(cards(*memories), unit)
     assert len(inventory.memory_devices()) * unit.mib <= sum(memories)
     assert len(inventory.memory_devices()) == sum(unit.from_memory(MiB(memory)) for memory in memories)
 

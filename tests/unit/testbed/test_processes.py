@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "program.log"
 
 
-def test_a_program_that_ends_while_it_is_waited_for_is_reported_with_its_last_words(log: Path) -> None:
+def test_a_program_that_ends_too_early_is_reported_with_its_last_output(log: Path) -> None:
     program = Process.start("kube-something", ["sh", "-c", "echo port taken >&2; exit 3"], log)
     with pytest.raises(Failed, match=r"kube-something ended with status 3(.|\n)*port taken"):
         program.wait_until("ready", lambda: False, LIMIT_S)
@@ -44,14 +44,14 @@ def test_a_program_that_is_never_ready_is_reported_with_what_was_waited_for(log:
     program.stop()
 
 
-def test_a_program_that_does_not_listen_is_made_to_end(log: Path) -> None:
+def test_a_program_that_ignores_sigterm_is_killed(log: Path) -> None:
     program = Process.start("deaf", ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"], log)
     program.wait_until("deaf", lambda: log.read_text() == "deaf\n", LIMIT_S)
     program.stop(grace_seconds=0.1)
     assert program.program.returncode == -signal.SIGKILL
 
 
-def test_a_program_ends_with_us_also_when_we_are_killed(log: Path) -> None:
+def test_a_program_ends_with_its_parent_also_when_that_is_killed(log: Path) -> None:
     script = (
         "import pathlib, sys, time\n"
         "from testbed.processes import Process\n"

@@ -23,7 +23,7 @@ def test_no_address_belongs_to_two_slots() -> None:
     assert all(RANGE.supernet_of(network) for network in networks)
 
 
-def test_the_cable_has_addresses_of_its_own() -> None:
+def test_the_link_to_the_node_has_its_own_addresses() -> None:
     for slot in SLOTS:
         ends = {slot.machine_address, slot.node_address}
         assert len(ends) == 2
@@ -54,7 +54,7 @@ class TestARun:
         assert [entry.name for entry in run.folder.iterdir()] == ["logs"]
         assert [log.read_text() for log in run.logs] == ["hello"]
 
-    def test_that_goes_on_is_never_forgotten(self) -> None:
+    def test_that_still_runs_is_not_cleaned_up(self) -> None:
         with runs.new("long") as long:
             for number in range(runs.KEPT + 2):
                 with runs.new(f"short-{number}"):

@@ -25,7 +25,7 @@ def put(folder: Path, *names: str) -> None:
         (folder / name).touch(mode=0o755)
 
 
-def test_programs_that_somebody_gives_us_are_taken_if_they_are_complete(bare_machine: Path) -> None:
+def test_given_programs_are_used_if_they_are_complete(bare_machine: Path) -> None:
     put(bare_machine / "assets", "kube-apiserver", "kubelet")
     found = tools.assets("kube-apiserver", "kubelet")
     assert found == {name: bare_machine / "assets" / name for name in ("kube-apiserver", "kubelet")}
@@ -50,7 +50,7 @@ def test_a_release_that_is_not_pinned_is_refused_with_what_to_do(monkeypatch: py
 
 
 @pytest.mark.parametrize("release", ["newest", "v1.37.1", "1.37", "../1.37.1"])
-def test_what_is_no_release_is_not_pinned(release: str) -> None:
+def test_something_that_is_not_a_release_is_not_pinned(release: str) -> None:
     with pytest.raises(tools.Missing, match=r"write it like 1\.37\.1"):
         pin.pin(release)
 
@@ -66,7 +66,7 @@ def test_what_is_no_release_is_not_pinned(release: str) -> None:
     ],
     ids=lambda programs: programs.name,
 )
-def test_what_is_built_is_pinned_by_version_and_by_hash(programs: build.Programs) -> None:
+def test_everything_built_is_pinned_by_version_and_hash(programs: build.Programs) -> None:
     version = programs.name.rpartition("-")[2]
     named, hashed = ((programs.pin / file).read_text() for file in ("go.mod", "go.sum"))
     required = re.findall(r"^(?:require )?\t?(\S+) (v\S+)(?: // indirect)?$", named, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_go_is_fetched_where_there_is_none(bare_machine: Path, monkeypatch: pyte
     assert golang.go("1.26.0") == bare_machine / "fetched"
 
 
-def test_a_machine_that_cannot_run_the_tests_is_told_everything_it_lacks(
+def test_everything_that_a_machine_lacks_for_the_tests_is_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

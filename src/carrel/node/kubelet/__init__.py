@@ -1,7 +1,13 @@
-"""The node's kubelet: its device plugin calls, and what it says about who has which device."""
+"""The node's kubelet: the device plugin that it calls, and what it says about which container has which device.
+
+device_plugin    offers devices to the kubelet, and answers its calls
+pod_resources    which devices the kubelet has allocated to which container
+checkpoint       which device plugins the kubelet remembers
+grpc_stubs/      generated from the kubelet's .proto files
+"""
 
 from carrel.node.kubelet.checkpoint import KubeletCheckpoint
-from carrel.node.kubelet.device_plugin import Plugin
+from carrel.node.kubelet.device_plugin import DevicePlugin
 from carrel.node.kubelet.pod_resources import KubeletPodResources
 
-__all__ = ["KubeletCheckpoint", "KubeletPodResources", "Plugin"]
+__all__ = ["DevicePlugin", "KubeletCheckpoint", "KubeletPodResources"]

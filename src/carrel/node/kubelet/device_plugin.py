@@ -1,8 +1,9 @@
-"""A device plugin for one resource: offers devices to the kubelet, and hands them over when it comes for them.
+"""A device plugin for one resource: offers devices to the kubelet, and answers when the kubelet allocates them.
 
-It registers again whenever the kubelet was restarted (its socket is another one), when our own socket has vanished,
-which the kubelet removes when it starts, or when nobody listens: a kubelet that took us and could not call back, as
-happens on a busy machine, does not try again by itself. What goes wrong is told once and tried again.
+It registers again when the kubelet was restarted (its socket is another one), when our own socket is missing (the
+kubelet removes it when it starts), or when the kubelet does not watch our devices: a kubelet that registered us and
+then failed to call back, as happens on a busy machine, does not try again by itself. A failure is logged once and tried
+again.
 """
 
 import asyncio
@@ -17,42 +18,42 @@ import grpc
 
 from carrel.ledger.refusals import Refusal
 from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, Device
-from carrel.node.interfaces import Counter
+from carrel.node.interfaces import DeviceAllocator
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5
-"""How often the sockets are looked at."""
+POLL_S = 0.5
+"""How often the sockets are checked."""
 REGISTER_S = 10.0
-UNHEARD_S = 20.0
-"""How long nobody need listen; the kubelet takes up to ten seconds to call back."""
+NO_LISTENER_S = 20.0
+"""How long it may take until the kubelet watches our devices; it needs up to ten seconds to call back."""
 OPTIONS = [("grpc.max_receive_message_length", LONGEST_MESSAGE * 4)]
-"""The kubelet names every free device when it asks which we prefer."""
+"""The kubelet lists every free device when it asks which we prefer."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class Plugin(calls.DevicePluginServicer):
+class DevicePlugin(calls.DevicePluginServicer):
     def __init__(
-        self, resource: str, socket: Path, counter: Counter, is_wanted: Callable[[], bool] = lambda: True
+        self, resource: str, socket: Path, allocator: DeviceAllocator, is_wanted: Callable[[], bool] = lambda: True
     ) -> None:
         self.resource = resource
         self.is_registered = False
         self._socket = socket
         self._kubelet = socket.with_name(KUBELET_SOCKET)
-        self._counter = counter
+        self._allocator = allocator
         self._is_wanted = is_wanted
         self._trouble = ""
         self._offered: Sequence[Device] = ()
         self._message = wire.ListAndWatchResponse()
         self._changed = asyncio.Condition()
         self._listeners = 0
-        self._unheard_since = 0.0
+        self._no_listener_since = 0.0
 
     async def offer(self, devices: Sequence[Device]) -> None:
-        """All devices there are, from now on."""
+        """All devices that there are from now on."""
         if devices == self._offered:
             return
         words = {True: HEALTHY, False: UNHEALTHY}
@@ -70,18 +71,18 @@ class Plugin(calls.DevicePluginServicer):
                 if self._is_wanted():
                     async with self._serving():
                         await self._register()
-                        self._told("")
+                        self._log_trouble("")
                         log.info("plugin_registered resource=%s socket=%s", self.resource, self._socket.name)
                         await self._wait_lost()
                         log.info("plugin_lost resource=%s", self.resource)
             except (OSError, RuntimeError, grpc.aio.AioRpcError) as error:
                 # RuntimeError is what gRPC raises for an address it cannot listen on.
-                self._told(_words(error))
+                self._log_trouble(_words(error))
             finally:
                 self.is_registered = False
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    def _told(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
             log.warning("plugin_not_registered resource=%s kubelet=%s: %s", self.resource, self._kubelet, trouble)
         self._trouble = trouble
@@ -100,7 +101,7 @@ class Plugin(calls.DevicePluginServicer):
             self._socket.unlink(missing_ok=True)
 
     async def _register(self) -> None:
-        """Raises if the kubelet does not take us."""
+        """Raises if the kubelet does not accept the registration."""
         self._seen = self._sockets()
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
             request = wire.RegisterRequest(
@@ -110,19 +111,19 @@ class Plugin(calls.DevicePluginServicer):
                 options=wire.DevicePluginOptions(get_preferred_allocation_available=True),
             )
             await calls.RegistrationStub(channel).Register(request, timeout=REGISTER_S)
-        self.is_registered, self._unheard_since = True, time.monotonic()
+        self.is_registered, self._no_listener_since = True, time.monotonic()
 
     async def _wait_lost(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            # Files give no event, so they are looked at again and again.
-            while self._is_wanted() and self._sockets() == self._seen and self._is_heard():  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+            # Files send no events, so they are polled.
+            while self._is_wanted() and self._sockets() == self._seen and self._has_listener():  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
 
-    def _is_heard(self) -> bool:
-        return self._listeners > 0 or time.monotonic() - self._unheard_since < UNHEARD_S
+    def _has_listener(self) -> bool:
+        return self._listeners > 0 or time.monotonic() - self._no_listener_since < NO_LISTENER_S
 
     def _sockets(self) -> list[tuple[int, int]]:
-        """Which files they are: a socket that was made anew has the old name and another identity."""
+        """The identities of both files: a socket that was created again has the old name and another identity."""
         return [(found.st_ino, found.st_ctime_ns) for found in (self._kubelet.stat(), self._socket.stat())]
 
     # --- what the kubelet calls --------------------------------------------------------------------------------------
@@ -133,24 +134,24 @@ class Plugin(calls.DevicePluginServicer):
     async def ListAndWatch(  # noqa: N802 # the format's name
         self, request: wire.Empty, context: Context
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
-        told = None
+        sent = None
         self._listeners += 1
         try:
             while True:
                 async with self._changed:
-                    await self._changed.wait_for(lambda told=told: self._message is not told)  # type: ignore[misc] # bound now
-                    told = self._message
-                yield told
+                    await self._changed.wait_for(lambda sent=sent: self._message is not sent)  # type: ignore[misc] # bound now
+                    sent = self._message
+                yield sent
         finally:
             self._listeners -= 1
-            self._unheard_since = time.monotonic()
+            self._no_listener_since = time.monotonic()
 
     async def GetPreferredAllocation(  # noqa: N802 # the format's name
         self, request: wire.PreferredAllocationRequest, context: Context
     ) -> wire.PreferredAllocationResponse:
         answers = []
         for each in request.container_requests:
-            ids = await self._counter.prefer(
+            ids = await self._allocator.prefer(
                 self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
             )
             answers.append(wire.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -159,7 +160,7 @@ class Plugin(calls.DevicePluginServicer):
     async def Allocate(self, request: wire.AllocateRequest, context: Context) -> wire.AllocateResponse:  # noqa: N802 # the format's name
         answers = []
         for each in request.container_requests:
-            answer = await self._counter.allocate(self.resource, each.devicesIDs)
+            answer = await self._allocator.allocate(self.resource, each.devicesIDs)
             if isinstance(answer, Refusal):
                 await self._refuse(context, answer)
             answers.append(wire.ContainerAllocateResponse(envs=answer))

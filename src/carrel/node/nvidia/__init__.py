@@ -1,4 +1,4 @@
-"""The cards of this machine, through NVIDIA's management library."""
+"""The GPUs of this machine, through NVIDIA's management library."""
 
 from carrel.node.nvidia.machine import NvmlMachine
 

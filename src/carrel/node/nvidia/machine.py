@@ -1,8 +1,8 @@
-"""Looks at the cards, and listens for their errors (XID).
+"""Reads the GPUs, and waits for their errors (XID).
 
-A card with a critical error is unusable until it has been quiet for a while, answers, and needs no reset. One that no
-longer answers keeps its identity, so that everybody knows which card it is that nobody can have. Without a driver
-there are no cards, the reason is told, and the next look tries again.
+A GPU with a critical error is unusable until it has had none for a while, answers, and needs no reset. A GPU that no
+longer answers is still reported, with its UUID and as unusable. Without a driver there are no GPUs, the reason is
+reported, and the next call tries again.
 """
 
 import asyncio
@@ -16,20 +16,20 @@ from typing import Any
 import pynvml
 
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.interfaces import Look
-from carrel.node.nvidia.nvml import Seen, islands, look_at, said
+from carrel.node.interfaces import MachineState
+from carrel.node.nvidia.nvml import NvmlGpu, if_supported, islands, read_gpu
 
 log = logging.getLogger(__name__)
 
 QUIET_S = 300.0
-"""How long after its last critical error a card is believed again."""
+"""How long after its last critical error a GPU is usable again."""
 LISTEN_MS = 1000
 SYSFS = Path("/sys")
-NO_DRIVER_S = 5.0
+DRIVER_RETRY_S = 5.0
 
-A_PROGRAMS_FAULT = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a user's program causes; the card is as good as before."""
-_DRIVER_IS_GONE = (
+CAUSED_BY_PROGRAM = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a user's program causes; the GPU is not damaged."""
+_DRIVER_LOST = (
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
@@ -52,73 +52,73 @@ class NvmlMachine:
         self._known: dict[int, Gpu] = {}
         self._errors: dict[str, tuple[int, float]] = {}  # UUID → the last critical XID, and when
         self._events: Any = None
-        self._listens_to: set[str] = set()
+        self._subscribed: set[str] = set()
 
-    async def look(self) -> Look:
-        return await asyncio.to_thread(self._look)
+    async def read_state(self) -> MachineState:
+        return await asyncio.to_thread(self._read_state)
 
     async def wait_changed(self) -> None:
-        """Until a card reports a critical error."""
-        while not (self._is_open and self._listens_to and await asyncio.to_thread(self._listen)):
-            if not self._listens_to:
-                await asyncio.sleep(NO_DRIVER_S)
+        """Until a GPU reports a critical error."""
+        while not (self._is_open and self._subscribed and await asyncio.to_thread(self._wait_event)):
+            if not self._subscribed:
+                await asyncio.sleep(DRIVER_RETRY_S)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _look(self) -> Look:
+    def _read_state(self) -> MachineState:
         try:
             self._open()
-            return self._look_at_all()
+            return self._read_all()
         except pynvml.NVMLError as error:
-            if error.value in _DRIVER_IS_GONE:
+            if error.value in _DRIVER_LOST:
                 self._close()
-            return Look((), f"no NVIDIA driver answers ({error}); without one this node has no cards to give")
+            return MachineState((), f"no NVIDIA driver answers ({error}); without one this node has no GPUs")
 
     def _open(self) -> None:
         if not self._is_open:
             pynvml.nvmlInit()
             self._is_open = True
-            self._events = said(pynvml.nvmlEventSetCreate)
+            self._events = if_supported(pynvml.nvmlEventSetCreate)
 
     def _close(self) -> None:
-        self._is_open, self._events, self._listens_to = False, None, set()
+        self._is_open, self._events, self._subscribed = False, None, set()
 
-    def _look_at_all(self) -> Look:
-        seen: dict[int, Seen] = {}
+    def _read_all(self) -> MachineState:
+        seen: dict[int, NvmlGpu] = {}
         silent: dict[int, str] = {}
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                seen[index] = look_at(handle, self._sysfs)
-                self._listen_to(handle, seen[index].uuid)
+                seen[index] = read_gpu(handle, self._sysfs)
+                self._subscribe(handle, seen[index].uuid)
             except pynvml.NVMLError as error:
-                if error.value in _DRIVER_IS_GONE:
+                if error.value in _DRIVER_LOST:
                     raise
                 silent[index] = str(error)
         island_of = islands(seen.values())
-        gpus = {index: self._gpu(index, card, island_of.get(card.uuid, "")) for index, card in seen.items()}
-        answer = {card.uuid for card in seen.values()}
+        gpus = {index: self._gpu(index, gpu, island_of.get(gpu.uuid, "")) for index, gpu in seen.items()}
+        answer = {gpu.uuid for gpu in seen.values()}
         lost = {
             i: replace(self._known[i], unusable=f"it does not answer: {silent[i]}")
             for i in silent
-            if i in self._known and self._known[i].uuid not in answer  # else it has another index by now
+            if i in self._known and self._known[i].uuid not in answer  # otherwise it has another index now
         }
         self._known = gpus | lost
-        strangers = [f"card {index}: {why}" for index, why in silent.items() if index not in lost]
-        processes = {card.uuid: card.processes for card in seen.values()}
-        return Look(tuple(self._known[index] for index in sorted(self._known)), "; ".join(strangers), processes)
+        unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
+        processes = {gpu.uuid: gpu.processes for gpu in seen.values()}
+        return MachineState(tuple(self._known[index] for index in sorted(self._known)), "; ".join(unknown), processes)
 
-    def _gpu(self, index: int, card: Seen, island: str) -> Gpu:
+    def _gpu(self, index: int, gpu: NvmlGpu, island: str) -> Gpu:
         return Gpu(
-            uuid=card.uuid,
+            uuid=gpu.uuid,
             node=self._node,
             index=index,
-            model=card.model,
-            memory=MiB(card.memory_mib),
+            model=gpu.model,
+            memory=MiB(gpu.memory_mib),
             island=island,
-            bandwidth_gbps=card.bandwidth_gbps if island else 0,
-            unusable=card.trouble or self._error_of(card.uuid),
-            numa_node=card.numa_node,
+            bandwidth_gbps=gpu.bandwidth_gbps if island else 0,
+            unusable=gpu.trouble or self._error_of(gpu.uuid),
+            numa_node=gpu.numa_node,
         )
 
     def _error_of(self, uuid: str) -> str:
@@ -128,31 +128,31 @@ class NvmlMachine:
         if self._clock() - at < self._quiet_s:
             return f"XID {xid}"
         del self._errors[uuid]
-        log.info("card_recovered gpu=%s xid=%d", uuid, xid)
+        log.info("gpu_recovered gpu=%s xid=%d", uuid, xid)
         return ""
 
-    # --- listening ---------------------------------------------------------------------------------------------------
+    # --- errors ------------------------------------------------------------------------------------------------------
 
-    def _listen_to(self, handle: Any, uuid: str) -> None:
-        if self._events is None or uuid in self._listens_to:
+    def _subscribe(self, handle: Any, uuid: str) -> None:
+        if self._events is None or uuid in self._subscribed:
             return
         wanted = pynvml.nvmlEventTypeXidCriticalError
-        supported = said(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
+        supported = if_supported(pynvml.nvmlDeviceGetSupportedEventTypes, handle)
         if supported is not None and supported & wanted:
-            said(pynvml.nvmlDeviceRegisterEvents, handle, wanted, self._events)
-            self._listens_to.add(uuid)
+            if_supported(pynvml.nvmlDeviceRegisterEvents, handle, wanted, self._events)
+            self._subscribed.add(uuid)
 
-    def _listen(self) -> bool:
-        """Whether a card had a critical error within the next second."""
+    def _wait_event(self) -> bool:
+        """Whether a GPU reports a critical error within a second."""
         try:
             event = pynvml.nvmlEventSetWait_v2(self._events, LISTEN_MS)
             uuid, xid = pynvml.nvmlDeviceGetUUID(event.device), int(event.eventData)
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                self._listens_to = set()  # the next look subscribes again, or finds the driver gone
+                self._subscribed = set()  # the next call subscribes again, or finds no driver
             return False
-        if event.eventType != pynvml.nvmlEventTypeXidCriticalError or xid in A_PROGRAMS_FAULT:
+        if event.eventType != pynvml.nvmlEventTypeXidCriticalError or xid in CAUSED_BY_PROGRAM:
             return False
         self._errors[uuid] = (xid, self._clock())
-        log.warning("card_failed gpu=%s xid=%d", uuid, xid)
+        log.warning("gpu_failed gpu=%s xid=%d", uuid, xid)
         return True

@@ -1,5 +1,5 @@
-"""What NVML says about one card, and how cards are linked. Old drivers lack functions, old cards lack answers: what
-nobody can say is left out. Whatever goes wrong for a reason that matters raises `NVMLError`.
+"""What NVML says about one GPU, and how GPUs are linked. Old drivers lack functions, and old GPUs lack answers: what is
+not supported is left out. Any other failure raises `NVMLError`.
 """
 
 import re
@@ -14,35 +14,35 @@ T = TypeVar("T")
 
 MIB = 1024 * 1024
 
-_UNSAYABLE = (
+_NOT_SUPPORTED = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # of a list that grew while it was read
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE,  # the list grew while it was read
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NvmlGpu:
     uuid: str
     model: str
     memory_mib: int
     address: str
     """On the PCI bus; one end of its links."""
     links: tuple[str, ...]
-    """The other ends: a card, or a switch."""
+    """The other ends: a GPU, or a switch."""
     bandwidth_gbps: int
-    """Both ways, over all links together: what data sheets call the card's bandwidth."""
+    """Both ways, over all links together: what data sheets call the GPU's bandwidth."""
     numa_node: int | None
     processes: int
     trouble: str
-    """Why nobody can have the whole card as it is. Empty: it is well."""
+    """Why the GPU cannot be used as a whole. Empty: it can."""
 
 
-def look_at(handle: Any, sysfs: Path) -> Seen:
+def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
     address = _address(pynvml.nvmlDeviceGetPciInfo(handle))
     links, bandwidth = _links(handle)
-    return Seen(
+    return NvmlGpu(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
         model=product(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
@@ -50,7 +50,7 @@ def look_at(handle: Any, sysfs: Path) -> Seen:
         links=links,
         bandwidth_gbps=bandwidth,
         numa_node=_numa_node(sysfs, address),
-        processes=len(said(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
+        processes=len(if_supported(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) or ()),
         trouble=_trouble(handle),
     )
 
@@ -60,9 +60,9 @@ def product(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "-"))
 
 
-def islands(cards: Iterable[Seen]) -> Mapping[str, str]:
-    """UUID → island, for cards that are linked to another one, directly or through switches."""
-    cards = tuple(cards)
+def islands(gpus: Iterable[NvmlGpu]) -> Mapping[str, str]:
+    """UUID → island, for GPUs that are linked to another one, directly or through switches."""
+    gpus = tuple(gpus)
     parent: dict[str, str] = {}
 
     def root(end: str) -> str:
@@ -70,22 +70,22 @@ def islands(cards: Iterable[Seen]) -> Mapping[str, str]:
             end = parent[end]
         return end
 
-    for card in cards:
-        for end in card.links:
-            parent[root(end)] = root(card.address)
-    groups: dict[str, list[Seen]] = {}
-    for card in cards:
-        groups.setdefault(root(card.address), []).append(card)
+    for gpu in gpus:
+        for end in gpu.links:
+            parent[root(end)] = root(gpu.address)
+    groups: dict[str, list[NvmlGpu]] = {}
+    for gpu in gpus:
+        groups.setdefault(root(gpu.address), []).append(gpu)
     linked = [group for group in groups.values() if len(group) > 1]
-    return {card.uuid: f"nvlink-{number}" for number, group in enumerate(linked) for card in group}
+    return {gpu.uuid: f"nvlink-{number}" for number, group in enumerate(linked) for gpu in group}
 
 
-def said(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """None if this driver or this card cannot say."""
+def if_supported(ask: Callable[..., T], *arguments: Any) -> T | None:
+    """None if this driver or this GPU does not support the call."""
     try:
         return ask(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in _UNSAYABLE:
+        if error.value in _NOT_SUPPORTED:
             return None
         raise
 
@@ -98,15 +98,15 @@ def _links(handle: Any) -> tuple[tuple[str, ...], int]:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link):
                 ends.append(_address(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)))
         except pynvml.NVMLError as error:
-            if error.value in (*_UNSAYABLE, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+            if error.value in (*_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT):
                 break  # it has no such link
             raise
     return tuple(ends), round(2 * len(ends) * _link_mbps(handle) / 1000) if ends else 0
 
 
 def _link_mbps(handle: Any) -> int:
-    """Of one link, one way."""
-    answers = said(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
+    """Of one link, in one direction."""
+    answers = if_supported(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
     return int(answers[0].value.uiVal) if answers and answers[0].nvmlReturn == pynvml.NVML_SUCCESS else 0
 
 
@@ -126,10 +126,10 @@ def _numa_node(sysfs: Path, address: str) -> int | None:
 
 
 def _trouble(handle: Any) -> str:
-    mig, _ = said(pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
-    _, _, is_pending, has_failed = said(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
+    mig, _ = if_supported(pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+    _, _, is_pending, has_failed = if_supported(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
     if mig:
-        return "it is cut into MIG slices, which Carrel does not manage"
+        return "it is divided into MIG slices, which Carrel does not manage"
     if has_failed:
         return "memory rows could not be remapped"
-    return "memory rows are to be remapped: reset the card" if is_pending else ""
+    return "memory rows are to be remapped: reset the GPU" if is_pending else ""

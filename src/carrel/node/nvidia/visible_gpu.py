@@ -1,7 +1,7 @@
-"""The one card that this container sees: from the driver's files, else from NVML, else from what the plugin said.
+"""The one GPU that this container sees: from the driver's files, else from NVML, else from what the plugin set.
 
-The first of them that sees a card decides. One that cannot say, because it is not there or cannot be read, is skipped,
-and its reason is told if no other knows either. More than one card is never guessed about.
+The first source that shows a GPU decides. A source that is missing or cannot be read is skipped; its reason is part of
+the refusal if no other source knows either. If a source shows more than one GPU, none is chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,40 +17,40 @@ from carrel.parsing import Malformed
 DRIVER_FILES = Path("/proc/driver/nvidia/gpus")
 
 
-class Unsaid(Exception):
-    """A source does not know."""
+class SourceUnavailable(Exception):
+    """A source does not show any GPU."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class GpuSources:
     environment: Mapping[str, str]
     files: Path = DRIVER_FILES
-    """One folder for each card; NVIDIA's runtime shows a container only its own."""
+    """One folder for each GPU; NVIDIA's runtime shows a container only its own."""
 
 
-def visible_card(sources: Sources) -> str | Refusal:
+def visible_gpu(sources: GpuSources) -> str | Refusal:
     """Its UUID."""
     troubles = []
-    for look in _ways(sources):
+    for read in _sources_in_order(sources):
         try:
-            uuids = look()
-        except (Unsaid, Malformed, OSError) as trouble:
+            uuids = read()
+        except (SourceUnavailable, Malformed, OSError) as trouble:
             troubles.append(str(trouble))
             continue
         if len(uuids) == 1:
             return uuids[0]
-        return Refusal(f"{len(uuids)} cards are visible, {', '.join(uuids)}; a reservation is for one")
-    return Refusal(f"no card is visible: {'; '.join(troubles)}")
+        return Refusal(f"{len(uuids)} GPUs are visible, {', '.join(uuids)}; a reservation pod holds one")
+    return Refusal(f"no GPU is visible: {'; '.join(troubles)}")
 
 
-def _ways(sources: Sources) -> Sequence[Callable[[], Sequence[str]]]:
+def _sources_in_order(sources: GpuSources) -> Sequence[Callable[[], Sequence[str]]]:
     return (lambda: _in_files(sources.files), _in_nvml, lambda: _in_environment(sources.environment))
 
 
 def _in_files(folder: Path) -> Sequence[str]:
     files = sorted(folder.glob("*/information"))
     if not files:
-        raise Unsaid(f"{folder} has no card")
+        raise SourceUnavailable(f"{folder} has no GPU")
     return [nvidia.uuid_in(file.read_text(errors="replace"), str(file)) for file in files]
 
 
@@ -63,9 +63,9 @@ def _in_nvml() -> Sequence[str]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise Unsaid(f"NVML: {error}") from None
+        raise SourceUnavailable(f"NVML: {error}") from None
     if not uuids:
-        raise Unsaid("NVML has no card")
+        raise SourceUnavailable("NVML has no GPU")
     return uuids
 
 
@@ -73,5 +73,5 @@ def _in_environment(environment: Mapping[str, str]) -> Sequence[str]:
     text = environment.get(nvidia.VISIBLE_DEVICES, "")
     uuids = [word for word in text.split(",") if nvidia.is_uuid(word)]
     if not uuids or len(uuids) < len(text.split(",")):
-        raise Unsaid(f"{nvidia.VISIBLE_DEVICES} is {text!r}, and no list of UUIDs")
+        raise SourceUnavailable(f"{nvidia.VISIBLE_DEVICES} is {text!r}, not a list of UUIDs")
     return uuids

@@ -1,6 +1,9 @@
-"""`carrel reservation`: runs in a reservation pod, which holds one card for others.
+"""`carrel reservation`: runs in a reservation pod, which holds one GPU for pods that share it.
 
-It finds out which card the kubelet has given to its pod, writes that on the pod, and stays until it is told to go.
+It finds out which GPU the kubelet has allocated to its pod, writes that on the pod, and runs until a signal arrives.
+
+    settings    the options
+    run         finds the GPU, reports it, waits
 """
 
 from carrel.node.reservation.settings import ReservationSettings
@@ -9,10 +12,10 @@ __all__ = ["ReservationSettings", "reservation"]
 
 
 def reservation(settings: ReservationSettings) -> None:
-    """Say on this pod which card it was given, and hold that card for others.
+    """Write on this pod which GPU it was given, and hold that GPU for the pods that share it.
 
-    The controller makes the pods in which this runs; nobody needs to start it by hand.
-    What goes wrong is told, and tried again.
+    The controller creates the pods in which this runs; it need not be started by hand.
+    A failure is logged, and tried again.
 
     Examples:
 

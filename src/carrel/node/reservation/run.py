@@ -1,4 +1,4 @@
-"""Looks for the card, reports it, and waits for the signal to go."""
+"""Finds the GPU, reports it, and waits for the signal to end."""
 
 import asyncio
 import contextlib
@@ -12,18 +12,23 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
-from carrel.node.nvidia.visible_gpu import Sources, visible_card
+from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
 from carrel.node.reservation.settings import ReservationSettings
 from carrel.process import connect, log_to_stderr
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 5.0
+RETRY_S = 5.0
 
 
 def run(settings: ReservationSettings) -> None:
     if not (settings.pod_name and settings.pod_namespace):
-        raise command_failed("No pod", "which pod is this?", "POD_NAME and POD_NAMESPACE by the downward API", USAGE)
+        raise command_failed(
+            "No pod",
+            "the program does not know the name of its pod",
+            "POD_NAME and POD_NAMESPACE by the downward API",
+            USAGE,
+        )
     log_to_stderr(settings.log_level)
     asyncio.run(_until_signalled(connect(settings), settings))
 
@@ -33,29 +38,29 @@ async def _until_signalled(client: Client, settings: ReservationSettings) -> Non
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with contextlib.aclosing(client):
-        await hold_card(client, settings, Sources(os.environ), stop)
+        await hold_gpu(client, settings, GpuSources(os.environ), stop)
     log.info("stopped")
 
 
-async def hold_card(cluster: Cluster, settings: ReservationSettings, sources: Sources, stop: asyncio.Event) -> None:
-    """Reports the card as soon as it can; the card stays ours as long as the pod lives."""
-    told = ""
+async def hold_gpu(cluster: Cluster, settings: ReservationSettings, sources: GpuSources, stop: asyncio.Event) -> None:
+    """Reports the GPU as soon as it can; the pod keeps the GPU as long as it exists."""
+    logged = ""
     while not stop.is_set():
         trouble = await _report(cluster, settings, sources)
         if not trouble:
             await stop.wait()
             return
-        if trouble != told:
-            log.warning("card_not_reported: %s", trouble)
-            told = trouble
+        if trouble != logged:
+            log.warning("gpu_not_reported: %s", trouble)
+            logged = trouble
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_S):
+            async with asyncio.timeout(RETRY_S):
                 await stop.wait()
 
 
-async def _report(cluster: Cluster, settings: ReservationSettings, sources: Sources) -> str:
-    """What went wrong; empty if nothing did."""
-    found = visible_card(sources)
+async def _report(cluster: Cluster, settings: ReservationSettings, sources: GpuSources) -> str:
+    """What failed; empty if nothing did."""
+    found = visible_gpu(sources)
     if isinstance(found, Refusal):
         return found.reason
     patch = MergePatch({"metadata": {"annotations": kai_reservation.write_reserved(found)}})
@@ -63,5 +68,5 @@ async def _report(cluster: Cluster, settings: ReservationSettings, sources: Sour
         await cluster.patch(PODS, settings.pod_name, patch, settings.pod_namespace)
     except ClusterError as error:
         return str(error)
-    log.info("card_reported gpu=%s pod=%s/%s", found, settings.pod_namespace, settings.pod_name)
+    log.info("gpu_reported gpu=%s pod=%s/%s", found, settings.pod_namespace, settings.pod_name)
     return ""

@@ -1,4 +1,4 @@
-"""The device plugin, over real gRPC: it is offered, asked, restarted, and asked nonsense."""
+"""The device plugin over real gRPC: registration, allocation, restarts, and bad calls."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ import pytest
 
 from carrel.ledger.refusals import Refusal
 from carrel.node.device_names import Device
-from carrel.node.interfaces import HandedOver, Unreachable
-from carrel.node.kubelet import KubeletPodResources, Plugin
+from carrel.node.interfaces import AllocatedDevices, KubeletUnreachable
+from carrel.node.kubelet import DevicePlugin, KubeletPodResources
 from carrel.node.kubelet import device_plugin as plugin_module
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from tests.kit.eventually import eventually
@@ -21,8 +21,8 @@ MEM = "aliyun.com/gpu-mem"
 TWO = [Device("a", True), Device("b", True)]
 
 
-class Counter:
-    """Gives `a` to whoever asks for one, and refuses everything else."""
+class DeviceAllocator:
+    """Allocates `a` to a call for one device, and refuses all others."""
 
     async def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         return sorted(available)[:size]
@@ -32,9 +32,9 @@ class Counter:
 
 
 @contextlib.asynccontextmanager
-async def running(kubelet: StandInKubelet, wanted: list[bool] | None = None) -> AsyncIterator[Plugin]:
+async def running(kubelet: StandInKubelet, wanted: list[bool] | None = None) -> AsyncIterator[DevicePlugin]:
     is_wanted = wanted if wanted is not None else [True]
-    plugin = Plugin(MEM, kubelet.folder / "ours.sock", Counter(), lambda: is_wanted[0])
+    plugin = DevicePlugin(MEM, kubelet.folder / "ours.sock", DeviceAllocator(), lambda: is_wanted[0])
     await plugin.offer(TWO)
     task = asyncio.ensure_future(plugin.run())
     try:
@@ -54,7 +54,7 @@ async def test_it_registers_and_offers_its_devices() -> None:
         assert await kubelet.healthy(MEM) == ["a", "b"]
 
 
-async def test_a_device_that_turns_unhealthy_is_withdrawn_and_comes_back() -> None:
+async def test_an_unhealthy_device_is_withdrawn_and_returns_when_healthy() -> None:
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
         async with kubelet.plugin(MEM) as calls:
@@ -66,7 +66,7 @@ async def test_a_device_that_turns_unhealthy_is_withdrawn_and_comes_back() -> No
     assert seen == [["Healthy", "Healthy"], ["Healthy", "Unhealthy"], ["Healthy", "Healthy"]]
 
 
-async def test_devices_are_handed_over_and_preferred_as_the_counter_says() -> None:
+async def test_devices_are_allocated_and_preferred_as_the_allocator_says() -> None:
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
         assert await kubelet.allocate(MEM, ["a"]) == {"CARD": "a"}
@@ -81,11 +81,11 @@ async def test_devices_are_handed_over_and_preferred_as_the_counter_says() -> No
     [
         pytest.param([], "the call names no container", id="no container"),
         pytest.param([[]], f"nobody waits for 0 of {MEM}", id="a container without devices"),
-        pytest.param([["x", "y"]], f"nobody waits for 2 of {MEM}", id="devices that nobody waits for"),
+        pytest.param([["x", "y"]], f"nobody waits for 2 of {MEM}", id="more devices than any container needs"),
         pytest.param([["a"], ["x"]], f"nobody waits for 1 of {MEM}", id="one of two containers"),
     ],
 )
-async def test_what_cannot_be_matched_is_an_error_and_never_a_device(containers: list[list[str]], words: str) -> None:
+async def test_a_call_that_matches_no_container_is_an_error(containers: list[list[str]], words: str) -> None:
     asked = [wire.ContainerAllocateRequest(devicesIDs=ids) for ids in containers]
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
@@ -108,7 +108,7 @@ async def test_it_registers_again_when_the_kubelet_was_restarted() -> None:
         await eventually(lambda: len(kubelet.registered) >= 4)
 
 
-async def test_it_registers_again_when_its_socket_vanishes() -> None:
+async def test_it_registers_again_when_its_socket_is_removed() -> None:
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
         (kubelet.folder / "ours.sock").unlink()
@@ -117,7 +117,7 @@ async def test_it_registers_again_when_its_socket_vanishes() -> None:
 
 
 async def test_it_registers_again_with_a_kubelet_that_never_called_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_module, "UNHEARD_S", 0.1)
+    monkeypatch.setattr(plugin_module, "NO_LISTENER_S", 0.1)
     async with a_kubelet() as kubelet:
         kubelet.calls_back = False
         async with running(kubelet):
@@ -134,7 +134,7 @@ async def test_it_waits_for_a_kubelet_that_is_not_there_yet(caplog: pytest.LogCa
     assert caplog.text.count("plugin_not_registered") <= 2, "the same trouble is told once"
 
 
-async def test_it_makes_way_for_another_plugin_and_comes_back() -> None:
+async def test_it_stops_for_another_plugin_and_starts_again_after_it() -> None:
     async with a_kubelet() as kubelet:
         wanted = [False]
         async with running(kubelet, wanted) as plugin:
@@ -146,13 +146,13 @@ async def test_it_makes_way_for_another_plugin_and_comes_back() -> None:
             await eventually(lambda: len(kubelet.registered) == 2)
 
 
-async def test_the_kubelets_books_are_read() -> None:
+async def test_the_kubelets_allocations_are_read() -> None:
     async with a_kubelet() as kubelet:
         books = KubeletPodResources(kubelet.pod_resources)
-        kubelet.handed_over = [HandedOver("lab", "a", "main", MEM, tuple(f"device-{i}" for i in range(200_000)))]
+        kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(f"device-{i}" for i in range(200_000)))]
         assert await books.handed_over() == kubelet.handed_over
 
 
-async def test_a_kubelet_that_does_not_answer_is_a_reason(tmp_path: Path) -> None:
-    with pytest.raises(Unreachable, match="UNAVAILABLE"):
+async def test_a_kubelet_that_does_not_answer_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(KubeletUnreachable, match="UNAVAILABLE"):
         await KubeletPodResources(tmp_path / "no.sock").handed_over()

@@ -1,4 +1,4 @@
-"""The kubelet's calls are generated from our own .proto files, and nobody has touched them since."""
+"""The stubs of the kubelet's calls are those that our own .proto files generate."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The real binding of NVIDIA's library, on a stand-in for the library itself."""
+"""The real binding of NVIDIA's library, with a fake library."""
 
 import json
 import os
@@ -26,7 +26,7 @@ DIRECT = "link 0 00000000:3C:00.0\nlink 1 00000000:3B:00.0\n" * 6
 
 @dataclass
 class Eyes:
-    """The looking process, and the file that its library reads."""
+    """The process that reads the GPUs, and the file that its library reads."""
 
     process: subprocess.Popen[str]
     file: Path
@@ -48,7 +48,7 @@ class Eyes:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders with a library each: of today, of an old driver, and one that is none."""
+    """Folders with a library each: a current one, one of an old driver, and a file that is not a library."""
     folder = tmp_path_factory.mktemp("nvml")
     for name, options in (("new", []), ("old", ["-DOLD_DRIVER"])):
         (folder / name).mkdir()
@@ -66,7 +66,7 @@ def eyes(library: Path, tmp_path: Path, machine: str) -> Iterator[Eyes]:
     file = tmp_path / "machine"
     file.write_text(machine)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(file), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.integration.node.nvidia.looking", str(tmp_path / "sys")]
+    command = [sys.executable, "-m", "tests.integration.node.nvidia.print_gpus", str(tmp_path / "sys")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT) as process:
         try:
@@ -75,14 +75,14 @@ def eyes(library: Path, tmp_path: Path, machine: str) -> Iterator[Eyes]:
             process.kill()
 
 
-def test_cards_links_and_neighbours_are_seen(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + DIRECT) as see:
-        look = see.ask("look")
+def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + DIRECT) as update:
+        look = update.ask("look")
 
     assert look["trouble"] == ""
     assert look["processes"] == {"GPU-a": 2, "GPU-b": 0, "GPU-c": 0, "GPU-d": 0}
     linked = {"island": "nvlink-0", "bandwidth_gbps": 300}
-    alone = {"island": "", "bandwidth_gbps": 0}
+    only_agent_on_node = {"island": "", "bandwidth_gbps": 0}
     a100 = {"model": "NVIDIA-A100-SXM4-80GB", "memory": 81920}
     assert look["gpus"] == [
         {"uuid": uuid, "node": "n1", "index": index, "unusable": "", "numa_node": numa, **more}
@@ -90,8 +90,8 @@ def test_cards_links_and_neighbours_are_seen(libraries: dict[str, Path], tmp_pat
             [
                 ("GPU-a", 1, {**a100, **linked}),
                 ("GPU-b", None, {**a100, **linked}),
-                ("GPU-c", None, {"model": "Tesla-T4-rev-2", "memory": 16276, **alone}),
-                ("GPU-d", None, {"model": "NVIDIA-RTX-A6000", "memory": 49140, **alone}),
+                ("GPU-c", None, {"model": "Tesla-T4-rev-2", "memory": 16276, **only_agent_on_node}),
+                ("GPU-d", None, {"model": "NVIDIA-RTX-A6000", "memory": 49140, **only_agent_on_node}),
             ]
         )
     ]
@@ -103,7 +103,7 @@ def test_cards_links_and_neighbours_are_seen(libraries: dict[str, Path], tmp_pat
         pytest.param("", ["", "", "", ""], id="no links"),
         pytest.param(DIRECT, ["nvlink-0", "nvlink-0", "", ""], id="one pair"),
         pytest.param(
-            "".join(f"link {card} 00000000:0{switch}:00.0\n" for card in range(4) for switch in (5, 6)),
+            "".join(f"link {gpu} 00000000:0{switch}:00.0\n" for gpu in range(4) for switch in (5, 6)),
             ["nvlink-0"] * 4,
             id="all through two switches",
         ),
@@ -112,19 +112,17 @@ def test_cards_links_and_neighbours_are_seen(libraries: dict[str, Path], tmp_pat
             ["nvlink-0", "nvlink-1", "nvlink-0", "nvlink-1"],
             id="two islands, each through its own switch",
         ),
-        pytest.param("link 0 00000000:05:00.0\n", ["", "", "", ""], id="a link that leads to no other card"),
+        pytest.param("link 0 00000000:05:00.0\n", ["", "", "", ""], id="a link that leads to no other GPU"),
     ],
 )
-def test_cards_that_reach_each_other_are_an_island(
-    libraries: dict[str, Path], tmp_path: Path, links: str, islands: list[str]
-) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + links) as see:
-        assert [gpu["island"] for gpu in see.ask("look")["gpus"]] == islands
+def test_linked_gpus_are_an_island(libraries: dict[str, Path], tmp_path: Path, links: str, islands: list[str]) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + links) as update:
+        assert [gpu["island"] for gpu in update.ask("look")["gpus"]] == islands
 
 
-def test_an_old_driver_says_what_it_can(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["old"], tmp_path, FOUR + DIRECT) as see:
-        look = see.ask("look")
+def test_what_an_old_driver_does_not_support_is_left_out(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["old"], tmp_path, FOUR + DIRECT) as update:
+        look = update.ask("look")
 
     assert [(gpu["uuid"], gpu["memory"], gpu["island"]) for gpu in look["gpus"]] == [
         ("GPU-a", 81920, ""),
@@ -135,69 +133,71 @@ def test_an_old_driver_says_what_it_can(libraries: dict[str, Path], tmp_path: Pa
     assert look["trouble"] == ""
 
 
-def test_a_card_with_a_critical_error_is_unusable_until_it_was_quiet_for_a_while(
+def test_a_gpu_with_a_critical_error_is_unusable_until_it_had_none_for_a_while(
     libraries: dict[str, Path], tmp_path: Path
 ) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR) as see:
-        assert see.unusable() == [""] * 4
-        see.machine(FOUR + "xid 0 13\nxid 2 48\n")  # the first is a program's own fault
-        assert see.ask("wait") == "changed"
-        assert see.unusable() == ["", "", "XID 48", ""]
+    with eyes(libraries["new"], tmp_path, FOUR) as update:
+        assert update.unusable() == [""] * 4
+        update.machine(FOUR + "xid 0 13\nxid 2 48\n")  # the first is a program's own fault
+        assert update.ask("wait") == "changed"
+        assert update.unusable() == ["", "", "XID 48", ""]
 
-        see.ask("advance 299")
-        assert see.unusable() == ["", "", "XID 48", ""]
-        see.ask("advance 2")
-        assert see.unusable() == [""] * 4
+        update.ask("advance 299")
+        assert update.unusable() == ["", "", "XID 48", ""]
+        update.ask("advance 2")
+        assert update.unusable() == [""] * 4
 
 
 @pytest.mark.parametrize(
     ("fact", "why"),
     [
-        pytest.param("remap 1\n", "memory rows are to be remapped: reset the card", id="a card that needs a reset"),
-        pytest.param("mig 1\n", "it is cut into MIG slices, which Carrel does not manage", id="a card that is sliced"),
+        pytest.param("remap 1\n", "memory rows are to be remapped: reset the GPU", id="a GPU that needs a reset"),
+        pytest.param(
+            "mig 1\n", "it is divided into MIG slices, which Carrel does not manage", id="a GPU that is sliced"
+        ),
     ],
 )
-def test_a_card_that_nobody_can_have_is_unusable_until_it_is_mended(
+def test_a_faulty_gpu_is_unusable_until_it_is_repaired(
     libraries: dict[str, Path], tmp_path: Path, fact: str, why: str
 ) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + fact) as see:
-        assert see.unusable() == ["", why, "", ""]
-        see.machine(FOUR)
-        assert see.unusable() == [""] * 4
+    with eyes(libraries["new"], tmp_path, FOUR + fact) as update:
+        assert update.unusable() == ["", why, "", ""]
+        update.machine(FOUR)
+        assert update.unusable() == [""] * 4
 
 
-def test_a_card_that_fell_off_the_bus_is_still_known_by_its_name(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR) as see:
-        see.ask("look")
-        see.machine(FOUR + "lost 3\n")
-        gpu = see.ask("look")["gpus"][3]
+def test_a_lost_gpu_is_still_reported_with_its_uuid(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR) as update:
+        update.ask("look")
+        update.machine(FOUR + "lost 3\n")
+        gpu = update.ask("look")["gpus"][3]
         assert (gpu["uuid"], gpu["unusable"]) == ("GPU-d", "it does not answer: GPU is lost")
-        see.machine(FOUR)
-        assert see.unusable() == [""] * 4
+        update.machine(FOUR)
+        assert update.unusable() == [""] * 4
 
 
-def test_no_card_is_told_of_twice_when_cards_were_renumbered_and_one_is_lost(
+def test_no_gpu_is_reported_twice_when_gpus_were_renumbered_and_one_is_lost(
     libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     first, second, *others = FOUR.splitlines(keepends=True)
-    with eyes(libraries["new"], tmp_path, FOUR) as see:
-        see.ask("look")
-        see.machine("".join((second, first, *others)) + "lost 0\n")
-        look = see.ask("look")
+    with eyes(libraries["new"], tmp_path, FOUR) as update:
+        update.ask("look")
+        update.machine("".join((second, first, *others)) + "lost 0\n")
+        look = update.ask("look")
     assert [(gpu["uuid"], gpu["index"]) for gpu in look["gpus"]] == [("GPU-a", 1), ("GPU-c", 2), ("GPU-d", 3)]
-    assert look["trouble"] == "card 0: GPU is lost"
+    assert look["trouble"] == "GPU 0: GPU is lost"
 
 
-def test_a_card_that_keeps_its_processes_secret_is_as_good_as_any(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + "secret 0\n") as see:
-        assert see.unusable() == [""] * 4
+def test_a_gpu_that_does_not_show_its_processes_is_usable(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "secret 0\n") as update:
+        assert update.unusable() == [""] * 4
 
 
-def test_a_card_that_was_lost_from_the_beginning_is_told_of(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + "lost 3\n") as see:
-        look = see.ask("look")
+def test_a_gpu_that_never_answered_is_reported(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "lost 3\n") as update:
+        look = update.ask("look")
         assert [gpu["uuid"] for gpu in look["gpus"]] == ["GPU-a", "GPU-b", "GPU-c"]
-        assert look["trouble"] == "card 3: GPU is lost"
+        assert look["trouble"] == "GPU 3: GPU is lost"
 
 
 @pytest.mark.parametrize(
@@ -207,17 +207,17 @@ def test_a_card_that_was_lost_from_the_beginning_is_told_of(libraries: dict[str,
         pytest.param("new", "Driver Not Loaded", id="a library and no driver"),
     ],
 )
-def test_without_a_driver_there_are_no_cards_and_the_reason_is_told(
+def test_without_a_driver_there_are_no_gpus_and_the_reason_is_reported(
     libraries: dict[str, Path], tmp_path: Path, library: str, words: str
 ) -> None:
-    with eyes(libraries[library], tmp_path, FOUR + "driver gone\n") as see:
-        look = see.ask("look")
+    with eyes(libraries[library], tmp_path, FOUR + "driver gone\n") as update:
+        look = update.ask("look")
     assert look["gpus"] == []
     assert look["trouble"].startswith(f"no NVIDIA driver answers ({words})")
 
 
-def test_a_driver_that_comes_and_goes_is_noticed(libraries: dict[str, Path], tmp_path: Path) -> None:
-    with eyes(libraries["new"], tmp_path, FOUR + "driver gone\n") as see:
-        for text, cards in ((FOUR, 4), (FOUR + "driver gone\n", 0), (FOUR, 4)):
-            see.machine(text)
-            assert len(see.ask("look")["gpus"]) == cards
+def test_a_driver_that_is_loaded_or_unloaded_is_noticed(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "driver gone\n") as update:
+        for text, gpus in ((FOUR, 4), (FOUR + "driver gone\n", 0), (FOUR, 4)):
+            update.machine(text)
+            assert len(update.ask("look")["gpus"]) == gpus

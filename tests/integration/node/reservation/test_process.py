@@ -1,4 +1,4 @@
-"""The program in a reservation pod: which card it finds, and how it says so."""
+"""The program in a reservation pod: which GPU it finds, and how it reports it."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from carrel.kubernetes.client import Client
 from carrel.ledger.refusals import Refusal
-from carrel.node.nvidia.visible_gpu import Sources, visible_card
+from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
 from carrel.node.reservation import run
 from carrel.node.reservation.settings import ReservationSettings
 from kubernetes_in_memory.faults import FaultPlan
@@ -31,43 +31,43 @@ Video BIOS: 	 92.00.45.00.03
 
 def files(folder: Path, *uuids: str) -> Path:
     for number, uuid in enumerate(uuids):
-        card = folder / f"0000:{number:02}:00.0"
-        card.mkdir(parents=True)
-        (card / "information").write_text(INFORMATION.format(uuid=uuid))
+        gpu = folder / f"0000:{number:02}:00.0"
+        gpu.mkdir(parents=True)
+        (gpu / "information").write_text(INFORMATION.format(uuid=uuid))
     return folder
 
 
 @pytest.mark.parametrize(
-    ("uuids", "environment", "card"),
+    ("uuids", "environment", "gpu"),
     [
         pytest.param(["GPU-a"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-a", id="the driver's files come first"),
-        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="without them what the plugin said"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="without them what the plugin set"),
         pytest.param(["GPU-????"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="a driver that does not know yet"),
     ],
 )
-def test_the_one_visible_card_is_found(
-    tmp_path: Path, uuids: list[str], environment: Mapping[str, str], card: str
+def test_the_one_visible_gpu_is_found(
+    tmp_path: Path, uuids: list[str], environment: Mapping[str, str], gpu: str
 ) -> None:
-    assert visible_card(Sources(environment, files(tmp_path, *uuids))) == card
+    assert visible_gpu(GpuSources(environment, files(tmp_path, *uuids))) == gpu
 
 
 @pytest.mark.parametrize(
     ("uuids", "environment", "words"),
     [
-        pytest.param(["GPU-a", "GPU-b"], {}, "2 cards are visible, GPU-a, GPU-b", id="two cards in the files"),
-        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "2 cards are visible", id="two in the environment"),
-        pytest.param([], {}, "has no card", id="nothing at all"),
+        pytest.param(["GPU-a", "GPU-b"], {}, "2 GPUs are visible, GPU-a, GPU-b", id="two GPUs in the files"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "2 GPUs are visible", id="two in the environment"),
+        pytest.param([], {}, "has no GPU", id="nothing at all"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "all"}, "'all'", id="all"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "0"}, "'0'", id="an index"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,"}, "'GPU-a,'", id="half a list"),
-        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}, "'MIG-1'", id="a part of a card"),
+        pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "MIG-1"}, "'MIG-1'", id="a part of a GPU"),
         pytest.param(["broken"], {}, "GPU UUID", id="a malformed file"),
     ],
 )
-def test_what_is_not_one_card_is_told_and_never_guessed(
+def test_none_or_several_gpus_are_refused_with_the_reason(
     tmp_path: Path, uuids: list[str], environment: Mapping[str, str], words: str
 ) -> None:
-    answer = visible_card(Sources(environment, files(tmp_path, *uuids)))
+    answer = visible_gpu(GpuSources(environment, files(tmp_path, *uuids)))
 
     assert isinstance(answer, Refusal)
     assert words in answer.reason
@@ -79,8 +79,8 @@ def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
     machine.write_text("card GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
     look = f"""
 from pathlib import Path
-from carrel.node.nvidia.visible_gpu import Sources, visible_card
-print(visible_card(Sources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / "none")!r}))))
+from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
+print(visible_gpu(GpuSources({{"NVIDIA_VISIBLE_DEVICES": "GPU-e"}}, Path({str(tmp_path / "none")!r}))))
 """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "NVML_STUB": str(machine)}
     answer = subprocess.run([sys.executable, "-c", look], env=environment, capture_output=True, text=True, check=True)
@@ -95,18 +95,20 @@ async def wait_reported(lab: Lab) -> str:
     """The card, once it is written on the pod."""
     async with lab.replica() as carrel:
 
-        def card() -> str:
+        def gpu() -> str:
             pod = carrel.pods.store.get("holds", "lab")
             return pod.metadata.annotations.get("run.ai/reserve_for_gpu_index", "") if pod else ""
 
-        return await eventually(card)
+        return await eventually(gpu)
 
 
-async def test_the_card_is_written_on_the_pod_and_held_until_the_signal(tmp_path: Path) -> None:
+async def test_the_gpu_is_written_on_the_pod_and_held_until_the_signal(tmp_path: Path) -> None:
     async with a_lab([]) as lab:
         await lab.pod("holds")
         stop = asyncio.Event()
-        holding = asyncio.create_task(run.hold_card(lab.client, SETTINGS, Sources({}, files(tmp_path, "GPU-a")), stop))
+        holding = asyncio.create_task(
+            run.hold_gpu(lab.client, SETTINGS, GpuSources({}, files(tmp_path, "GPU-a")), stop)
+        )
 
         assert await wait_reported(lab) == "GPU-a"
         assert not holding.done()
@@ -114,14 +116,14 @@ async def test_the_card_is_written_on_the_pod_and_held_until_the_signal(tmp_path
         await holding
 
 
-async def test_what_goes_wrong_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No card at first, then an API server that refuses half of the writes."""
-    monkeypatch.setattr(run, "AGAIN_S", 0.001)
+async def test_a_failure_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU at first, then an API server that refuses half of the writes."""
+    monkeypatch.setattr(run, "RETRY_S", 0.001)
     async with a_lab([]) as lab:
         await lab.pod("holds")
         faulty = Client(Faulty(lab.api, FaultPlan(seed=1, refuse=0.5)))
         stop = asyncio.Event()
-        holding = asyncio.create_task(run.hold_card(faulty, SETTINGS, Sources({}, tmp_path), stop))
+        holding = asyncio.create_task(run.hold_gpu(faulty, SETTINGS, GpuSources({}, tmp_path), stop))
         await asyncio.sleep(0)
         files(tmp_path, "GPU-a")
         assert await wait_reported(lab) == "GPU-a"
@@ -129,7 +131,7 @@ async def test_what_goes_wrong_is_tried_again(tmp_path: Path, monkeypatch: pytes
         await holding
 
 
-def test_a_pod_that_nobody_names_is_a_mistake_of_the_manifest() -> None:
+def test_a_missing_pod_name_is_refused() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "carrel", "reservation"], capture_output=True, text=True, check=False
     )
@@ -138,7 +140,7 @@ def test_a_pod_that_nobody_names_is_a_mistake_of_the_manifest() -> None:
     assert "POD_NAME" in answer.stderr
 
 
-async def test_the_program_ends_on_sigterm_also_while_it_finds_nothing() -> None:
+async def test_the_program_ends_on_sigterm_also_while_it_finds_no_gpu() -> None:
     options = ["--server", "http://127.0.0.1:1", "--pod-name", "holds", "--pod-namespace", "lab"]
     program = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "carrel", "reservation", *options, stderr=asyncio.subprocess.PIPE

@@ -1,24 +1,24 @@
-"""The agent on a real kubelet: what the node shows, which container sees which card, and what no restart changes."""
+"""The agent on a real kubelet: what the node shows, which container sees which GPU, and what no restart changes."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.carrel_node import COUNT, MEM, WHOLE, CarrelNode, a_pod, carrel_node, reading_its_cards
+from tests.e2e.carrel_node import COUNT, MEM, WHOLE, CarrelNode, a_pod, carrel_node, reading_own_gpus
 from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
-WAYS = ("plugin", "node")
-SMALL_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 1016, "perIsland": 2, "bandwidthGBps": 300}]
+MODES = ("plugin", "node")
+SMALL_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 1016, "perIsland": 2, "bandwidthGBps": 300}]
 """So few devices that no kubelet stalls on them, whatever way they are offered in."""
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=MODES)
 def carrel(request: pytest.FixtureRequest) -> Iterator[CarrelNode]:
-    with carrel_node(f"node-cards-{request.param}", SMALL_CARDS, "--memory-resource", request.param) as running:
+    with carrel_node(f"node-gpus-{request.param}", SMALL_GPUS, "--memory-resource", request.param) as running:
         yield running
 
 
-def way(carrel: CarrelNode) -> str:
+def mode(carrel: CarrelNode) -> str:
     return str(carrel.status()["memoryResource"])
 
 
@@ -26,7 +26,7 @@ def uuids(carrel: CarrelNode) -> list[str]:
     return [device["uuid"] for device in carrel.devices()]
 
 
-def test_a_node_with_two_cards_of_1016_mib_shows_2032(carrel: CarrelNode) -> None:
+def test_a_node_with_two_gpus_of_1016_mib_shows_2032(carrel: CarrelNode) -> None:
     eventually(lambda: carrel.allocatable(MEM) == 2032)
     eventually(lambda: (carrel.allocatable(COUNT), carrel.allocatable(WHOLE)) == (2, 2))
     status = carrel.status()
@@ -39,14 +39,14 @@ def test_a_node_with_two_cards_of_1016_mib_shows_2032(carrel: CarrelNode) -> Non
     assert header.split() == ["NAME", "CARDS", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
     assert line.split()[:3] == [carrel.node.name, "2", "native"]
     wide, line = carrel.api.kubectl("get", "gns", "-o", "wide").splitlines()
-    assert line.split()[wide.split().index("MEMORY")] in WAYS
+    assert line.split()[wide.split().index("MEMORY")] in MODES
 
 
-def test_two_pods_of_half_a_card_and_one_of_more_land_on_the_right_cards_and_are_told_so(carrel: CarrelNode) -> None:
+def test_two_pods_of_half_a_gpu_and_one_of_more_run_on_the_right_gpus_and_are_told_so(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         placed, told = [], []
         for number, mib in enumerate((508, 508, 762)):
-            pod, environment = carrel.run(ours, reading_its_cards(a_pod(f"pod-{number}", {MEM: str(mib)})))
+            pod, environment = carrel.run(ours, reading_own_gpus(a_pod(f"pod-{number}", {MEM: str(mib)})))
             placed.append(pod)
             told.append(environment)
 
@@ -71,11 +71,11 @@ def test_two_pods_of_half_a_card_and_one_of_more_land_on_the_right_cards_and_are
         eventually(lambda: [sorted(device["inUseBy"]) for device in carrel.devices()] == [sorted(uids[:2]), uids[2:]])
 
 
-def test_two_pending_pods_of_equal_size_get_their_own_cards(carrel: CarrelNode) -> None:
+def test_two_pending_pods_of_equal_size_get_their_own_gpus(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         names = ("first", "second")
         for name in names:
-            create(carrel.api, ours, reading_its_cards(a_pod(name, {MEM: "762"})))
+            create(carrel.api, ours, reading_own_gpus(a_pod(name, {MEM: "762"})))
 
         promised = {
             name: wait_for_phase(carrel.api, ours, name, "Running")["metadata"]["annotations"]["carrel.dev/devices"]
@@ -87,13 +87,13 @@ def test_two_pending_pods_of_equal_size_get_their_own_cards(carrel: CarrelNode) 
         assert [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"]
 
 
-def test_each_container_of_a_pod_is_handed_its_own_part(carrel: CarrelNode) -> None:
+def test_each_container_of_a_pod_gets_its_own_share(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         manifest = a_pod("two", {MEM: "250"})
         manifest["spec"]["containers"].append(
             {**manifest["spec"]["containers"][0], "name": "side", "resources": {"limits": {MEM: "375"}}}
         )
-        carrel.run(ours, reading_its_cards(manifest))
+        carrel.run(ours, reading_own_gpus(manifest))
 
         parts = {name: carrel.told(ours, "two", name) for name in ("main", "side")}
         assert {name: told["ALIYUN_COM_GPU_MEM_CONTAINER"] for name, told in parts.items()} == {
@@ -103,7 +103,7 @@ def test_each_container_of_a_pod_is_handed_its_own_part(carrel: CarrelNode) -> N
         assert {told["ALIYUN_COM_GPU_MEM_POD"] for told in parts.values()} == {"625"}
 
 
-def test_a_claim_of_two_cards_is_in_the_containers_environment(carrel: CarrelNode) -> None:
+def test_a_claim_of_two_gpus_is_in_the_containers_environment(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         claim = {
             "apiVersion": "gpu.scheduling/v1",
@@ -114,15 +114,15 @@ def test_a_claim_of_two_cards_is_in_the_containers_environment(carrel: CarrelNod
         carrel.api.call("POST", f"/apis/gpu.scheduling/v1/namespaces/{ours}/gpuclaims", claim)
 
         manifest = a_pod("trains", annotations={"gpu.scheduling/claim": "pair"})
-        placed, told = carrel.run(ours, reading_its_cards(manifest))
+        placed, told = carrel.run(ours, reading_own_gpus(manifest))
 
         assert told["CUDA_VISIBLE_DEVICES"] == ",".join(uuids(carrel))
         assert placed["metadata"]["annotations"]["gpu.scheduling/allocated"] == "0,1"
 
 
-def test_a_whole_card_is_the_one_that_was_promised(carrel: CarrelNode) -> None:
+def test_a_whole_gpu_is_the_one_that_was_promised(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
-        carrel.run(ours, reading_its_cards(a_pod("shares", {MEM: "508"})))
+        carrel.run(ours, reading_own_gpus(a_pod("shares", {MEM: "508"})))
         placed, told = carrel.run(ours, a_pod("whole", {WHOLE: "1"}))
 
         assert told["NVIDIA_VISIBLE_DEVICES"] == placed["metadata"]["annotations"]["carrel.dev/devices"]
@@ -140,17 +140,17 @@ def forged(carrel: CarrelNode) -> dict[str, str]:
     }
 
 
-def test_a_pod_that_nobody_promised_a_card_is_refused_or_its_card_is_set_aside(carrel: CarrelNode) -> None:
+def test_a_pod_without_a_promise_is_refused_or_its_gpu_is_excluded(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
-        manifest = reading_its_cards(a_pod("forged", {MEM: "77"}, forged(carrel), nodeName=carrel.node.name))
+        manifest = reading_own_gpus(a_pod("forged", {MEM: "77"}, forged(carrel), nodeName=carrel.node.name))
         create(carrel.api, ours, manifest)
-        if way(carrel) == "plugin":
+        if mode(carrel) == "plugin":
             eventually(lambda: carrel.pods(ours)["forged"]["status"]["phase"] == "Failed")
             message = carrel.pods(ours)["forged"]["status"]["message"]
-            assert f"no Lease gives {ours}/forged its cards" in message
+            assert f"no Lease gives {ours}/forged its GPUs" in message
             return
         first, _ = uuids(carrel)
-        words = f"{ours}/forged holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {first}"
+        words = f"{ours}/forged holds aliyun.com/gpu-mem, is promised no GPU by any Lease, and can see {first}"
         eventually(lambda: [device.get("reason") for device in carrel.devices()] == [words, None])
         events = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")["items"]
         assert [event["reason"] for event in events if event["message"].startswith(words)] == ["GPUNotPromised"]
@@ -159,17 +159,17 @@ def test_a_pod_that_nobody_promised_a_card_is_refused_or_its_card_is_set_aside(c
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
 
 
-def test_a_container_with_another_card_than_promised_is_told_of_and_the_card_is_set_aside(carrel: CarrelNode) -> None:
+def test_a_container_with_another_gpu_than_promised_is_reported_and_the_gpu_is_excluded(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         manifest = a_pod("a", {MEM: "508"})
-        carrel.run(ours, manifest if way(carrel) == "plugin" else reading_its_cards(manifest))
+        carrel.run(ours, manifest if mode(carrel) == "plugin" else reading_own_gpus(manifest))
         first, second = uuids(carrel)
         path = f"/api/v1/namespaces/{ours}/pods/a"
         carrel.api.call("PATCH", path, {"metadata": {"annotations": {"carrel.dev/devices": second}}})
 
         words = f"{ours}/a holds aliyun.com/gpu-mem, is promised {first} only, and can see {second}"
         reasons = [None, words]
-        if way(carrel) == "plugin":
+        if mode(carrel) == "plugin":
             words = (
                 f"the kubelet gave {first} to container main of {ours}/a, whose annotation names {second}, but no Lease"
             )
@@ -181,22 +181,22 @@ def test_a_container_with_another_card_than_promised_is_told_of_and_the_card_is_
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
 
 
-def test_a_card_that_turns_unhealthy_under_load_is_withdrawn_and_returns(carrel: CarrelNode) -> None:
+def test_an_unhealthy_gpu_under_load_is_withdrawn_and_returns(carrel: CarrelNode) -> None:
     card = {"model": "Tesla-V100", "memoryMiB": 1016}
     with namespace(carrel.api) as ours:
         held = [
-            carrel.run(ours, reading_its_cards(a_pod(name, {MEM: "1016"})))[0] for name in ("sits-on-0", "sits-on-1")
+            carrel.run(ours, reading_own_gpus(a_pod(name, {MEM: "1016"})))[0] for name in ("sits-on-0", "sits-on-1")
         ]
         carrel.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/sits-on-0")
         carrel.simulate([card, {**card, "unusable": "XID 79"}])
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Unhealthy"])
         assert carrel.devices()[1]["reason"] == "XID 79"
-        # In the kubelet's own way the pod on the ill card is missing to those who ask for the other one.
-        left = 1016 if way(carrel) == "plugin" else 1016 + 1016
+        # In the kubelet's own way the pod on the ill GPU is missing to those who ask for the other one.
+        left = 1016 if mode(carrel) == "plugin" else 1016 + 1016
         eventually(lambda: carrel.allocatable(MEM) == left and carrel.allocatable(WHOLE) == 1)
         create(carrel.api, ours, a_pod("wants-two", annotations={"carrel.dev/gpu-cards": "2"}))
-        if way(carrel) == "node":
-            _, told = carrel.run(ours, reading_its_cards(a_pod("fits", {MEM: "1016"})))
+        if mode(carrel) == "node":
+            _, told = carrel.run(ours, reading_own_gpus(a_pod("fits", {MEM: "1016"})))
             assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0"
             carrel.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/fits")
         still = carrel.pods(ours)["sits-on-1"]
@@ -209,16 +209,16 @@ def test_a_card_that_turns_unhealthy_under_load_is_withdrawn_and_returns(carrel:
         wait_for_phase(carrel.api, ours, "wants-two", "Running")
 
 
-def test_eight_cards_of_80_gib_need_a_coarser_unit_only_as_devices(carrel: CarrelNode) -> None:
+def test_eight_gpus_of_80_gib_need_a_coarser_unit_only_as_devices(carrel: CarrelNode) -> None:
     eight = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
     with namespace(carrel.api) as ours:
         carrel.simulate(eight)
-        if way(carrel) == "node":
+        if mode(carrel) == "node":
             eventually(lambda: carrel.allocatable(MEM) == 655360)
-            _, told = carrel.run(ours, reading_its_cards(a_pod("large", {MEM: "80000"})))
+            _, told = carrel.run(ours, reading_own_gpus(a_pod("large", {MEM: "80000"})))
             assert (told["ALIYUN_COM_GPU_MEM_POD"], told["ALIYUN_COM_GPU_MEM_DEV"]) == ("80000", "81920")
         else:
-            words = "give this agent --memory-resource node, or every door of the cluster --memory-unit 4MiB"
+            words = "give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
             eventually(lambda: words in carrel.status().get("message", ""))
             eventually(lambda: (carrel.allocatable(MEM), carrel.allocatable(COUNT)) == (0, 8))
 
@@ -229,17 +229,17 @@ def test_eight_cards_of_80_gib_need_a_coarser_unit_only_as_devices(carrel: Carre
             why = "its agent counts memory in GiB, the scheduler in MiB; give all components the same --memory-unit"
             eventually(lambda: why in str(carrel.pods(ours)["waits"]["status"]))
             carrel.kill_agent()
-            carrel.simulate(SMALL_CARDS)
+            carrel.simulate(SMALL_GPUS)
             carrel.agent = carrel.start_agent()
             wait_for_phase(carrel.api, ours, "waits", "Running")
-    carrel.simulate(SMALL_CARDS)
+    carrel.simulate(SMALL_GPUS)
     eventually(lambda: carrel.allocatable(MEM) == 2032)
 
 
 def test_a_restarted_kubelet_and_a_killed_agent_change_nothing_for_pods_that_run(carrel: CarrelNode) -> None:
     with namespace(carrel.api) as ours:
         before = {
-            name: carrel.run(ours, reading_its_cards(a_pod(name, {MEM: mib})))
+            name: carrel.run(ours, reading_own_gpus(a_pod(name, {MEM: mib})))
             for name, mib in (("a", "508"), ("b", "762"))
         }
 
@@ -260,16 +260,16 @@ def test_a_restarted_kubelet_and_a_killed_agent_change_nothing_for_pods_that_run
             assert now["metadata"]["uid"] == pod["metadata"]["uid"]
             assert carrel.told(ours, name) == environment
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
-        _, told = carrel.run(ours, reading_its_cards(a_pod("new", {MEM: "508"})))
+        _, told = carrel.run(ours, reading_own_gpus(a_pod("new", {MEM: "508"})))
         assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0"
 
 
-def test_what_the_node_shows_is_put_back_outlives_the_agent_and_is_withdrawn_by_name(carrel: CarrelNode) -> None:
+def test_the_resources_on_the_node_are_restored_outlive_the_agent_and_are_withdrawn(carrel: CarrelNode) -> None:
     """The last one: it ends the agent."""
     with namespace(carrel.api) as ours:
-        carrel.run(ours, reading_its_cards(a_pod("stays", {MEM: "508"})))
+        carrel.run(ours, reading_own_gpus(a_pod("stays", {MEM: "508"})))
         path = f"/api/v1/nodes/{carrel.node.name}/status"
-        zero = {COUNT: "0"} if way(carrel) == "plugin" else {COUNT: "0", MEM: "0"}
+        zero = {COUNT: "0"} if mode(carrel) == "plugin" else {COUNT: "0", MEM: "0"}
         carrel.api.call("PATCH", path, {"status": {"capacity": zero, "allocatable": zero}})
         eventually(lambda: (carrel.allocatable(MEM), carrel.allocatable(COUNT)) == (2032, 2))
         assert "agents of these nodes still run" in carrel.withdraw().stderr
@@ -281,6 +281,6 @@ def test_what_the_node_shows_is_put_back_outlives_the_agent_and_is_withdrawn_by_
         assert (outcome.returncode, outcome.stdout) == (0, f"Withdrawn from {carrel.node.name}.\n"), outcome.stderr
 
         capacity = carrel.api.call("GET", f"/api/v1/nodes/{carrel.node.name}")["status"]["capacity"]
-        assert COUNT not in capacity and (MEM in capacity) is (way(carrel) == "plugin")
+        assert COUNT not in capacity and (MEM in capacity) is (mode(carrel) == "plugin")
         carrel.node.restart_kubelet()
         assert carrel.pods(ours)["stays"]["status"]["phase"] == "Running"

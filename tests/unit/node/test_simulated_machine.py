@@ -1,4 +1,4 @@
-"""The cards of one machine from a file, which may be edited while somebody looks."""
+"""The GPUs of one machine from a file, which may be edited while an agent runs."""
 
 import asyncio
 from pathlib import Path
@@ -28,13 +28,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_an_edited_file_changes_the_cards_and_keeps_their_names(file: Path) -> None:
+async def test_an_edited_file_changes_the_gpus_and_keeps_their_uuids(file: Path) -> None:
     machine = SimulatedMachine(file, "n1")
-    before = await machine.look()
+    before = await machine.read_state()
     changed = asyncio.ensure_future(machine.wait_changed())
     edit(file, FAILED)
     await asyncio.wait_for(changed, 60)
-    after = await machine.look()
+    after = await machine.read_state()
 
     assert [gpu.unusable for gpu in before.gpus] == ["", ""]
     assert [gpu.unusable for gpu in after.gpus] == ["XID 79", ""]
@@ -42,45 +42,45 @@ async def test_an_edited_file_changes_the_cards_and_keeps_their_names(file: Path
     assert SimulatedMachine(file, "n2")._gpus[0].uuid != after.gpus[0].uuid
 
 
-async def test_a_file_that_cannot_be_read_is_told_with_its_line_and_the_cards_stay_as_they_were(file: Path) -> None:
+async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_they_were(file: Path) -> None:
     machine = SimulatedMachine(file, "n1")
-    good = (await machine.look()).gpus
+    good = (await machine.read_state()).gpus
 
     for text, words in (
-        (BAD, "cards.yaml: line 2 ($.cards[0].memoryMiB) is 'lots'; expected a whole number"),
+        (BAD, "cards.yaml: line 2 ($.gpus[0].memoryMiB) is 'lots'; expected a whole number"),
         ("cards: [", "line 1"),
         ("cards:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
         ("cards: " + "[" * 5000, "expected YAML that is nested less deeply"),
         ("nodes: []", "unknown field `nodes`"),
     ):
         edit(file, text)
-        look = await machine.look()
-        assert look.gpus == good
-        assert words in look.trouble
+        state = await machine.read_state()
+        assert state.gpus == good
+        assert words in state.trouble
     file.write_bytes(b"cards:\n  - \xff")  # noqa: ASYNC240 # a moment
-    assert (await machine.look()).trouble == r"cards.yaml: line 2 is b'\xff'; expected text in UTF-8"
+    assert (await machine.read_state()).trouble == r"cards.yaml: line 2 is b'\xff'; expected text in UTF-8"
     file.rename(file.with_suffix(".moved"))  # noqa: ASYNC240 # a moment
-    assert (await machine.look()).gpus == good
+    assert (await machine.read_state()).gpus == good
     edit(file, FAILED)
-    look = await machine.look()
-    assert (look.trouble, [gpu.unusable for gpu in look.gpus]) == ("", ["XID 79", ""])
+    state = await machine.read_state()
+    assert (state.trouble, [gpu.unusable for gpu in state.gpus]) == ("", ["XID 79", ""])
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(BAD, id="a word where a number belongs"),
+        pytest.param(BAD, id="a text instead of a number"),
         pytest.param("", id="an empty file"),
         pytest.param("cards: 3", id="no list"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 0}", id="a card without memory"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 99999999999999999999}", id="a card that is too large"),
-        pytest.param('cards:\n  - {model: "", memoryMiB: 1}', id="a card without a name"),
-        pytest.param("cards:\n  - {model: x}", id="a word too few"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown word"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 0}", id="a GPU without memory"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 99999999999999999999}", id="a GPU that is too large"),
+        pytest.param('cards:\n  - {model: "", memoryMiB: 1}', id="a GPU without a name"),
+        pytest.param("cards:\n  - {model: x}", id="a missing field"),
+        pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown field"),
         pytest.param("\tcards: []", id="not YAML"),
     ],
 )
-def test_nobody_begins_with_a_file_that_cannot_be_read(file: Path, text: str) -> None:
+def test_the_agent_does_not_start_with_a_file_that_cannot_be_read(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(Malformed, match=r"line [12]"):
         SimulatedMachine(file, "n1")

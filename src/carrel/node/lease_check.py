@@ -1,4 +1,4 @@
-"""Whether a pod was promised the cards that its annotation names: that is a copy, and may be forged. Leases count."""
+"""Whether Leases give a pod the GPUs that its annotation names: the annotation is a copy, and may be forged."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,8 +9,8 @@ from carrel.ledger.gpus import Gpu
 from carrel.parsing import Malformed
 
 
-class Promises:
-    """Those of one node."""
+class LeaseCheck:
+    """For the pods of one node."""
 
     def __init__(self, cluster: Cluster, node: str, namespace: str) -> None:
         """`namespace`: of Carrel's own Leases."""
@@ -18,21 +18,21 @@ class Promises:
         self._node = node
         self._namespace = namespace
 
-    async def are_made(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
-        """Whether Leases give that pod all of these cards, of those that the node has. Raises `ClusterError`."""
+    async def confirms(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
+        """Whether Leases give the pod all of these GPUs, and the node has them. Raises `ClusterError`."""
         home = {gpu.index for gpu in gpus if gpu.uuid in cards}
         missing = set(cards)
         if not missing or not missing <= {gpu.uuid for gpu in gpus}:
             return False
-        # After a reboot a card may have another index than its Lease; and a slot's Lease stands for any card.
+        # After a reboot a GPU may have another index than its Lease; and the Lease of a slot may be for any GPU.
         for index in sorted((gpu.index for gpu in gpus), key=lambda index: (index not in home, index)):
-            missing.discard(await self._given(index, uid))
+            missing.discard(await self._gpu_given(index, uid))
             if not missing:
                 return True
         return False
 
-    async def _given(self, index: int, uid: str) -> str:
-        """The card of which a Lease gives the pod a part; empty if none."""
+    async def _gpu_given(self, index: int, uid: str) -> str:
+        """The GPU of which this Lease gives the pod a share; empty if none."""
         name = gpuclaim.lease_name(self._node, index)
         only_it = Selection(self._namespace, fields=f"metadata.name={name}")
         for lease in (await self._cluster.list(LEASES, only_it)).items:

@@ -1,21 +1,21 @@
-"""A simulated cluster from a file; and complaints that name the line."""
+"""Reading a simulated cluster from a file; error messages name the line."""
 
 import pytest
 
-from carrel.cluster_file import read_cluster
+from carrel.cluster_file import read_cluster, read_gpus
 from carrel.parsing import Malformed
 
 GOOD = """\
 nodes:
   - name: dgx-1
     labels: {zone: lab}
-    cards:
+    gpus:
       - {count: 4, model: A100, memoryMiB: 81920, perIsland: 2, bandwidthGBps: 600}
       - {model: T4, memoryMiB: 16276, unusable: "unhealthy: XID 79"}
 """
 
 
-def test_nodes_and_cards_are_read() -> None:
+def test_nodes_and_gpus_are_read() -> None:
     (node,) = read_cluster(GOOD, "cluster.yaml")
 
     assert (node.name, node.labels) == ("dgx-1", {"zone": "lab"})
@@ -32,11 +32,24 @@ def test_nodes_and_cards_are_read() -> None:
     assert [gpu.unusable for gpu in node.gpus] == ["", "", "", "", "unhealthy: XID 79"]
 
 
-def test_the_same_file_gives_the_same_uuids_and_every_card_its_own() -> None:
+def test_the_same_file_gives_the_same_uuids_and_each_gpu_its_own() -> None:
     first, second = read_cluster(GOOD, "a"), read_cluster(GOOD, "b")
 
     assert first == second
     assert len({gpu.uuid for gpu in first[0].gpus}) == 5
+
+
+def test_the_old_name_gpus_is_accepted_for_gpus() -> None:
+    assert read_cluster(GOOD.replace("gpus:", "cards:"), "a") == read_cluster(GOOD, "a")
+    assert len(read_gpus("cards: [{model: T4, memoryMiB: 16276}]", "a", "n1")) == 1
+    with pytest.raises(Malformed, match=r"gpus\[0\]"):
+        read_cluster(GOOD.replace("gpus:", "cards:").replace("81920", "-5"), "a")
+
+
+def test_a_label_named_gpus_stays() -> None:
+    (node,) = read_cluster(GOOD.replace("zone: lab", "cards: many"), "a")
+
+    assert node.labels == {"cards": "many"}
 
 
 @pytest.mark.parametrize(
@@ -47,10 +60,10 @@ def test_the_same_file_gives_the_same_uuids_and_every_card_its_own() -> None:
         pytest.param("nodes: [", "cluster.yaml: line 1 is", id="not YAML"),
         pytest.param(
             GOOD.replace("81920", "-5"),
-            "cluster.yaml: line 5 ($.nodes[0].cards[0].memoryMiB) is -5; expected a whole number >= 1",
+            "cluster.yaml: line 5 ($.nodes[0].gpus[0].memoryMiB) is -5; expected a whole number >= 1",
             id="negative memory",
         ),
-        pytest.param(GOOD.replace("81920", "lots"), "line 5 ($.nodes[0].cards[0].memoryMiB) is 'lots'", id="no number"),
+        pytest.param(GOOD.replace("81920", "lots"), "line 5 ($.nodes[0].gpus[0].memoryMiB) is 'lots'", id="no number"),
         pytest.param(GOOD.replace("count: 4", "cuont: 4"), "unknown field `cuont`", id="a misspelled field"),
         pytest.param(GOOD.replace("dgx-1", "DGX 1"), "line 2 ($.nodes[0].name) is 'DGX 1'", id="not a node's name"),
         pytest.param(GOOD + GOOD.removeprefix("nodes:\n"), "line 7 ($.nodes[1].name) is 'dgx-1'", id="a name twice"),

@@ -1,7 +1,7 @@
-"""A process that looks at the machine's cards through NVML when it is told to, and prints what it sees.
+"""A process that reads the machine's GPUs through NVML on command, and prints them.
 
-look           prints the cards as JSON
-wait           prints `changed` when a card has reported an error
+look           prints the GPUs as JSON
+wait           prints `changed` when a GPU has reported an error
 advance <s>    moves its clock on
 """
 
@@ -19,7 +19,7 @@ async def main(sysfs: Path) -> None:
     machine = NvmlMachine("n1", clock=lambda: passed, sysfs=sysfs)
     while line := (await asyncio.to_thread(sys.stdin.readline)).split():
         if line[0] == "look":
-            print(json.dumps(asdict(await machine.look())), flush=True)
+            print(json.dumps(asdict(await machine.read_state())), flush=True)
         elif line[0] == "wait":
             await machine.wait_changed()
             print(json.dumps("changed"), flush=True)

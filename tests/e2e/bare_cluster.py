@@ -1,6 +1,6 @@
-"""A real API server with nodes and cards on paper: enough for extenders that are called directly. Nothing else runs.
+"""A real API server with nodes and GPUs that are only objects: for extenders that are called directly.
 
-Pods are bound but never started. What is right is recomputed from Leases and Pods alone.
+Nothing else runs: pods are bound but never started. The checks use Leases and Pods alone.
 """
 
 import json
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from carrel.demo.kubelets import Kubelets
+from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Selection
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 @contextmanager
-def paper_cluster(name: str) -> Iterator[Path]:
+def bare_api_server(name: str) -> Iterator[Path]:
     """The administrator's kubeconfig."""
     with shown_run(name) as run, start_api_server(run) as api:
         for crd in crds():
@@ -41,7 +41,7 @@ def paper_cluster(name: str) -> Iterator[Path]:
         yield api.kubeconfig
 
 
-class CardRoom:
+class BareCluster:
     def __init__(self, kubeconfig: Path, nodes: Sequence[Node]) -> None:
         self.kubeconfig = kubeconfig
         self.client = Client(HttpTransport(access_to(kubeconfig, {})))
@@ -49,14 +49,16 @@ class CardRoom:
         self._seconds = 0.0
         self._later = ClusterState(self.client, ClusterOptions(clock=lambda: self._seconds))
         self._collector = collector_on(self._later)
-        """A replica whose clock the test moves: what is freed only after a while is freed now."""
+        """A replica whose clock the test moves, so that what is freed after a while is freed now."""
 
     async def announce(self, *names: str) -> None:
         nodes = [self.nodes[name] for name in names or self.nodes]
-        await Kubelets(self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)).announce()
+        await SimulatedKubelets(
+            self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)
+        ).announce()
 
-    async def lose(self, node: str) -> None:
-        """Its agent's report is gone, as after the node itself was taken away."""
+    async def remove_report(self, node: str) -> None:
+        """Deletes the report of the node's agent, as after the node itself was removed."""
         await self.client.delete(GPU_NODE_STATUSES, node)
 
     async def pod(self, name: str, limits: Mapping[str, str] = NOTHING, notes: Mapping[str, str] = NOTHING) -> Json:
@@ -76,7 +78,7 @@ class CardRoom:
         return {pod.metadata.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
 
     async def held(self) -> dict[str, dict[str, int | None]]:
-        """Card (`n1-0`) → uid → MiB, None for the whole card, from nothing but the Leases."""
+        """GPU (`n1-0`) → uid → MiB, None for the whole GPU, from nothing but the Leases."""
         leases = (await self.client.list(LEASES, Selection(OURS))).items
         shares = {each.metadata.name: each.metadata.annotations.get("carrel.dev/shares", "{}") for each in leases}
         return {
@@ -86,7 +88,7 @@ class CardRoom:
         }
 
     async def check(self, *, at_rest: bool = True) -> None:
-        """No card is oversubscribed, and every pod has the cards that it was told; at rest, nobody has any others."""
+        """No GPU is oversubscribed, and every pod has the GPUs in its annotation; at rest, it has no others."""
         held, pods = await self.held(), await self.pods()
         memory = {f"{node.name}-{gpu.index}": gpu.memory for node in self.nodes.values() for gpu in node.gpus}
         for card, shares in held.items():
@@ -103,8 +105,8 @@ class CardRoom:
         assert all(cards <= has.get(uid, set()) for uid, cards in owed.items())
         assert owed == has or not at_rest
 
-    async def after_a_while(self) -> None:
-        """The collector frees what nobody uses."""
+    async def collect_later(self) -> None:
+        """The collector frees what no pod uses."""
         await self._later.informers.read_once()
         for _ in range(2):
             await self._collector.collect()
@@ -113,17 +115,17 @@ class CardRoom:
     async def empty(self) -> None:
         for name in await self.pods():
             await self.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
-        await self.after_a_while()
+        await self.collect_later()
 
 
 @asynccontextmanager
-async def card_room(kubeconfig: Path, nodes: Sequence[Node]) -> AsyncIterator[CardRoom]:
-    room = CardRoom(kubeconfig, nodes)
+async def bare_cluster(kubeconfig: Path, nodes: Sequence[Node]) -> AsyncIterator[BareCluster]:
+    bare = BareCluster(kubeconfig, nodes)
     try:
-        await room.announce()
-        yield room
-        await room.empty()
-        for name in room.nodes:
-            await room.lose(name)
+        await bare.announce()
+        yield bare
+        await bare.empty()
+        for name in bare.nodes:
+            await bare.remove_report(name)
     finally:
-        await room.client.aclose()
+        await bare.client.aclose()

@@ -1,4 +1,4 @@
-"""The whole system in one process: the embedded Kubernetes API, simulated nodes, pods of every dialect, one ledger."""
+"""The whole demo: the embedded Kubernetes API, simulated nodes and users, the extender here, the rest as processes."""
 
 import asyncio
 from collections import deque
@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
-from carrel.demo.kubelets import Kubelets
-from carrel.demo.processes import Badges, make_bookings, staff
-from carrel.demo.scheduler import StandIn
-from carrel.demo.screen import View
+from carrel.demo.kubelets import SimulatedKubelets
+from carrel.demo.processes import ComponentTokens, make_bookings, running_components
+from carrel.demo.scheduler import SimulatedScheduler
+from carrel.demo.screen import DemoView
 from carrel.demo.workload import Workload
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -34,39 +34,40 @@ from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.http_server import serve
 
 ROUND_S = 0.25
-STORY = 50
+MESSAGES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """What is played."""
-
+class DemoOptions:
     nodes: list[Node]
     manifests: list[dict[str, Any]]
     seed: int = 1
     port: int = 0
-    every_s: float = 0.8
-    stay_s: float = 20.0
+    """Of the embedded API; 0: any free one."""
+    create_every_s: float = 0.8
+    lifetime_s: float = 20.0
+    """Of a pod, on average."""
     pods: int = 40
+    """At once, at most."""
 
 
-class Play:
-    """One replica of Carrel behind its extender, and a stand-in for kube-scheduler that asks it about every pod."""
+class Demo:
+    """One replica of the extender, and a simulated kube-scheduler that asks it about every pod."""
 
     def __init__(self, client: Client, url: str) -> None:
         self.url = url
-        self.pages = ""
-        """Where the booking service is, once it is open."""
+        self.booking_url = ""
+        """Empty until the booking service has started."""
         self.carrel = ClusterState(client)
         self._waiting: dict[str, str] = {}
-        self._story: deque[str] = deque(maxlen=STORY)
+        self._messages: deque[str] = deque(maxlen=MESSAGES)
         self._placed = 0
         self.carrel.pods.on_change(self._see_pod)
 
-    def view(self) -> View:
-        pages = f"book at {self.pages} · " if self.pages else ""
-        headline = f"Carrel demo · {self._placed} pods placed · {pages}kubectl --server {self.url} get pods -A"
-        return View(self.carrel.ledger, dict(self._waiting), tuple(self._story), headline)
+    def view(self) -> DemoView:
+        booking = f"book at {self.booking_url} · " if self.booking_url else ""
+        headline = f"Carrel demo · {self._placed} pods placed · {booking}kubectl --server {self.url} get pods -A"
+        return DemoView(self.carrel.ledger, dict(self._waiting), tuple(self._messages), headline)
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -76,19 +77,19 @@ class Play:
             aiohttp.ClientSession() as session,
             asyncio.TaskGroup() as binds,
         ):
-            self.tell(f"kube-scheduler would ask {extender}/carrel")
-            scheduler = StandIn(session, binds, extender)
+            self.log(f"kube-scheduler would ask {extender}/carrel")
+            scheduler = SimulatedScheduler(session, binds, extender)
             collector = collector_on(self.carrel)
             while True:
                 try:
                     for freed in await collector.collect():
-                        self.tell(f"{freed.holder} left GPU {freed.index} of {freed.node}: {freed.why}")
+                        self.log(f"{freed.holder} released GPU {freed.index} of {freed.node}: {freed.why}")
                     await self._schedule(scheduler)
                 except (ClusterError, aiohttp.ClientError) as error:
-                    self.tell(f"no answer: {error}")
+                    self.log(f"a call failed: {error}")
                 await asyncio.sleep(ROUND_S)
 
-    async def _schedule(self, scheduler: StandIn) -> None:
+    async def _schedule(self, scheduler: SimulatedScheduler) -> None:
         pods = [pod for pod in self.carrel.pods.store if is_waiting(pod)]
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         nodes = [node.metadata.name for node in self.carrel.nodes.store]
@@ -101,17 +102,17 @@ class Play:
             if why:
                 waiting[title] = why
                 if self._waiting.get(title) != why:
-                    self.tell(f"{title} waits: {why}")
-                    await self._say_unschedulable(pod, why)
+                    self.log(f"{title} waits: {why}")
+                    await self._mark_unschedulable(pod, why)
         self._waiting = waiting
 
-    async def _attempt(self, scheduler: StandIn, pod: Pod, nodes: list[str]) -> str:
-        """Empty: it is being bound. Else why not, in one line."""
+    async def _attempt(self, scheduler: SimulatedScheduler, pod: Pod, nodes: list[str]) -> str:
+        """Empty: the pod is being bound. Otherwise why it waits, in one line."""
         try:
             document = await self.carrel.cluster.get(PODS, pod.metadata.name, pod.metadata.namespace)
         except NotFound:
-            return ""  # it has just gone
-        attempt = await scheduler.attempt(document, nodes, partial(self._tell_bound, pod))
+            return ""  # it was deleted meanwhile
+        attempt = await scheduler.attempt(document, nodes, partial(self._log_bound, pod))
         if attempt.node:
             return ""
         why = self.carrel.why(pod)
@@ -119,65 +120,65 @@ class Play:
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is None and new is not None and (how := how_lost(new)):
-            self.tell(f"{new.metadata.namespace}/{new.metadata.name} goes on without a GPU: {how}")
+            self.log(f"{new.metadata.namespace}/{new.metadata.name} continues without a GPU: {how}")
 
-    async def _say_unschedulable(self, pod: Pod, why: str) -> None:
-        """As kube-scheduler does: only then the controller takes cards back for it."""
+    async def _mark_unschedulable(self, pod: Pod, why: str) -> None:
+        """As kube-scheduler does: the controller takes GPUs back only for a pod with this condition."""
         condition = {"type": SCHEDULED, "status": "False", "reason": UNSCHEDULABLE, "message": why}
         patch = MergePatch({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}})
-        with suppress(NotFound, Conflict):  # it has just gone
+        with suppress(NotFound, Conflict):  # it was deleted meanwhile
             await self.carrel.cluster.patch(
                 PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
             )
 
-    def _tell_bound(self, pod: Pod, node: str, error: str) -> None:
+    def _log_bound(self, pod: Pod, node: str, error: str) -> None:
         title = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if error:
-            self.tell(f"{title} was not bound: {error}")
+            self.log(f"{title} was not bound: {error}")
             return
         self._placed += 1
         held = self.carrel.ledger.shares_of(pod.metadata.uid)
         cards = [card for card in self.carrel.ledger.cards(node) if card.gpu.uuid in held]
         where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
-        self.tell(f"{title} placed on {where}")
+        self.log(f"{title} placed on {where}")
 
-    def tell(self, line: str) -> None:
-        self._story.append(f"{utc_now():%H:%M:%S}  {line}")
+    def log(self, line: str) -> None:
+        self._messages.append(f"{utc_now():%H:%M:%S}  {line}")
 
 
 @asynccontextmanager
-async def playing(script: Script) -> AsyncIterator[Play]:
+async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
     """The demo runs while the block does."""
-    badges, address = Badges(), _WebhookAddress()
-    api = EmbeddedApi(Settings(tokens=badges.users(), service_address=address))
-    people = Client(api)
-    async with aclosing(api), serve(api, port=script.port) as served, asyncio.TaskGroup() as tasks:
-        await _install(people)
-        play = Play(Client(badges.worn("extender", api)), served.url)
-        kubelets = Kubelets(people, script.nodes, play.carrel.pods, utc_now)
-        workload = Workload(people, script.manifests, Random(script.seed), play.tell)  # noqa: S311 # a show, no secret
+    tokens, address = ComponentTokens(), _WebhookAddress()
+    api = EmbeddedApi(Settings(tokens=tokens.users(), service_address=address))
+    admin = Client(api)
+    async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
+        await _install(admin)
+        demo = Demo(Client(tokens.transport("extender", api)), served.url)
+        kubelets = SimulatedKubelets(admin, options.nodes, demo.carrel.pods, utc_now)
+        workload = Workload(admin, options.manifests, Random(options.seed), demo.log)  # noqa: S311 # not a secret
         await kubelets.announce()
         await workload.prepare()
-        running = [tasks.create_task(play.carrel.informers.run())]
-        await play.carrel.informers.wait_synced()
+        running = [tasks.create_task(demo.carrel.informers.run())]
+        await demo.carrel.informers.wait_synced()
         running.append(tasks.create_task(kubelets.run()))
-        running.append(tasks.create_task(play.run()))
-        opening = tasks.create_task(_open_doors(play, badges, address, script, workload))
+        running.append(tasks.create_task(demo.run()))
+        rest = tasks.create_task(_run_components(demo, tokens, address, options, workload))
         try:
-            yield play
+            yield demo
         finally:
-            for task in (*running, opening):
+            for task in (*running, rest):
                 task.cancel()
 
 
 class _WebhookAddress:
-    """Where the webhook's Service leads: there is no network of Services here."""
+    """The address behind the webhook's Service: the embedded API has no cluster network."""
 
     def __init__(self) -> None:
         self.url = ""
 
     def __call__(self, namespace: str, name: str, port: int) -> str:
-        return self.url or "https://127.0.0.1:9"  # nobody listens there
+        return self.url or "https://127.0.0.1:9"  # nothing listens there
 
 
 async def _install(client: Client) -> None:
@@ -190,11 +191,13 @@ async def _install(client: Client) -> None:
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
 
 
-async def _open_doors(play: Play, badges: Badges, address: _WebhookAddress, script: Script, workload: Workload) -> None:
-    """People come when the doors are open: a pod that nobody admitted would have no tier."""
-    play.tell("booking service, webhook and controller are starting")
-    async with staff(play.url, badges) as opened:
-        address.url, play.pages = opened.webhook, opened.booking
-        await make_bookings(opened, workload.owners(), script.nodes, utc_now())
-        play.tell(f"book at {opened.booking}: say who you are, there is no password")
-        await workload.run(script.every_s, script.stay_s, script.pods)
+async def _run_components(
+    demo: Demo, tokens: ComponentTokens, address: _WebhookAddress, options: DemoOptions, workload: Workload
+) -> None:
+    """Pods are created once the webhook runs: a pod that it has not admitted would have no tier."""
+    demo.log("booking service, webhook and controller are starting")
+    async with running_components(demo.url, tokens) as urls:
+        address.url, demo.booking_url = urls.webhook, urls.booking
+        await make_bookings(urls, workload.owners(), options.nodes, utc_now())
+        demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
+        await workload.run(options.create_every_s, options.lifetime_s, options.pods)
