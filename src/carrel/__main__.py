@@ -2,10 +2,10 @@
 
 import typer
 
-from carrel import __version__, cli
+from carrel import __version__
 from carrel.admission.command import WebhookSettings, webhook
 from carrel.bookings.command import BookingSettings, booking
-from carrel.cli import booking_options
+from carrel.cli.commands import COMMANDS
 from carrel.demo import demo
 from carrel.lifecycle.command import ControllerSettings, controller
 from carrel.node.command import AgentSettings, agent, withdraw
@@ -29,18 +29,8 @@ app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
 app.command()(command(ClusterSettings, withdraw))
 app.command()(command(ReservationSettings, reservation))
-app.command()(command(booking_options.LoginSettings, booking_options.login))
-app.command()(command(booking_options.FreeSettings, booking_options.free))
-app.command()(command(booking_options.BookSettings, booking_options.book))
-app.command("list")(command(booking_options.ListSettings, booking_options.list_))
-app.command()(command(booking_options.OneSettings, booking_options.show))
-app.command()(command(booking_options.ExtendSettings, booking_options.extend))
-app.command()(command(booking_options.CancelSettings, booking_options.cancel))
-app.command()(command(booking_options.UsageSettings, booking_options.usage))
-app.command()(command(cli.WhySettings, cli.why))
-app.command()(command(cli.ExplainSettings, cli.explain))
-app.command()(command(cli.InspectSettings, cli.inspect))
-app.command()(command(cli.SchedulerConfigSettings, cli.scheduler_config))
+for _name, _settings, _run in COMMANDS:
+    app.command(_name)(command(_settings, _run))
 
 
 @app.command()

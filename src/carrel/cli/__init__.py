@@ -1,78 +1,17 @@
-"""Commands for people: why a pod waits, what each card has, who holds what, and how to set up kube-scheduler.
+"""The commands that people type. One module per command: its options, its help text, and what it does.
 
-They read the cluster once, rebuild the ledger from it as every door does, answer, and change nothing. The commands for
-bookings, in `bookings`, ask the booking service instead, and do change things.
+Reading order:
+
+    commands                the table of all commands; `__main__` adds them to `carrel`
+    book list_bookings show_booking extend cancel free usage login    ask the booking service over HTTP
+    why explain inspect     read the cluster once, rebuild the ledger, and answer; they change nothing
+    scheduler_config        prints the configuration of kube-scheduler
+    options                 options that several commands share
+    booking_client          the HTTP client of the booking service
+    saved_login browser_login     the login that the client uses, and how `login` gets it
+    booking_text dates output     how bookings, dates and tables are written
+    cluster_reader          reads the cluster
+
+To add a command: write its module and add a line to `commands`. A command imports its libraries when it runs, so that
+`carrel --help` stays fast.
 """
-
-from carrel.cli.settings import ExplainSettings, InspectSettings, SchedulerConfigSettings, WhySettings
-
-__all__ = [
-    "ExplainSettings",
-    "InspectSettings",
-    "SchedulerConfigSettings",
-    "WhySettings",
-    "explain",
-    "inspect",
-    "scheduler_config",
-    "why",
-]
-
-
-def why(settings: WhySettings) -> None:
-    """Say why a pod waits: what is missing, and who holds it.
-
-    Without a pod: of every pod that waits for a card.
-
-    Examples:
-
-      carrel why pod/train-0 -n lab
-
-      carrel why -A
-    """
-    from carrel.cli.why import say_why
-
-    say_why(settings)
-
-
-def explain(settings: ExplainSettings) -> None:
-    """Show, for each node and card, what it has and what a pod misses there.
-
-    Examples:
-
-      carrel explain pod/train-0 -n lab
-    """
-    from carrel.cli.why import say_all
-
-    say_all(settings)
-
-
-def inspect(settings: InspectSettings) -> None:
-    """Show who holds how much of each card, as `kubectl inspect gpushare` does, for pods of every dialect.
-
-    Examples:
-
-      carrel inspect
-
-      carrel inspect dgx-1 -d
-
-      carrel inspect -o json
-    """
-    from carrel.cli.inspect import show
-
-    show(settings)
-
-
-def scheduler_config(settings: SchedulerConfigSettings) -> None:
-    """Print the configuration of the kube-scheduler that asks Carrel: profile `gpu-scheduler`.
-
-    It is asked about every pod of that profile, because claims and fractions name no resource by which it could tell.
-
-    Examples:
-
-      carrel scheduler-config > scheduler.yaml
-
-      kube-scheduler --config scheduler.yaml
-    """
-    from carrel.cli.scheduler_config import print_config
-
-    print_config(settings)

@@ -1,15 +1,78 @@
-"""What a pod could have on each node, or what it misses there, card by card."""
+"""`carrel explain`."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
-from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, place
+import typer
+
+from carrel.cli.options import DataFormat, PodQuerySettings
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+
+if TYPE_CHECKING:
+    from carrel.ledger.ledger import Ledger
+    from carrel.ledger.placement import Placement
+    from carrel.ledger.requests import Request
 
 
-def explain(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str) -> dict[str, Placement | Refusal]:
-    """As if the pod held nothing yet. `pod` is its uid."""
+@dataclass(frozen=True, kw_only=True)
+class ExplainSettings(PodQuerySettings):
+    pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME.")]
+
+
+def explain(settings: ExplainSettings) -> None:
+    """Show for each node and GPU whether a pod fits there, and what is missing if it does not.
+
+    Examples:
+
+      carrel explain pod/train-0 -n lab
+    """
+    from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
+    from carrel.cli.output import print_data
+    from carrel.cli.why import why_text
+    from carrel.process import cluster_access
+
+    access = cluster_access(settings)
+    name = pod_name(settings.pod)
+    carrel = read_cluster(settings, access)
+    pod = find_pod(carrel, settings.namespace or access.namespace, name)
+    wanted = carrel.requested_by(pod)
+    nodes: dict[str, Placement | Refusal] = {}
+    if wanted is None or isinstance(wanted, Refusal):
+        headline = wanted.reason if wanted else why_text(carrel, pod)
+    else:
+        remark = f", {wanted.request.remark}" if wanted.request.remark else ""
+        headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
+        nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
+    if settings.output is not DataFormat.TABLE:
+        document = {"pod": full_name(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]}
+        print_data(document, settings.output)
+        return
+    typer.echo(headline)
+    for node, answer in nodes.items():
+        typer.echo(f"\n{node}: {_as_text(answer)}")
+        for line in answer.details if isinstance(answer, Refusal) else ():
+            typer.echo(f"  {line}")
+
+
+def placements(
+    ledger: "Ledger", request: "Request", nodes: Sequence[str], pod: str
+) -> "dict[str, Placement | Refusal]":
+    """For each node, as if the pod held nothing yet. `pod` is its UID."""
+    from carrel.ledger.placement import place
+
     with ledger.what_if():
         ledger.give_back(pod)
         return {name: place(ledger, request, name, pod) for name in nodes}
+
+
+def _as_text(answer: "Placement | Refusal") -> str:
+    if isinstance(answer, Refusal):
+        return answer.reason
+    return f"fits, on GPU {', '.join(str(gpu.index) for gpu in answer.gpus)}"
+
+
+def _as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
+    if isinstance(answer, Refusal):
+        return {"node": node, "fits": False, "why": answer.reason, "cards": list(answer.details)}
+    return {"node": node, "fits": True, "gpus": [gpu.index for gpu in answer.gpus]}

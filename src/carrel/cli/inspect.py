@@ -1,36 +1,60 @@
-"""`carrel inspect`: the tables of `kubectl inspect gpushare`, which scripts and eyes know, from Carrel's own ledger."""
+"""`carrel inspect`: the tables of `kubectl inspect gpushare`, from Carrel's own ledger. Scripts read them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.cli.cluster_reading import read_cluster
-from carrel.cli.cluster_reading import show as show_data
-from carrel.cli.settings import Format, InspectSettings
+from carrel.cli.options import ClusterQuerySettings, DataFormat
+from carrel.cli.output import aligned, print_data
 from carrel.command_errors import NOT_FOUND, command_failed
-from carrel.dialects.gpushare import InspectedCard, InspectedNode, inspection
-from carrel.dialects.gpushare_inspect import inspected
 from carrel.dialects.options import Unit
-from carrel.leases.cluster_state import ClusterState
 from carrel.process import cluster_access
 
+if TYPE_CHECKING:
+    from carrel.dialects.gpushare import InspectedCard, InspectedNode
+    from carrel.leases.cluster_state import ClusterState
 
-def show(settings: InspectSettings) -> None:
+
+@dataclass(frozen=True)
+class InspectSettings(ClusterQuerySettings):
+    """With `-o json` the output is what gpushare's extender answers, byte for byte."""
+
+    node: Annotated[str, typer.Argument(help="One node; default: all.")] = ""
+    details: Annotated[bool, typer.Option("--details", "-d", help="Also show the pods of each node.")] = False
+
+
+def inspect(settings: InspectSettings) -> None:
+    """Show how much of each GPU is held, in the format of `kubectl inspect gpushare`, for pods of every dialect.
+
+    Examples:
+
+      carrel inspect
+
+      carrel inspect dgx-1 -d
+
+      carrel inspect -o json
+    """
+    from carrel.cli.cluster_reader import read_cluster
+    from carrel.dialects.gpushare import inspection
+    from carrel.dialects.gpushare_inspect import inspected
+
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger
     if settings.node and ledger.node(settings.node) is None:
-        why = "No node of that name has reported cards."
+        why = "No node with this name has reported GPUs."
         raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
     nodes = inspected(ledger, settings.memory_unit, [settings.node] if settings.node else None)
-    if settings.output is not Format.TABLE:
-        show_data(inspection(nodes), settings.output)
+    if settings.output is not DataFormat.TABLE:
+        print_data(inspection(nodes), settings.output)
         return
     addresses = _addresses(carrel)
     lines = details(nodes, addresses) if settings.details else summary(nodes, addresses, settings.memory_unit)
     typer.echo("\n".join(lines))
 
 
-def summary(nodes: Sequence[InspectedNode], addresses: dict[str, str], unit: Unit) -> Iterable[str]:
+def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "Unit") -> Iterable[str]:
     most = max((len(node.cards) for node in nodes), default=0)
     head = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(most)), f"GPU Memory({unit.value})"]
     rows = [
@@ -43,7 +67,7 @@ def summary(nodes: Sequence[InspectedNode], addresses: dict[str, str], unit: Uni
         ]
         for node in nodes
     ]
-    table = _aligned([head, *rows])
+    table = aligned([head, *rows])
     cards = [card for node in nodes for card in node.cards]
     yield from table
     yield "-" * max(map(len, table))
@@ -51,7 +75,7 @@ def summary(nodes: Sequence[InspectedNode], addresses: dict[str, str], unit: Uni
     yield f"{_used(cards)}/{_total(cards)} ({_percent(cards)}%)"
 
 
-def details(nodes: Sequence[InspectedNode], addresses: dict[str, str]) -> Iterable[str]:
+def details(nodes: "Sequence[InspectedNode]", addresses: dict[str, str]) -> Iterable[str]:
     for number, node in enumerate(nodes):
         if number:
             yield ""
@@ -64,35 +88,30 @@ def details(nodes: Sequence[InspectedNode], addresses: dict[str, str]) -> Iterab
             [name, namespace, *(str(_used_by(card, namespace, name)) for card in node.cards)]
             for namespace, name in pods
         ]
-        yield from _aligned([head, *rows])
+        yield from aligned([head, *rows])
         yield f"Allocated :  {_used(node.cards)} ({_percent(node.cards)}%)"
         yield f"Total :      {_total(node.cards)}"
 
 
-def _addresses(carrel: ClusterState) -> dict[str, str]:
+def _addresses(carrel: "ClusterState") -> dict[str, str]:
     return {
         node.metadata.name: next((each.address for each in node.status.addresses if each.type == "InternalIP"), "")
         for node in carrel.nodes.store
     }
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _used(cards: Sequence[InspectedCard]) -> int:
+def _used(cards: "Sequence[InspectedCard]") -> int:
     return sum(pod.used for card in cards for pod in card.pods)
 
 
-def _used_by(card: InspectedCard, namespace: str, name: str) -> int:
+def _used_by(card: "InspectedCard", namespace: str, name: str) -> int:
     return sum(pod.used for pod in card.pods if (pod.namespace, pod.name) == (namespace, name))
 
 
-def _total(cards: Sequence[InspectedCard]) -> int:
+def _total(cards: "Sequence[InspectedCard]") -> int:
     return sum(card.total for card in cards)
 
 
-def _percent(cards: Sequence[InspectedCard]) -> int:
+def _percent(cards: "Sequence[InspectedCard]") -> int:
     total = _total(cards)
     return _used(cards) * 100 // total if total else 0

@@ -1,16 +1,40 @@
-"""Prints kube-scheduler's configuration."""
+"""`carrel scheduler-config`."""
+
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
-import yaml
-
-from carrel.cli.settings import SchedulerConfigSettings
-from carrel.scheduling.scheduler_config import Extender, scheduler_config
 
 MARGIN_S = 15
-"""For the writes of a bind after the wait for its gang."""
+"""For the writes of a bind after it has waited for its gang."""
 
 
-def print_config(settings: SchedulerConfigSettings) -> None:
-    extender = Extender(settings.url, settings.gang_timeout + MARGIN_S)
-    config = scheduler_config(extender, settings.kubeconfig)
-    typer.echo(yaml.safe_dump(config, sort_keys=False), nl=False)
+@dataclass(frozen=True)
+class SchedulerConfigSettings:
+    url: Annotated[str, typer.Option(help="Where kube-scheduler finds the extender.")] = "http://127.0.0.1:39999"
+    """In the same pod."""
+    kubeconfig: Annotated[str, typer.Option(help="Path of kube-scheduler's own kubeconfig.")] = ""
+    """Without it kube-scheduler uses its ServiceAccount."""
+    gang_timeout: Annotated[
+        int, typer.Option(help="The extender's --gang-timeout, in seconds.", min=1, envvar="CARREL_GANG_TIMEOUT")
+    ] = 120
+    """kube-scheduler must wait longer than the extender. Otherwise it would give up binds that succeed."""
+
+
+def scheduler_config(settings: SchedulerConfigSettings) -> None:
+    """Print the configuration of the kube-scheduler that asks Carrel: profile `gpu-scheduler`.
+
+    kube-scheduler asks Carrel about every pod of this profile: claims and fractions have no resource to select by.
+
+    Examples:
+
+      carrel scheduler-config > scheduler.yaml
+
+      kube-scheduler --config scheduler.yaml
+    """
+    import yaml
+
+    from carrel.scheduling import scheduler_config as config
+
+    extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S)
+    typer.echo(yaml.safe_dump(config.scheduler_config(extender, settings.kubeconfig), sort_keys=False), nl=False)

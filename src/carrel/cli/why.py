@@ -1,130 +1,85 @@
-"""`carrel why` and `carrel explain`: the same words as in the pod's Event."""
+"""`carrel why`: the same words as in the pod's Event."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.cli.cluster_reading import read_cluster, show
-from carrel.cli.explain import explain as explained
-from carrel.cli.settings import ExplainSettings, Format, WhySettings
-from carrel.command_errors import NOT_FOUND, USAGE, command_failed
-from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.ledger.placement import Placement
-from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.hand_over import how_lost
-from carrel.process import cluster_access
+from carrel.cli.options import DataFormat, PodQuerySettings
+
+if TYPE_CHECKING:
+    from carrel.kubernetes.objects.kinds import Pod
+    from carrel.leases.cluster_state import ClusterState
 
 
-def say_why(settings: WhySettings) -> None:
+@dataclass(frozen=True)
+class WhySettings(PodQuerySettings):
+    pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME; default: all pods that wait.")] = ""
+    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False
+
+
+def why(settings: WhySettings) -> None:
+    """Say why a pod waits: what is missing, and who holds it.
+
+    Without a pod, it lists every pod that waits for a GPU.
+
+    Examples:
+
+      carrel why pod/train-0 -n lab
+
+      carrel why -A
+    """
+    from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
+    from carrel.cli.output import print_data
+    from carrel.process import cluster_access
+
     access = cluster_access(settings)
-    name = _pod_name(settings.pod)
+    name = pod_name(settings.pod)
     carrel = read_cluster(settings, access)
     namespace = settings.namespace or access.namespace
     if name:
-        pod = _pod(carrel, namespace, name)
-        answer = {"pod": _title(pod), "why": _why(carrel, pod)}
-        if settings.output is Format.TABLE:
+        pod = find_pod(carrel, namespace, name)
+        answer = {"pod": full_name(pod), "why": why_text(carrel, pod)}
+        if settings.output is DataFormat.TABLE:
             typer.echo(answer["why"])
         else:
-            show(answer, settings.output)
+            print_data(answer, settings.output)
         return
     waiting = [
-        {"pod": _title(pod), "why": _why(carrel, pod)}
-        for pod in sorted(carrel.pods.store, key=_title)
+        {"pod": full_name(pod), "why": why_text(carrel, pod)}
+        for pod in sorted(carrel.pods.store, key=full_name)
         if (settings.all_namespaces or pod.metadata.namespace == namespace) and _waits(carrel, pod)
     ]
-    if settings.output is not Format.TABLE:
-        show(waiting, settings.output)
+    if settings.output is not DataFormat.TABLE:
+        print_data(waiting, settings.output)
     elif not waiting:
-        typer.echo(
-            "No pod waits for a card" + ("." if settings.all_namespaces else f" in {namespace}; -A looks everywhere.")
-        )
-    for each in waiting if settings.output is Format.TABLE else ():
+        where = "." if settings.all_namespaces else f" in {namespace}; -A shows all namespaces."
+        typer.echo(f"No pod waits for a GPU{where}")
+    for each in waiting if settings.output is DataFormat.TABLE else ():
         typer.echo(f"{each['pod']}: {each['why']}")
 
 
-def say_all(settings: ExplainSettings) -> None:
-    access = cluster_access(settings)
-    name = _pod_name(settings.pod)
-    carrel = read_cluster(settings, access)
-    pod = _pod(carrel, settings.namespace or access.namespace, name)
-    ask = carrel.requested_by(pod)
-    nodes: dict[str, Placement | Refusal] = {}
-    if ask is None or isinstance(ask, Refusal):
-        headline = ask.reason if ask else _why(carrel, pod)
-    else:
-        remark = f", {ask.request.remark}" if ask.request.remark else ""
-        headline = f"{_title(pod)} asks for {ask.request}{remark} ({ask.dialect.words})"
-        nodes = explained(carrel.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
-    if settings.output is not Format.TABLE:
-        show(
-            {"pod": _title(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]},
-            settings.output,
-        )
-        return
-    typer.echo(headline)
-    for node, answer in nodes.items():
-        typer.echo(f"\n{node}: {_verdict(answer)}")
-        for line in answer.details if isinstance(answer, Refusal) else ():
-            typer.echo(f"  {line}")
+def why_text(carrel: "ClusterState", pod: "Pod") -> str:
+    from carrel.cli.cluster_reader import full_name
+    from carrel.lifecycle.hand_over import how_lost
 
-
-def _verdict(answer: Placement | Refusal) -> str:
-    if isinstance(answer, Refusal):
-        return answer.reason
-    return f"room, on GPU {', '.join(str(gpu.index) for gpu in answer.gpus)}"
-
-
-def _as_data(node: str, answer: Placement | Refusal) -> dict[str, Any]:
-    if isinstance(answer, Refusal):
-        return {"node": node, "fits": False, "why": answer.reason, "cards": list(answer.details)}
-    return {"node": node, "fits": True, "gpus": [gpu.index for gpu in answer.gpus]}
-
-
-def _why(carrel: ClusterState, pod: Pod) -> str:
-    title = _title(pod)
-    asks_for_cards = carrel.requested_by(pod) is not None
-    if not asks_for_cards and (how := how_lost(pod)):
-        return f"{title} has no card any more: {how}; handed over to CPU"
+    name = full_name(pod)
+    wants_gpus = carrel.requested_by(pod) is not None
+    if not wants_gpus and (how := how_lost(pod)):
+        return f"{name} has lost its GPU: {how}; handed over to CPU"
     if pod.spec.node_name:
-        return f"{title} does not wait: it is on {pod.spec.node_name}{_cards(carrel, pod)}"
-    if not asks_for_cards:
-        return f"{title} asks for no card: Carrel does not keep it waiting"
+        return f"{name} does not wait: it is on {pod.spec.node_name}{_gpus(carrel, pod)}"
+    if not wants_gpus:
+        return f"{name} requests no GPU, so it does not wait for Carrel"
     refusal = carrel.why(pod)
-    return (
-        refusal.reason if refusal else f"there is room for {title}: {pod.spec.scheduler_name} may place it any moment"
-    )
+    return refusal.reason if refusal else f"there is room for {name}: {pod.spec.scheduler_name} can place it now"
 
 
-def _cards(carrel: ClusterState, pod: Pod) -> str:
+def _gpus(carrel: "ClusterState", pod: "Pod") -> str:
     cards = [carrel.ledger.card(uuid) for uuid in carrel.ledger.shares_of(pod.metadata.uid)]
     numbers = sorted(card.gpu.index for card in cards if card is not None)
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 
-def _waits(carrel: ClusterState, pod: Pod) -> bool:
+def _waits(carrel: "ClusterState", pod: "Pod") -> bool:
     return not pod.spec.node_name and carrel.requested_by(pod) is not None
-
-
-def _title(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
-def _pod_name(word: str) -> str:
-    kind, slash, name = word.rpartition("/")
-    if slash and (kind not in ("pod", "pods", "po") or not name):
-        raise command_failed(
-            f"{word!r} is no pod", "A pod is named pod/NAME or NAME.", "carrel why pod/train-0 -n lab", USAGE
-        )
-    return name
-
-
-def _pod(carrel: ClusterState, namespace: str, name: str) -> Pod:
-    pod = carrel.pods.store.get(name, namespace)
-    if pod is None:
-        elsewhere = sorted(_title(other) for other in carrel.pods.store if other.metadata.name == name)
-        hint = f" There is {', '.join(elsewhere)}." if elsewhere else ""
-        why = f"Namespace {namespace!r} has no pod of that name.{hint}"
-        raise command_failed(f"No pod {namespace}/{name}", why, f"kubectl get pods -n {namespace}", NOT_FOUND)
-    return pod

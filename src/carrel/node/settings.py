@@ -38,7 +38,7 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996
-    """Below the booking service's: probes and Prometheus ask there."""
+    """Probes and Prometheus ask there. Each component has its own default: docs/cli.md lists them."""
     node_name: Annotated[
         str, typer.Option(help="The name of this node in the cluster.", envvar="NODE_NAME", show_default=False)
     ] = ""

@@ -115,7 +115,7 @@ class AdminPage:
 
     async def _conflicts(self, tried: BookingRules) -> list[RuleConflict]:
         query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
-        return conflicts((await self._context.queries.find(query)).records, tried)
+        return conflicts((await self._context.queries.find(query)).records, tried, self._context.zone)
 
 
 def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:

@@ -1,4 +1,4 @@
-"""A command line whose answers get lost books once, and says when it cannot know."""
+"""The client of the booking service repeats lost requests without booking twice."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,19 +7,19 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from carrel.cli import booking_service as client
-from carrel.cli.booking_service import Lost, Refused, Service
-from carrel.cli.login_file import Login
+from carrel.cli import booking_client
+from carrel.cli.booking_client import BookingClient, NoAnswer, RequestRefused
+from carrel.cli.saved_login import Login
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(booking_client, "PAUSES_S", (0.0, 0.0))
 
 
 @asynccontextmanager
-async def a_service(*answers: str) -> AsyncIterator[tuple[Service, list[web.Request]]]:
-    """Answers in turn: `lost` takes the call and closes the connection, `busy` is a 503, `made` a 201."""
+async def a_service(*answers: str) -> AsyncIterator[tuple[BookingClient, list[web.Request]]]:
+    """Answers in turn: `lost` closes the connection without an answer, `busy` is a 503, `made` a 201."""
     seen: list[web.Request] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -40,31 +40,31 @@ async def a_service(*answers: str) -> AsyncIterator[tuple[Service, list[web.Requ
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     async with aiohttp.ClientSession() as http:
-        yield Service(Login(f"http://127.0.0.1:{runner.addresses[0][1]}", "carrel_x"), http), seen
+        yield BookingClient(Login(f"http://127.0.0.1:{runner.addresses[0][1]}", "carrel_x"), http), seen
     await runner.cleanup()
 
 
-async def test_a_lost_answer_is_asked_for_again_with_the_same_key() -> None:
-    async with a_service("lost", "busy", "made") as (service, seen):
+async def test_a_request_without_an_answer_is_repeated_with_the_same_key() -> None:
+    async with a_service("lost", "busy", "made") as (client, seen):
         headers = {"idempotency-key": "one"}
-        made = await service.call("POST", "/bookings", json={"model": "a6000"}, headers=headers)
+        made = await client.call("POST", "/bookings", json={"model": "a6000"}, headers=headers)
 
     assert made.body == {"id": "b1"}
     assert [request.headers["idempotency-key"] for request in seen] == ["one", "one", "one"]
     assert {request.headers["authorization"] for request in seen} == {"Bearer carrel_x"}
 
 
-async def test_what_never_comes_is_told_as_lost() -> None:
-    async with a_service("lost") as (service, seen):
-        with pytest.raises(Lost):
-            await service.call("GET", "/me")
+async def test_no_answer_after_all_attempts_is_an_error() -> None:
+    async with a_service("lost") as (client, seen):
+        with pytest.raises(NoAnswer):
+            await client.call("GET", "/me")
 
-    assert len(seen) >= 3, "it was asked again"
+    assert len(seen) >= 3, "it was repeated"
 
 
-async def test_a_service_that_stays_busy_is_told_in_its_own_words() -> None:
-    async with a_service("busy") as (service, _):
-        with pytest.raises(Refused) as refused:
-            await service.call("GET", "/me")
+async def test_a_service_that_stays_busy_is_reported_with_its_own_message() -> None:
+    async with a_service("busy") as (client, _):
+        with pytest.raises(RequestRefused) as refused:
+            await client.call("GET", "/me")
 
     assert refused.value.complaint().exit_code == 6

@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookingProcess
 
 
 @dataclass
-class Said:
+class Result:
     code: int
     out: str
     err: str
@@ -38,18 +38,18 @@ class Person:
         self.email = email
         self._env = {"CARREL_URL": service.url, "CARREL_TOKEN": service.token(email, role)}
 
-    def types(self, *words: str) -> Said:
+    def types(self, *words: str) -> Result:
         done = CliRunner().invoke(app, words, env=self._env, prog_name="carrel")
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return Said(done.exit_code, done.stdout, done.stderr)
+        return Result(done.exit_code, done.stdout, done.stderr)
 
 
-def test_a_booking_from_the_first_look_to_the_last(service: BookingProcess) -> None:
+def test_a_person_books_extends_and_cancels(service: BookingProcess) -> None:
     ada = Person(service, "ada@lab.example")
 
     assert "NVIDIA-RTX-A6000       2 of 2         now" in ada.types("free").out
     tried = ada.types("book", "a6000", "--days", "5", "--dry-run")
-    assert (tried.code, tried.out.splitlines()[0][:20]) == (0, "✓ It could be booked")
+    assert (tried.code, tried.out.splitlines()[0][:19]) == (0, "✓ You can book this")
     assert ada.types("list").out.startswith("You have no booking.")
 
     made = json.loads(ada.types("book", "a6000", "--days", "5", "--note", "ablation", "-o", "json").out)
@@ -70,7 +70,15 @@ def test_a_booking_from_the_first_look_to_the_last(service: BookingProcess) -> N
     assert "2 of 2" in ada.types("free", "a6000").out
 
 
-def test_a_broken_rule_is_told_in_three_lines_with_a_command_that_works(service: BookingProcess) -> None:
+@pytest.mark.parametrize("option", ["--gpus", "--cards"])
+def test_the_number_of_gpus_has_a_new_and_an_old_option(service: BookingProcess, option: str) -> None:
+    tried = Person(service, "gil@lab.example").types("book", "a6000", option, "2", "--days", "1", "--dry-run")
+
+    assert (tried.code, "NVIDIA-RTX-A6000, 2 GPUs," in tried.out) == (0, True), tried
+    assert "--cards" not in Person(service, "gil@lab.example").types("book", "--help").out
+
+
+def test_a_broken_rule_is_reported_in_three_lines_with_a_command_that_works(service: BookingProcess) -> None:
     ben = Person(service, "ben@lab.example")
 
     refused = ben.types("book", "a6000", "--days", "20")
@@ -83,7 +91,7 @@ def test_a_broken_rule_is_told_in_three_lines_with_a_command_that_works(service:
     assert ben.types(*tried, "--dry-run").code == 0
 
 
-def test_all_broken_rules_are_told_at_once(service: BookingProcess) -> None:
+def test_all_broken_rules_are_reported_at_once(service: BookingProcess) -> None:
     refused = Person(service, "ida@lab.example").types("book", "a6000", "--days", "20", "--from", "2020-01-01")
 
     assert refused.code == 3
@@ -92,24 +100,32 @@ def test_all_broken_rules_are_told_at_once(service: BookingProcess) -> None:
     assert "has passed" in refused.err
 
 
-NO = {
+ERRORS = {
     "an unknown booking": (["show", "nowhere"], 4, "Not found"),
     "nothing to cancel": (["cancel"], 4, "Nothing to cancel"),
     "an unknown model": (["free", "h9000"], 4, "Not found"),
-    "no end": (["book", "a6000"], 2, "Until when?"),
-    "two ends": (["book", "a6000", "--days", "1", "--until", "2030-01-01"], 2, "Until when?"),
-    "both ends": (["extend", "--days", "1", "--until", "2030-01-01"], 2, "and only one"),
-    "a state that is none": (["list", "--state", "over"], 2, "state.0: Input should be 'planned'"),
-    "no day": (["usage", "--since", "soon"], 2, "Try:  carrel usage --since"),
-    "no instant": (["book", "a6000", "--days", "1", "--from", "soon"], 2, "Which instant?"),
-    "an hour that is skipped": (["book", "a6000", "--days", "1", "--from", "2027-03-28T02:30"], 2, "does not exist"),
-    "an hour that comes twice": (["book", "a6000", "--days", "1", "--from", "2027-10-31T02:30"], 2, "exists twice"),
-    "for another, without a role": (["book", "a6000", "--days", "1", "--for", "x@lab.example"], 7, "Not allowed"),
+    "book without an end": (["book", "a6000"], 2, "Until when?"),
+    "book with two ends": (["book", "a6000", "--days", "1", "--until", "2030-01-01"], 2, "Until when?"),
+    "extend with two ends": (["extend", "--days", "1", "--until", "2030-01-01"], 2, "either --days or --until"),
+    "an unknown state": (["list", "--state", "over"], 2, "state.0: Input should be 'planned'"),
+    "an invalid day": (["usage", "--since", "soon"], 2, "Try:  carrel usage --since"),
+    "an invalid start": (["book", "a6000", "--days", "1", "--from", "soon"], 2, "Invalid date"),
+    "a skipped hour": (
+        ["book", "a6000", "--days", "1", "--from", "2027-03-28T02:30"],
+        2,
+        "does not exist",
+    ),
+    "an hour that exists twice": (["book", "a6000", "--days", "1", "--from", "2027-10-31T02:30"], 2, "exists twice"),
+    "for another person": (
+        ["book", "a6000", "--days", "1", "--for", "x@lab.example"],
+        7,
+        "Not allowed",
+    ),
 }
 
 
-@pytest.mark.parametrize(("words", "code", "what"), NO.values(), ids=NO)
-def test_no_has_an_exit_code_and_a_reason(service: BookingProcess, words: list[str], code: int, what: str) -> None:
+@pytest.mark.parametrize(("words", "code", "what"), ERRORS.values(), ids=ERRORS)
+def test_an_error_has_an_exit_code_and_a_hint(service: BookingProcess, words: list[str], code: int, what: str) -> None:
     said = Person(service, "kim@lab.example").types(*words)
 
     assert said.code == code, said
@@ -117,14 +133,14 @@ def test_no_has_an_exit_code_and_a_reason(service: BookingProcess, words: list[s
     assert "\n  Try:  " in said.err
 
 
-def test_nothing_that_matches_is_not_nothing_at_all(service: BookingProcess) -> None:
+def test_an_empty_list_says_whether_a_filter_was_given(service: BookingProcess) -> None:
     kim = Person(service, "kim@lab.example")
 
     assert kim.types("list").out.startswith("You have no booking.\n")
     assert kim.types("list", "--model", "h9000").out.startswith("You have no booking that matches.\n")
 
 
-def test_who_books_for_another_says_why_and_that_person_sees_it(service: BookingProcess) -> None:
+def test_booking_for_another_person_needs_a_reason_that_they_see(service: BookingProcess) -> None:
     admin, eva = Person(service, "boss@lab.example", "lab-admin"), Person(service, "eva@lab.example")
     wish = ("book", "a100", "--days", "1", "--from", "2030-01-07", "--for", "eva@lab.example")
 
@@ -136,7 +152,7 @@ def test_who_books_for_another_says_why_and_that_person_sees_it(service: Booking
     assert "Mon 07 Jan 2030 00:00 CET" in shown
 
 
-def test_lists_are_for_programs_too(service: BookingProcess) -> None:
+def test_lists_have_formats_for_programs(service: BookingProcess) -> None:
     zoe = Person(service, "zoe@lab.example")
     zoe.types("book", "a100", "--days", "2", "--from", "2030-03-01", "--note", "=1+1")
 
@@ -145,17 +161,18 @@ def test_lists_are_for_programs_too(service: BookingProcess) -> None:
     (as_csv,) = csv.DictReader(io.StringIO(zoe.types("list", "-o", "csv").out))
     assert as_json == as_yaml
     assert (as_csv["id"], as_csv["share"], as_csv["start"]) == (as_json["id"], "false", "2030-02-28T23:00:00Z")
-    assert as_csv["note"] == "'=1+1", "no spreadsheet runs it"
+    assert as_csv["note"] == "'=1+1", "a spreadsheet does not run it"
     assert json.loads(zoe.types("list", "-A", "--search", "zoe@", "-o", "json").out) == [as_json]
 
 
-def test_usage_is_ones_own_unless_one_is_an_admin(service: BookingProcess) -> None:
+def test_a_member_sees_their_own_usage_and_an_admin_sees_all(service: BookingProcess) -> None:
     uma, admin = Person(service, "uma@lab.example"), Person(service, "boss@lab.example", "lab-admin")
     uma.types("book", "a100", "--days", "1", "--from", "2030-05-06")
     span = ("--since", "2030-05-01", "--until", "2030-06-01", "-o", "json")
 
     (mine,) = json.loads(uma.types("usage", *span).out)
-    assert mine == {"user": "uma@lab.example", "model": "NVIDIA-A100-SXM4-80GB", "bookings": 1, "card_hours": 24.0}
+    expected = {"user": "uma@lab.example", "model": "NVIDIA-A100-SXM4-80GB", "bookings": 1, "card_hours": 24.0}
+    assert mine.items() >= expected.items()
     assert mine in json.loads(admin.types("usage", *span).out)
 
 
@@ -171,9 +188,9 @@ def test_cancelling_without_a_terminal_needs_yes(service: BookingProcess) -> Non
 
 
 def test_a_bad_token_and_no_service_have_their_own_exit_codes(service: BookingProcess) -> None:
-    def types(**env: str) -> Said:
+    def types(**env: str) -> Result:
         done = CliRunner().invoke(app, ["list"], env=env, prog_name="carrel")
-        return Said(done.exit_code, done.stdout, done.stderr)
+        return Result(done.exit_code, done.stdout, done.stderr)
 
     assert types(CARREL_URL=service.url, CARREL_TOKEN="carrel_forged").code == 7
     assert types(CARREL_URL="http://127.0.0.1:1", CARREL_TOKEN="x").code == 6
@@ -181,7 +198,7 @@ def test_a_bad_token_and_no_service_have_their_own_exit_codes(service: BookingPr
     assert (plain.code, "Without TLS" in plain.err) == (2, True)
 
 
-def test_login_with_a_browser_keeps_a_token_that_only_its_owner_may_read(
+def test_login_with_a_browser_saves_a_token_that_only_its_owner_may_read(
     service: BookingProcess, tmp_path: Path
 ) -> None:
     env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "CARREL_URL": "", "CARREL_TOKEN": ""}
@@ -203,10 +220,10 @@ def test_login_with_a_browser_keeps_a_token_that_only_its_owner_may_read(
     assert "Logged out" in CliRunner().invoke(app, ["login", "--forget"], env=alone).stdout
     assert not file.exists()
     stolen = {**alone, "CARREL_URL": service.url, "CARREL_TOKEN": token}
-    assert CliRunner().invoke(app, ["list"], env=stolen).exit_code == 7, "it was revoked, not only forgotten"
+    assert CliRunner().invoke(app, ["list"], env=stolen).exit_code == 7, "it was revoked, not only deleted"
 
 
-def test_a_token_can_be_kept_instead(service: BookingProcess, tmp_path: Path) -> None:
+def test_login_can_save_a_given_token(service: BookingProcess, tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path), "CARREL_TOKEN": service.token("pia@lab.example"), "CARREL_URL": ""}
 
     assert "as pia@lab.example" in CliRunner().invoke(app, ["login", service.url], env=env).stdout

@@ -1,4 +1,4 @@
-"""`carrel why`, `explain` and `inspect` as people run them, against the embedded API over HTTP."""
+"""`carrel why`, `explain`, `inspect` and `scheduler-config` as people run them, against the embedded API over HTTP."""
 
 import asyncio
 import json
@@ -21,13 +21,13 @@ LIMIT_S = 60
 
 
 @dataclass
-class Said:
+class Result:
     code: int
     out: str
     err: str
 
 
-async def carrel(*arguments: str, **environment: str) -> Said:
+async def carrel(*arguments: str, **environment: str) -> Result:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", *arguments),
         stdout=asyncio.subprocess.PIPE,
@@ -36,12 +36,12 @@ async def carrel(*arguments: str, **environment: str) -> Said:
     )
     async with asyncio.timeout(LIMIT_S):
         out, err = await process.communicate()
-    return Said(process.returncode or 0, out.decode(), err.decode())
+    return Result(process.returncode or 0, out.decode(), err.decode())
 
 
 @asynccontextmanager
 async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
-    """lab/tenant has 12,000 MiB of GPU 0 of n1, lab/other a whole card of n2; lab/train waits for 9,000 MiB."""
+    """lab/tenant has 12,000 MiB of GPU 0 of n1, lab/other a whole GPU of n2; lab/train waits for 9,000 MiB."""
     async with (
         a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab,
         serve(lab.api) as served,
@@ -54,7 +54,7 @@ async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
         yield lab, served.url
 
 
-async def test_why_tells_what_is_missing_and_who_holds_it() -> None:
+async def test_why_says_what_is_missing_and_who_holds_it() -> None:
     async with a_full_lab() as (_, url):
         said = await carrel("why", "pod/train", "-n", "lab", "--server", url)
 
@@ -69,7 +69,7 @@ async def test_why_tells_what_is_missing_and_who_holds_it() -> None:
     ("pod", "answer"),
     [
         ("tenant", "lab/tenant does not wait: it is on n1, GPU 0\n"),
-        ("po/web", "lab/web asks for no card: Carrel does not keep it waiting\n"),
+        ("po/web", "lab/web requests no GPU, so it does not wait for Carrel\n"),
     ],
 )
 async def test_why_of_a_pod_that_does_not_wait(pod: str, answer: str) -> None:
@@ -82,24 +82,24 @@ async def test_why_of_a_pod_that_does_not_wait(pod: str, answer: str) -> None:
     [
         (
             {"at": "2026-11-16T14:02:00Z", "why": "revoked", "from": "uid-1"},
-            "lab/lost has no card any more: revoked 2026-11-16T14:02:00Z for a booked pod; handed over to CPU\n",
+            "lab/lost has lost its GPU: revoked 2026-11-16T14:02:00Z for a booked pod; handed over to CPU\n",
         ),
         (
             {"at": "2026-11-16T14:02:00Z", "why": "expired", "from": "uid-1"},
-            "lab/lost has no card any more: its booking ended 2026-11-16T14:02:00Z; handed over to CPU\n",
+            "lab/lost has lost its GPU: its booking ended 2026-11-16T14:02:00Z; handed over to CPU\n",
         ),
-        ("nonsense", "lab/lost asks for no card: Carrel does not keep it waiting\n"),
+        ("nonsense", "lab/lost requests no GPU, so it does not wait for Carrel\n"),
     ],
-    ids=["revoked", "expired", "somebody else's words"],
+    ids=["revoked", "expired", "an unreadable record"],
 )
-async def test_why_of_a_pod_that_lost_its_card(mark: object, answer: str) -> None:
+async def test_why_of_a_pod_that_lost_its_gpu(mark: object, answer: str) -> None:
     async with a_full_lab() as (lab, url):
         await lab.pod("lost", annotations={"carrel.dev/handed-over": json.dumps(mark)})
 
         assert (await carrel("why", "lost", "-n", "lab", "--server", url)).out == answer
 
 
-async def test_why_without_a_pod_lists_all_that_wait() -> None:
+async def test_why_without_a_pod_lists_all_pods_that_wait() -> None:
     async with a_full_lab() as (_, url):
         everywhere = await carrel("why", "-A", "--server", url)
         data = await carrel("why", "-A", "--server", url, "-o", "json")
@@ -107,10 +107,10 @@ async def test_why_without_a_pod_lists_all_that_wait() -> None:
 
     assert everywhere.out.startswith("lab/train: none of 2 nodes has 9,000 MiB on one card")
     assert [each["pod"] for each in json.loads(data.out)] == ["lab/train"]
-    assert here.out == "No pod waits for a card in default; -A looks everywhere.\n"
+    assert here.out == "No pod waits for a GPU in default; -A shows all namespaces.\n"
 
 
-async def test_explain_shows_each_card_and_what_is_missing_there() -> None:
+async def test_explain_shows_each_gpu_and_what_is_missing_there() -> None:
     async with a_full_lab() as (_, url):
         said = await carrel("explain", "pod/train", "-n", "lab", "--server", url)
         data = await carrel("explain", "pod/train", "-n", "lab", "--server", url, "-o", "yaml")
@@ -149,7 +149,7 @@ async def test_inspect_prints_the_table_that_gpushares_plugin_prints() -> None:
     ]
 
 
-async def test_nothing_is_written() -> None:
+async def test_the_commands_write_nothing() -> None:
     async with a_full_lab() as (lab, url):
         before = await lab.held()
         for words in (("why", "-A"), ("inspect",), ("explain", "train", "-n", "lab")):
@@ -162,12 +162,12 @@ async def test_nothing_is_written() -> None:
     [
         (("why", "pod/nobody", "-n", "lab"), 4, "✗ No pod lab/nobody"),
         (("explain", "train"), 4, "✗ No pod default/train"),
-        (("why", "node/n1"), 2, "✗ 'node/n1' is no pod"),
+        (("why", "node/n1"), 2, "✗ 'node/n1' is not a pod"),
         (("inspect", "n9"), 4, "✗ No GPUs on n9"),
     ],
     ids=["no such pod", "a pod of another namespace", "not a pod", "no such node"],
 )
-async def test_an_error_is_three_lines_and_a_code_of_its_own(words: tuple[str, ...], code: int, what: str) -> None:
+async def test_an_error_has_three_lines_and_its_own_exit_code(words: tuple[str, ...], code: int, what: str) -> None:
     async with a_full_lab() as (_, url):
         said = await carrel(*words, "--server", url)
 
@@ -176,7 +176,7 @@ async def test_an_error_is_three_lines_and_a_code_of_its_own(words: tuple[str, .
     assert lines[2].startswith("  Try:  ")
 
 
-async def test_a_server_that_does_not_answer_is_told_at_once() -> None:
+async def test_a_server_that_does_not_answer_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     said = await carrel("inspect", "--server", url)
@@ -185,14 +185,14 @@ async def test_a_server_that_does_not_answer_is_told_at_once() -> None:
     assert said.err.splitlines()[0] == f"✗ No answer from {url}"
 
 
-async def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
     said = await carrel("inspect", "--kubeconfig", str(tmp_path / "nothing"))
 
     assert said.code == 2
     assert said.err.splitlines()[0] == "✗ No usable kubeconfig"
 
 
-async def test_the_scheduler_is_told_to_ask_the_extender_about_its_profile() -> None:
+async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None:
     said = await carrel("scheduler-config", "--gang-timeout", "60")
 
     config = yaml.safe_load(said.out)

@@ -1,4 +1,4 @@
-"""How lists and instants are shown and read on the command line."""
+"""How the command line reads dates and prints dates and lists."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.cli.dates import Unclear, instant_of, shown
-from carrel.cli.tables import aligned, as_csv
+from carrel.cli.dates import InvalidDate, date_text, parse_date
+from carrel.cli.output import aligned, as_csv
 
 LAB = ZoneInfo("Europe/Stockholm")
 
@@ -24,30 +24,30 @@ READ = {
 
 
 @pytest.mark.parametrize(("typed", "meant"), READ.items())
-def test_what_is_typed_means_an_instant_in_the_lab(typed: str, meant: str) -> None:
-    assert instant_of(typed, LAB).isoformat() == meant
+def test_a_date_is_read_in_the_zone_of_the_lab(typed: str, meant: str) -> None:
+    assert parse_date(typed, LAB).isoformat() == meant
 
 
 @pytest.mark.parametrize("typed", ["", "soon", "12.12.2026", "2026-13-01", "2026-03-29T02:30", "2026-10-25T02:30"])
-def test_what_means_none_or_two_is_unclear(typed: str) -> None:
-    with pytest.raises(Unclear):
-        instant_of(typed, LAB)
+def test_a_time_that_does_not_exist_or_exists_twice_is_refused(typed: str) -> None:
+    with pytest.raises(InvalidDate):
+        parse_date(typed, LAB)
 
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)).map(lambda at: at.replace(microsecond=0, tzinfo=UTC)))
-def test_an_instant_with_its_offset_is_read_back(instant: datetime) -> None:
-    assert instant_of(instant.astimezone(LAB).isoformat(), LAB) == instant
+def test_a_time_with_an_offset_is_read_back(instant: datetime) -> None:
+    assert parse_date(instant.astimezone(LAB).isoformat(), LAB) == instant
 
 
 @given(st.dates(datetime(2020, 1, 1).date(), datetime(2035, 1, 1).date()))
 def test_every_day_has_a_midnight_in_the_lab(day: object) -> None:
-    midnight = instant_of(str(day), LAB).astimezone(LAB)
+    midnight = parse_date(str(day), LAB).astimezone(LAB)
     assert (midnight.date(), midnight.time().isoformat()) == (day, "00:00:00")
 
 
-def test_instants_are_shown_in_the_lab() -> None:
-    assert shown("2026-11-24T13:00:00Z", LAB) == "Tue 24 Nov 2026 14:00 CET"
-    assert shown(None, LAB) == "–"
+def test_dates_are_shown_in_the_zone_of_the_lab() -> None:
+    assert date_text("2026-11-24T13:00:00Z", LAB) == "Tue 24 Nov 2026 14:00 CET"
+    assert date_text(None, LAB) == "–"
 
 
 ROWS = [["MODEL", "FREE"], ["NVIDIA-RTX-A6000-Ada-Generation", "3 of 8"]]
@@ -58,7 +58,7 @@ def test_a_table_is_as_wide_as_it_needs_to_be() -> None:
 
 
 @given(st.integers(18, 60))
-def test_a_table_fits_its_terminal_and_keeps_its_columns(width: int) -> None:
+def test_a_table_fits_the_terminal_and_keeps_its_columns(width: int) -> None:
     lines = aligned(ROWS, width)
 
     assert max(map(len, lines)) <= width
@@ -66,12 +66,12 @@ def test_a_table_fits_its_terminal_and_keeps_its_columns(width: int) -> None:
     assert ("…" in lines[1]) == (width < 39)
 
 
-def test_csv_has_plain_fields_only_and_runs_no_formula() -> None:
+def test_csv_has_plain_fields_and_no_formulas() -> None:
     items = [{"id": "1", "note": "=cmd()", "days": [1], "hours": -2.5, "share": True, "end": None}]
 
     assert as_csv(items) == "id,note,hours,share,end\n1,'=cmd(),-2.5,true,\n"
     assert as_csv([]) == "\n"
 
 
-def test_a_length_of_time_is_not_confused_by_the_clocks() -> None:
-    assert instant_of("2026-10-26", LAB) - instant_of("2026-10-25", LAB) == timedelta(hours=25)
+def test_a_day_of_a_clock_change_has_25_hours() -> None:
+    assert parse_date("2026-10-26", LAB) - parse_date("2026-10-25", LAB) == timedelta(hours=25)

@@ -1,4 +1,4 @@
-"""How lists are shown to people and to programs."""
+"""How commands print lists and data: tables for people; JSON, YAML and CSV for programs."""
 
 import csv
 import io
@@ -6,37 +6,38 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any
 
 import typer
 import yaml
 
-NARROWEST = 8
+from carrel.cli.options import DataFormat, ListFormat
+
+MIN_WIDTH = 8
+"""Of a column that is cut."""
 
 
-class Listing(Enum):
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
-    CSV = "csv"
-
-
-def show(items: Any, output: Listing, rows: Sequence[Sequence[str]]) -> None:
-    """`items` for programs, as the service said them; `rows`, the first of which is the head, for people."""
-    if output is Listing.JSON:
-        typer.echo(json.dumps(items, indent=2, ensure_ascii=False))
-    elif output is Listing.YAML:
-        typer.echo(yaml.safe_dump(items, sort_keys=False, allow_unicode=True), nl=False)
-    elif output is Listing.CSV:
+def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) -> None:
+    """`items`, as the service sent them, for programs; `rows`, with the head first, for people."""
+    if output is ListFormat.CSV:
         typer.echo(as_csv(items if isinstance(items, list) else [items]), nl=False)
-    else:
+    elif output is ListFormat.TABLE:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         typer.echo("\n".join(aligned(rows, width)))
+    else:
+        print_data(items, DataFormat(output.value))
+
+
+def print_data(document: Any, output: DataFormat) -> None:
+    """For programs: as JSON or YAML."""
+    if output is DataFormat.JSON:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
 
 
 def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
-    """One line per item, one column per plain field: what is a list or an object is for JSON."""
+    """One line per item, one column per plain field. Lists and objects are left out: use JSON for them."""
     names = [name for name, value in (items[0] if items else {}).items() if not isinstance(value, list | dict)]
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -47,7 +48,7 @@ def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A spreadsheet would run a note that begins like a formula, with the rights of who opens it."""
+    """A spreadsheet would run a note that starts like a formula, with the rights of the person who opens it."""
     text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     return (
         f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not isinstance(value, int | float) else text
@@ -55,9 +56,9 @@ def _cell(value: Any) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Columns two spaces apart. What does not fit a terminal is cut in its widest column, with an ellipsis."""
+    """Columns two spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > NARROWEST:
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
     return [
         "  ".join(_cut(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows

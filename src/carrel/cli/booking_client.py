@@ -1,0 +1,151 @@
+"""The HTTP client of the booking service: one credential, one way to report errors, and retries.
+
+A write is repeated only if that cannot do it twice: with the same idempotency key, or because repeating it has no
+further effect.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+import aiohttp
+import typer
+
+from carrel.cli.dates import InvalidDate
+from carrel.cli.options import BookingServiceSettings
+from carrel.cli.saved_login import Login, login_of
+from carrel.command_errors import CONFLICT, FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+
+T = TypeVar("T")
+
+PAUSES_S = (0.5, 1.0, 2.0)
+"""Between two attempts."""
+TIMEOUT = aiohttp.ClientTimeout(total=40, connect=10)
+RETRIED = (429, 502, 503, 504)
+EXIT_CODES = {400: USAGE, 401: FORBIDDEN, 403: FORBIDDEN, 404: NOT_FOUND, 409: CONFLICT, 412: CONFLICT, 413: USAGE}
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAnswer:
+    body: Any
+    etag: str = ""
+
+
+class RequestRefused(Exception):
+    """The service answered with an error."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.problem = problem
+        super().__init__(str(problem.get("title", status)))
+
+    def complaint(self) -> typer.Exit:
+        """Prints three lines: what, why (all reasons), and what to do."""
+        problem = self.problem
+        reasons = [_reason(each) for each in problem.get("problems", ()) if isinstance(each, dict)]
+        why = "\n  ".join(filter(None, reasons)) or str(problem.get("detail", f"The service answered {self.status}."))
+        is_rule = problem.get("code") == "rules-broken"
+        code = REFUSED if is_rule else EXIT_CODES.get(self.status, USAGE if self.status == 422 else UNAVAILABLE)
+        hint = str(problem.get("hint") or "carrel --help")
+        return command_failed(str(problem.get("title", "The service refused the request")), why, hint, code)
+
+
+def _reason(problem: Mapping[str, Any]) -> str:
+    """With the name of the field, if the service could not read a field."""
+    message, field = str(problem.get("message", "")), problem.get("field")
+    return f"{field}: {message}" if field else message
+
+
+class NoAnswer(Exception):
+    """No answer after all attempts. A write may have taken effect."""
+
+    def complaint(self, server: str) -> typer.Exit:
+        return command_failed(
+            f"No answer from {server}", str(self), "run the command again: nothing is done twice", UNAVAILABLE
+        )
+
+
+class BookingClient:
+    def __init__(self, login: Login, http: aiohttp.ClientSession) -> None:
+        self._login = login
+        self._http = http
+
+    async def call(self, method: str, path: str, **call: Any) -> ServiceAnswer:
+        """Raises `RequestRefused` or `NoAnswer`. `json`, `params` and `headers` are those of aiohttp."""
+        why = ""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                status, body, etag = await self._once(method, path, call)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                status, why = 0, str(error) or type(error).__name__
+            if status and status not in RETRIED:
+                if status >= 400:
+                    raise RequestRefused(status, body if isinstance(body, dict) else {})
+                return ServiceAnswer(body, etag)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        if status:
+            raise RequestRefused(status, body if isinstance(body, dict) else {})
+        raise NoAnswer(why)
+
+    async def _once(self, method: str, path: str, call: dict[str, Any]) -> tuple[int, Any, str]:
+        url = f"{self._login.server}/api/v1{path}"
+        headers = {**call.get("headers", {}), "authorization": f"Bearer {self._login.token}"}
+        # A redirect could carry the token to another host.
+        given = {**call, "headers": headers, "timeout": TIMEOUT, "allow_redirects": False}
+        async with self._http.request(method, url, **given) as answer:
+            text = await answer.text()
+            return answer.status, _json(text), answer.headers.get("etag", "")
+
+    async def zone(self) -> ZoneInfo:
+        """The zone of the lab: people read and write dates in it."""
+        return ZoneInfo((await self.call("GET", "/rules")).body["zone"])
+
+    async def find_booking(self, id: str, command: str) -> ServiceAnswer:
+        """The booking with this id. Without an id: the caller's active or planned booking, if there is exactly one."""
+        if not id:
+            params = [("user", "me"), ("state", "active"), ("state", "planned")]
+            found = (await self.call("GET", "/bookings", params=params)).body["items"]
+            if not found:
+                why = "You have no active or planned booking."
+                raise command_failed(f"Nothing to {command}", why, "carrel list", NOT_FOUND)
+            if len(found) > 1:
+                listed = ", ".join(f"{item['id']} ({item['model']}, {item['state']})" for item in found)
+                raise command_failed(
+                    "Which booking?", f"You have {listed}.", f"carrel {command} {found[0]['id']}", USAGE
+                )
+            id = found[0]["id"]
+        return await self.call("GET", f"/bookings/{id}")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return None
+
+
+def ask_service(
+    settings: BookingServiceSettings, ask: Callable[[BookingClient], Awaitable[T]], date_example: str = ""
+) -> T:
+    """Runs `ask` with a client. Every error ends the command with its reason.
+
+    `date_example` shows how this command is written with a date.
+    """
+    login = login_of(settings)
+
+    async def with_client() -> T:
+        async with aiohttp.ClientSession() as http:
+            return await ask(BookingClient(login, http))
+
+    try:
+        return asyncio.run(with_client())
+    except RequestRefused as refused:
+        raise refused.complaint() from None
+    except NoAnswer as no_answer:
+        raise no_answer.complaint(login.server) from None
+    except InvalidDate as invalid:
+        raise command_failed("Invalid date", f"{invalid}.", date_example, USAGE) from None

@@ -1,0 +1,66 @@
+"""`carrel cancel`."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from carrel.cli.options import ListFormat, OneBookingSettings
+from carrel.command_errors import USAGE, command_failed
+
+if TYPE_CHECKING:
+    from carrel.cli.booking_client import BookingClient, ServiceAnswer
+    from carrel.cli.booking_text import Json
+
+
+@dataclass(frozen=True)
+class CancelSettings(OneBookingSettings):
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
+    reason: Annotated[str, typer.Option(help="Why, if the booking is another person's.")] = ""
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the consequence; change nothing.")] = False
+
+
+def cancel(settings: CancelSettings) -> None:
+    """Cancel a booking. The command shows the consequence and asks for confirmation.
+
+    Examples:
+
+      carrel cancel
+
+      carrel cancel 4f2a9c1e --yes
+    """
+    from carrel.cli.booking_client import RequestRefused, ask_service
+    from carrel.cli.booking_text import booking_lines, print_booking
+
+    async def look(client: "BookingClient") -> "tuple[ServiceAnswer, ZoneInfo]":
+        return await client.find_booking(settings.booking, "cancel"), await client.zone()
+
+    async def do(client: "BookingClient") -> "Json":
+        body = {"reason": settings.reason} if settings.reason else {}
+        path = f"/bookings/{old.body['id']}"
+        try:
+            done: Json = (await client.call("POST", f"{path}/cancel", json=body, headers={"if-match": old.etag})).body
+        except RequestRefused as refused:
+            # The answer to our first attempt may have been lost: then the booking is already cancelled.
+            done = (await client.call("GET", path)).body
+            if refused.status != 412 or done["cancelled_at"] is None:
+                raise
+        return done
+
+    old, zone = ask_service(settings, look)
+    is_table = settings.output is ListFormat.TABLE
+    if is_table or not settings.yes:
+        typer.echo("\n".join(booking_lines(old.body, zone)), err=not is_table)
+        typer.echo(old.body.get("consequence") or "The booking is over; there is nothing to cancel.", err=not is_table)
+    if settings.dry_run:
+        return
+    if not settings.yes:
+        if not sys.stdin.isatty():
+            why = "This is not a terminal, so the command cannot ask for confirmation."
+            raise command_failed("Not cancelled", why, f"carrel cancel {old.body['id']} --yes", USAGE)
+        if not typer.confirm("Cancel it?", default=False, err=True):
+            typer.echo("Not cancelled.")
+            return
+    print_booking(ask_service(settings, do), zone, settings.output, "Cancelled")

@@ -1,0 +1,63 @@
+"""Reads the cluster once and rebuilds the ledger from it. If that is not possible, the command ends with the reason."""
+
+import asyncio
+
+from carrel.cli.options import ClusterQuerySettings
+from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
+from carrel.kubernetes.config import Access
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+
+
+def read_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+    try:
+        return asyncio.run(_read(settings, access))
+    except Forbidden as error:
+        raise command_failed(
+            "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
+        ) from None
+    except NotFound as error:
+        why = f"{error}: Carrel is not installed there"
+        raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
+    except ClusterError as error:
+        raise command_failed(
+            f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE
+        ) from None
+
+
+async def _read(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+    client = Client(HttpTransport(access))
+    try:
+        options = ClusterOptions(namespace=settings.carrel_namespace, dialect_options=settings.dialect_options())
+        carrel = ClusterState(client, options)
+        await carrel.informers.read_once()
+        carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
+        return carrel
+    finally:
+        await client.aclose()
+
+
+def pod_name(argument: str) -> str:
+    """From `pod/NAME` or `NAME`. Empty if the argument is."""
+    kind, slash, name = argument.rpartition("/")
+    if slash and (kind not in ("pod", "pods", "po") or not name):
+        why = "Write pod/NAME or NAME."
+        raise command_failed(f"{argument!r} is not a pod", why, "carrel why pod/train-0 -n lab", USAGE)
+    return name
+
+
+def find_pod(carrel: ClusterState, namespace: str, name: str) -> Pod:
+    pod = carrel.pods.store.get(name, namespace)
+    if pod is None:
+        elsewhere = sorted(full_name(other) for other in carrel.pods.store if other.metadata.name == name)
+        hint = f" There is {', '.join(elsewhere)}." if elsewhere else ""
+        why = f"Namespace {namespace!r} has no pod with this name.{hint}"
+        raise command_failed(f"No pod {namespace}/{name}", why, f"kubectl get pods -n {namespace}", NOT_FOUND)
+    return pod
+
+
+def full_name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"

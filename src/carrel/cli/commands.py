@@ -1,0 +1,33 @@
+"""The table of the commands: name, options, and the function that runs it. Its docstring is the help text."""
+
+from collections.abc import Callable
+from typing import Any
+
+from carrel.cli.book import BookSettings, book
+from carrel.cli.cancel import CancelSettings, cancel
+from carrel.cli.explain import ExplainSettings, explain
+from carrel.cli.extend import ExtendSettings, extend
+from carrel.cli.free import FreeSettings, free
+from carrel.cli.inspect import InspectSettings, inspect
+from carrel.cli.list_bookings import ListSettings, list_bookings
+from carrel.cli.login import LoginSettings, login
+from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
+from carrel.cli.show_booking import ShowSettings, show
+from carrel.cli.usage import UsageSettings, usage
+from carrel.cli.why import WhySettings, why
+
+COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
+    ("login", LoginSettings, login),
+    ("free", FreeSettings, free),
+    ("book", BookSettings, book),
+    ("list", ListSettings, list_bookings),
+    ("show", ShowSettings, show),
+    ("extend", ExtendSettings, extend),
+    ("cancel", CancelSettings, cancel),
+    ("usage", UsageSettings, usage),
+    ("why", WhySettings, why),
+    ("explain", ExplainSettings, explain),
+    ("inspect", InspectSettings, inspect),
+    ("scheduler-config", SchedulerConfigSettings, scheduler_config),
+)
+"""In the order of `carrel --help`."""

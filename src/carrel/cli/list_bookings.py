@@ -1,0 +1,86 @@
+"""`carrel list`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+
+from carrel.cli.options import BookingOutputSettings, ListFormat, Words
+
+if TYPE_CHECKING:
+    from carrel.cli.booking_client import BookingClient
+    from carrel.cli.booking_text import Json
+
+PAGE = 500
+"""Bookings per request, at most."""
+
+
+@dataclass(frozen=True)
+class ListSettings(BookingOutputSettings):
+    everybody: Annotated[bool, typer.Option("--all", "-A", help="Bookings of all people, not only yours.")] = False
+    model: Annotated[str, typer.Option(help="Only this model.")] = ""
+    state: Annotated[Words, typer.Option(help="Only this state: planned, active, ended or cancelled.")] = None
+    search: Annotated[str, typer.Option("--search", "-q", help="Part of the person, the model or the note.")] = ""
+    limit: Annotated[int, typer.Option(help="Number of bookings, at most.", min=1, max=10_000)] = 100
+
+
+def list_bookings(settings: ListSettings) -> None:
+    """List your bookings, or those of all people.
+
+    Examples:
+
+      carrel list
+
+      carrel list -A --state active -o csv
+    """
+    from carrel.cli.booking_client import ask_service
+    from carrel.cli.booking_text import gpus_text
+    from carrel.cli.dates import date_text
+    from carrel.cli.output import print_list
+
+    async def ask(client: "BookingClient") -> "tuple[list[Json], ZoneInfo]":
+        params = [("limit", str(min(settings.limit, PAGE))), ("newest_first", "true")]
+        params += [("state", state) for state in settings.state or ()]
+        params += [("user", "me")] if not settings.everybody else []
+        params += [(name, value) for name, value in (("model", settings.model), ("q", settings.search)) if value]
+        return await _all_pages(client, params, settings.limit), await client.zone()
+
+    found, zone = ask_service(settings, ask)
+    if not found and settings.output is ListFormat.TABLE:
+        _print_none(settings)
+        return
+    head = ["ID", *(["USER"] * settings.everybody), "MODEL", "GPUS", "START", "END", "STATE"]
+    rows = [
+        [
+            item["id"],
+            *([item["user"]] * settings.everybody),
+            item["model"],
+            gpus_text(item),
+            date_text(item["start"], zone),
+            date_text(item["ends"], zone),
+            item["state"],
+        ]
+        for item in found
+    ]
+    print_list(found, settings.output, [head, *rows])
+
+
+def _print_none(settings: ListSettings) -> None:
+    whose = "There is no booking" if settings.everybody else "You have no booking"
+    is_filtered = bool(settings.model or settings.state or settings.search)
+    typer.echo(f"{whose} that matches." if is_filtered else f"{whose}.")
+    typer.echo(f"Try:  {'carrel list' + ' -A' * settings.everybody if is_filtered else 'carrel free'}")
+
+
+async def _all_pages(client: "BookingClient", params: list[tuple[str, str]], limit: int) -> "list[Json]":
+    found: list[Json] = []
+    cursor = ""
+    while len(found) < limit:
+        more = [("cursor", cursor)] if cursor else []
+        page = (await client.call("GET", "/bookings", params=[*params, *more])).body
+        found += page["items"]
+        cursor = page["next_cursor"]
+        if not cursor:
+            break
+    return found[:limit]

@@ -1,0 +1,46 @@
+"""`carrel usage`."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from carrel.cli.options import BookingOutputSettings
+
+if TYPE_CHECKING:
+    from carrel.cli.booking_client import BookingClient
+    from carrel.cli.booking_text import Json
+
+EXAMPLE = "carrel usage --since 2026-11-01 --until 2026-12-01"
+
+
+@dataclass(frozen=True)
+class UsageSettings(BookingOutputSettings):
+    since: Annotated[str, typer.Option(help="First day; default: 30 days ago.")] = ""
+    until: Annotated[str, typer.Option(help="End; default: now.")] = ""
+
+
+def usage(settings: UsageSettings) -> None:
+    """Show the booked GPU hours: yours, or those of all people if you are a lab admin.
+
+    Examples:
+
+      carrel usage
+
+      carrel usage --since 2026-11-01 --until 2026-12-01 -o csv
+    """
+    from carrel.cli.booking_client import ask_service
+    from carrel.cli.dates import parse_date
+    from carrel.cli.output import print_list
+    from carrel.parsing.time import seconds
+
+    async def ask(client: "BookingClient") -> "Json":
+        zone = await client.zone()
+        named = (("start", settings.since), ("end", settings.until))
+        params = {name: seconds(parse_date(value, zone)) for name, value in named if value}
+        found: Json = (await client.call("GET", "/usage", params=params)).body
+        return found
+
+    items = ask_service(settings, ask, EXAMPLE)["items"]
+    rows = [[item["user"], item["model"], str(item["bookings"]), f"{item['card_hours']:,.1f}"] for item in items]
+    print_list(items, settings.output, [["USER", "MODEL", "BOOKINGS", "GPU HOURS"], *rows])

@@ -1,0 +1,44 @@
+"""Components that run on one machine do not take each other's port."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from carrel.admission.command import WebhookSettings
+from carrel.bookings.command import BookingSettings
+from carrel.lifecycle.command import ControllerSettings
+from carrel.node.command import AgentSettings
+from carrel.scheduling.command import ExtenderSettings
+from carrel.settings import BOOKING_SERVICE_URL
+
+COMPONENTS = {
+    "extender": ExtenderSettings,
+    "controller": ControllerSettings,
+    "booking": BookingSettings,
+    "agent": AgentSettings,
+    "webhook": WebhookSettings,
+}
+DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+def port_of(settings: type) -> int:
+    (port,) = (field.default for field in dataclasses.fields(settings) if field.name == "port")
+    assert isinstance(port, int)
+    return port
+
+
+def test_each_component_has_its_own_default_port() -> None:
+    ports = [port_of(settings) for settings in COMPONENTS.values()]
+
+    assert len(set(ports)) == len(ports)
+    assert 0 not in ports
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_the_default_port_is_documented(name: str) -> None:
+    assert f"| `carrel {name}` | {port_of(COMPONENTS[name])} |" in DOCS.read_text()
+
+
+def test_the_other_components_find_the_booking_service_at_its_default_port() -> None:
+    assert BOOKING_SERVICE_URL.endswith(f":{port_of(BookingSettings)}")
