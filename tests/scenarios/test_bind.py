@@ -17,7 +17,7 @@ from tests.kit.lab import Lab, a_lab
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 
 
-async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dialect() -> None:
+async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_its_dialect() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
@@ -70,7 +70,7 @@ async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dial
         pytest.param({}, {}, {}, {}, id="no GPU at all"),
     ],
 )  # fmt: skip
-async def test_every_dialect_is_told_its_cards(
+async def test_every_dialect_gets_its_gpus_in_its_own_annotations(
     annotations: dict[str, str], limits: dict[str, str], expected: dict[str, str], held: dict[str, int | None]
 ) -> None:
     async with a_lab([a_node("n1")]) as lab:
@@ -88,14 +88,14 @@ async def test_every_dialect_is_told_its_cards(
 
 
 @pytest.mark.parametrize(("label", "told"), [("true", "true"), ("yes", "false"), ("", "false")])
-async def test_a_pod_is_told_whether_its_node_keeps_memory_apart(label: str, told: str) -> None:
+async def test_a_pod_learns_whether_its_node_isolates_memory(label: str, told: str) -> None:
     node = replace(a_node("n1"), labels={"cgpu.disable.isolation": label})
     async with a_lab([node]) as lab, lab.replica() as replica:
         assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         assert (await lab.annotations("train"))["carrel.dev/cgpu-disable"] == told
 
 
-async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
+async def test_containers_with_gpus_of_their_own_get_annotations_of_their_own() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         containers = [
             {"name": name, "image": "work", "resources": {"limits": {"nvidia.com/gpu": count}}}
@@ -112,7 +112,7 @@ async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
         }
 
 
-async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind() -> None:
+async def test_a_pod_that_no_longer_fits_is_refused_and_takes_nothing() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await replica.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
         before = await lab.held()
@@ -124,7 +124,7 @@ async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind()
         assert await lab.held() == before
 
 
-async def test_a_pod_that_vanishes_before_its_binding_gives_its_card_back() -> None:
+async def test_a_pod_that_is_deleted_before_its_binding_gives_its_gpu_back() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
         seen = await replica.sees(pod)
@@ -149,7 +149,7 @@ async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place
         assert (await lab.bound()).get(successor["metadata"]["uid"]) is None
 
 
-async def test_what_the_other_replica_took_a_moment_ago_is_seen_before_it_is_promised_again() -> None:
+async def test_a_gpu_that_another_replica_has_just_taken_is_not_promised_again() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(name, limits={"nvidia.com/gpu": "1"}) for name in ("a", "b")]
         for replica in (one, other):
@@ -163,7 +163,7 @@ async def test_what_the_other_replica_took_a_moment_ago_is_seen_before_it_is_pro
         assert len(await lab.bound()) == 1
 
 
-async def test_many_binds_at_once_over_two_replicas_never_oversubscribe_a_card() -> None:
+async def test_many_binds_at_once_on_two_replicas_never_oversubscribe_a_gpu() -> None:
     nodes = [a_node(f"n{number}", cards=2, memory=1000) for number in range(4)]
     async with a_lab(nodes) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(f"p{number}", limits={"aliyun.com/gpu-mem": "300"}) for number in range(64)]
@@ -182,7 +182,7 @@ async def test_many_binds_at_once_over_two_replicas_never_oversubscribe_a_card()
             replica.ledger.audit()
 
 
-async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_overwritten() -> None:
+async def test_a_lease_that_cannot_be_read_makes_its_gpu_unusable_and_is_not_overwritten() -> None:
     async with a_lab([a_node("n1")]) as lab:
         forged = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -203,7 +203,7 @@ async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_ov
             await eventually(lambda: not replica.ledger.cards("n1")[0].gpu.unusable)
 
 
-async def test_a_whole_card_that_a_peer_took_by_its_own_lease_is_left_to_it() -> None:
+async def test_a_whole_gpu_that_a_peer_took_with_its_own_lease_is_not_used() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         theirs = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -237,7 +237,7 @@ async def _renumber_the_cards(lab: Lab) -> None:
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
 
 
-async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_leases_are_clear() -> None:
+async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_their_leases_are_gone() -> None:
     async with a_lab([a_node("n1")]) as lab:
         async with lab.replica() as replica:
             assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
@@ -255,7 +255,7 @@ async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_l
             assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
 
 
-async def test_a_binding_that_is_refused_for_good_gives_the_card_back() -> None:
+async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 

@@ -34,7 +34,7 @@ async def is_over(lab: Lab, uid: str) -> bool:
         "2026-11-16T18:15:00+05:45",
     ],
 )
-async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(text: str) -> None:
+async def test_a_pod_is_ended_at_its_time_and_not_before(text: str) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends(text))
         controller = TierController(replica)
@@ -61,7 +61,7 @@ async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(tex
         pytest.param({"annotations": ends("2026-11-16T11:00:00Z")}, id="no GPU"),
     ],
 )
-async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
+async def test_pods_that_do_not_expire_are_not_ended(pod: dict[str, Any]) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         there = await lab.pod("train", **pod)
         await replica.sees(there)
@@ -82,7 +82,7 @@ async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
     ],
     ids=["nvidia", "gpushare", "KAI", "a claim", "carrel"],
 )
-async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict[str, str]]) -> None:
+async def test_pods_of_every_dialect_expire_also_while_they_wait(asks: dict[str, dict[str, str]]) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         notes = {**ends("2026-11-16T11:59:59Z"), **asks.get("note", {})}
         pod = await lab.pod("train", limits=asks.get("limits", {}), annotations=notes)
@@ -96,7 +96,7 @@ async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict
         assert not again.spec.containers[0].resources.limits
 
 
-async def test_a_booking_that_was_extended_a_moment_ago_goes_on() -> None:
+async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
         controller = TierController(replica)
@@ -157,7 +157,7 @@ async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdi
             assert await warnings(lab) == []
 
 
-async def test_where_the_house_says_so_a_pod_is_only_ended() -> None:
+async def test_if_the_setting_says_so_a_pod_is_ended_without_a_successor() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
 
@@ -175,7 +175,7 @@ async def warnings(lab: Lab) -> list[str]:
     return [event.message for event in told if event.reason in ("BookingEnds", "TerminateAtUnreadable")]
 
 
-async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() -> None:
+async def test_a_pod_is_warned_once_24_hours_1_hour_and_15_minutes_before() -> None:
     async with a_lab(LAB) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-18T12:00:00Z"))
@@ -197,7 +197,7 @@ async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() ->
         ]
 
 
-async def test_a_warning_is_not_repeated_when_kubernetes_has_forgotten_the_event() -> None:
+async def test_a_warning_is_not_repeated_after_kubernetes_has_deleted_the_event() -> None:
     async with a_lab(LAB) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-17T11:00:00Z"))
@@ -211,7 +211,7 @@ async def test_a_warning_is_not_repeated_when_kubernetes_has_forgotten_the_event
         assert await warnings(lab) == []
 
 
-async def test_a_pod_that_begins_late_is_told_only_what_is_true_then() -> None:
+async def test_a_pod_that_starts_late_gets_only_the_current_warning() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:30:00Z"))
 
@@ -221,7 +221,7 @@ async def test_a_pod_that_begins_late_is_told_only_what_is_true_then() -> None:
         assert "in less than 1h" in told
 
 
-async def test_an_extended_booking_is_warned_of_anew() -> None:
+async def test_after_an_extension_the_warnings_come_again() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:10:00Z"))
         await settle(lab, TierController(replica))
@@ -233,7 +233,7 @@ async def test_an_extended_booking_is_warned_of_anew() -> None:
         assert len(await warnings(lab)) == 2
 
 
-async def test_an_end_that_cannot_be_read_is_complained_about() -> None:
+async def test_an_end_that_cannot_be_read_causes_a_warning() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("tomorrow"))
 

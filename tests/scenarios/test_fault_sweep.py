@@ -154,7 +154,7 @@ def _is_bound(replica: Replica, uid: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_loses_leaks_and_doubles_nothing(seed: int) -> None:
+async def test_faults_lose_leak_and_duplicate_nothing(seed: int) -> None:
     async with a_lab([a_node(name, cards=2, memory=MEMORY) for name in NODES]) as lab:
         claim: Json = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
         await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 2}}}, "lab")
@@ -171,7 +171,7 @@ async def test_a_bad_day_loses_leaks_and_doubles_nothing(seed: int) -> None:
             raise
 
 
-async def test_the_sweep_is_no_fair_weather() -> None:
+async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     """A fault run counts only if enough went right and wrong: over all seeds, binds, crashes and lost answers."""
     binds = lives = lost = 0
     for seed in range(5):
@@ -186,7 +186,7 @@ async def test_the_sweep_is_no_fair_weather() -> None:
     assert lost >= 3
 
 
-async def test_a_lease_that_is_left_when_everything_has_gone_would_be_noticed() -> None:
+async def test_the_sweep_notices_a_lease_that_is_left_over() -> None:
     async with a_lab([a_node("n1", cards=1, memory=MEMORY)]) as lab, lab.replica() as replica:
         assert await replica.bind(await lab.pod("p1", limits={"aliyun.com/gpu-mem": "300"}), "n1") is None
         lease = (await lab.client.list(LEASES, Selection("carrel"))).items[0]

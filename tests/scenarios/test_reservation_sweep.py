@@ -158,7 +158,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
+async def test_faults_lose_and_duplicate_no_gpu(seed: int) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
@@ -181,7 +181,7 @@ async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_card_in_the_right_hands(
+async def test_after_reservation_pods_were_killed_every_gpu_is_held_by_the_right_pod(
     seed: int,
 ) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
@@ -204,7 +204,7 @@ async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_ca
             raise
 
 
-async def test_the_sweep_is_no_fair_weather() -> None:
+async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     binds = lives = 0
     for seed in range(4):
         node = coexisting("n1", cards=3, memory=MEMORY)

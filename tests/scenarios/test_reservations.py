@@ -100,7 +100,7 @@ async def a_scene(cards: int = 2, **more: Any) -> AsyncIterator[ReservationConte
             replica.ledger.audit()
 
 
-async def test_two_halves_share_the_card_that_the_reservation_pod_reported_and_a_third_gets_another() -> None:
+async def test_two_halves_share_the_gpu_that_the_reservation_pod_reported_and_a_third_gets_another() -> None:
     async with a_scene() as scene:
         uids = {name: (await scene.runs(name, annotations=HALF))["metadata"]["uid"] for name in ("a", "b", "c")}
 
@@ -116,7 +116,7 @@ async def test_two_halves_share_the_card_that_the_reservation_pod_reported_and_a
         }
 
 
-async def test_the_last_to_leave_takes_the_reservation_away_and_the_card_is_free() -> None:
+async def test_the_reservation_ends_with_the_last_pod_and_the_gpu_is_free() -> None:
     async with a_scene(cards=1) as scene:
         for name in ("a", "b"):
             await scene.runs(name, annotations=HALF)
@@ -150,7 +150,7 @@ async def test_a_pod_that_asks_the_kubelet_itself_takes_a_slot_and_needs_no_rese
         assert scene.kubelet.free == []
 
 
-async def test_a_claim_of_two_cards_gets_two_reservations() -> None:
+async def test_a_claim_of_two_gpus_gets_two_reservations() -> None:
     async with a_scene(cards=3) as scene:
         await scene.runs("pair", annotations={"carrel.dev/gpu-cards": "2"})
 
@@ -158,7 +158,7 @@ async def test_a_claim_of_two_cards_gets_two_reservations() -> None:
         assert len(await reservation_pods(scene.lab)) == 2
 
 
-async def test_a_lost_reservation_closes_the_node_until_a_pod_has_the_same_card_again() -> None:
+async def test_a_lost_reservation_closes_the_node_until_a_reservation_pod_has_the_same_gpu_again() -> None:
     async with a_scene(cards=3) as scene:
         await scene.runs("a", annotations=HALF)
         assert await scene.card_of("a") == "GPU-n1-2"
@@ -182,7 +182,7 @@ async def test_a_lost_reservation_closes_the_node_until_a_pod_has_the_same_card_
         assert await scene.card_of("later") == "GPU-n1-2"
 
 
-async def test_an_evicted_reservation_pod_is_made_again() -> None:
+async def test_an_evicted_reservation_pod_is_created_again() -> None:
     async with a_scene() as scene:
         await scene.runs("a", annotations=HALF)
         before = await scene.the_reservation()
@@ -196,7 +196,7 @@ async def test_an_evicted_reservation_pod_is_made_again() -> None:
         assert after["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == await scene.card_of("a")
 
 
-async def test_a_card_that_another_pod_was_given_is_set_aside_until_one_of_them_goes() -> None:
+async def test_a_slot_whose_gpu_another_pod_got_is_unusable_until_one_of_them_is_gone() -> None:
     async with a_scene(reserve_s=0.5) as scene:
         await scene.runs("a", annotations=HALF)
         card = await scene.card_of("a")
@@ -226,7 +226,7 @@ async def test_a_card_that_another_pod_was_given_is_set_aside_until_one_of_them_
         assert (await scene.the_reservation())["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == card
 
 
-async def test_a_reservation_pod_that_never_says_which_card_is_made_again() -> None:
+async def test_a_reservation_pod_that_never_reports_its_gpu_is_created_again() -> None:
     async with a_scene(reserve_s=0.2) as scene:
         scene.kubelet.is_silent = True
         refusal = await scene.bind(pod := await scene.lab.pod("a", annotations=HALF))
@@ -244,7 +244,7 @@ async def test_a_reservation_pod_that_never_says_which_card_is_made_again() -> N
         assert (await scene.the_reservation())["metadata"]["uid"] != stuck["metadata"]["uid"]
 
 
-async def test_a_bind_that_gave_up_waiting_finds_its_card_at_the_next_try() -> None:
+async def test_after_a_bind_stopped_waiting_its_next_try_finds_the_gpu() -> None:
     async with a_scene(reserve_s=0.2) as scene:
         pod = await scene.lab.pod("a", annotations=HALF)
         scene.kubelet.is_away = True
@@ -258,7 +258,7 @@ async def test_a_bind_that_gave_up_waiting_finds_its_card_at_the_next_try() -> N
         assert (await scene.the_reservation())["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-async def test_a_second_pod_for_a_slot_and_one_that_no_lease_wants_are_deleted() -> None:
+async def test_superfluous_reservation_pods_are_deleted() -> None:
     async with a_scene(cards=4) as scene:
         await scene.runs("a", annotations=HALF)
         believed = await scene.the_reservation()
@@ -275,7 +275,7 @@ async def test_a_second_pod_for_a_slot_and_one_that_no_lease_wants_are_deleted()
         assert [pod.metadata.name for pod in await reservation_pods(scene.lab)] == [believed["metadata"]["name"]]
 
 
-async def test_a_cache_that_has_not_heard_of_a_lease_does_not_remove_its_reservation_pod() -> None:
+async def test_an_outdated_cache_does_not_delete_a_reservation_pod() -> None:
     async with a_scene() as scene:
         await scene.runs("a", annotations=HALF)
         await scene.catch_up()
@@ -288,7 +288,7 @@ async def test_a_cache_that_has_not_heard_of_a_lease_does_not_remove_its_reserva
         assert "deletionTimestamp" not in (await scene.the_reservation())["metadata"]
 
 
-async def test_a_cache_that_lags_makes_no_reservation_pod_for_a_slot_that_is_free_again() -> None:
+async def test_an_outdated_cache_creates_no_reservation_pod_for_a_free_slot() -> None:
     async with a_scene(reserve_s=0.0) as scene:
         assert await scene.replica.bind(await scene.lab.pod("a", annotations=HALF), "n1") is not None
         await scene.catch_up()
@@ -303,7 +303,7 @@ async def test_a_cache_that_lags_makes_no_reservation_pod_for_a_slot_that_is_fre
         assert await reservation_pods(scene.lab) == []
 
 
-async def test_a_reservation_pod_asks_for_no_card_of_its_own() -> None:
+async def test_a_reservation_pod_holds_no_share() -> None:
     async with a_scene() as scene:
         await scene.runs("a", annotations=HALF)
         reservation = await scene.replica.sees(await scene.the_reservation())
@@ -327,7 +327,7 @@ async def test_members_of_a_gang_get_their_reservations_together() -> None:
         assert sorted(cards.values()) == [1, 2]
 
 
-async def test_a_forged_word_on_a_users_pod_is_no_reservation() -> None:
+async def test_a_forged_annotation_on_a_users_pod_is_no_reservation() -> None:
     async with a_scene() as scene:
         await scene.lab.pod("forged", annotations={"carrel.dev/lease": "gpu-n1-0"}, limits=WHOLE)
         await scene.rounds(2)
@@ -337,7 +337,7 @@ async def test_a_forged_word_on_a_users_pod_is_no_reservation() -> None:
             await scene.lab.client.get(LEASES, "gpu-n1-0", "carrel")
 
 
-async def test_kais_tools_find_the_group_and_the_card_of_a_fraction_pod() -> None:
+async def test_kais_tools_find_the_group_and_the_gpu_of_a_fraction_pod() -> None:
     async with a_scene() as scene:
         pod = await scene.runs("a", annotations={**HALF, "gpu-fraction-num-devices": "2"})
         await scene.catch_up()
@@ -361,7 +361,7 @@ async def test_kais_tools_find_the_group_and_the_card_of_a_fraction_pod() -> Non
             }
 
 
-async def test_what_a_user_writes_on_a_pod_makes_no_config_map() -> None:
+async def test_annotations_that_a_user_writes_create_no_config_map() -> None:
     async with a_scene() as scene:
         forged = {**HALF, "carrel.dev/slots": "n1/0", "runai/shared-gpu-configmap": "kube-root-ca.crt"}
         seen = await scene.replica.sees(await scene.lab.pod("forged", annotations=forged))
@@ -371,7 +371,7 @@ async def test_what_a_user_writes_on_a_pod_makes_no_config_map() -> None:
         ).write(seen)
 
 
-async def test_a_claim_names_the_card_and_not_the_slot() -> None:
+async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:
     async with a_scene() as scene:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await scene.lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")

@@ -142,7 +142,7 @@ async def come_to_rest(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_of_two_tiers(seed: int) -> None:
+async def test_faults_break_no_promise_of_the_two_tiers(seed: int) -> None:
     async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
         day = BadDay(lab, seed)
         try:
@@ -154,7 +154,7 @@ async def test_a_bad_day_of_two_tiers(seed: int) -> None:
             raise
 
 
-async def test_the_sweep_is_no_fair_weather() -> None:
+async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     lives = handed_over = 0
     for seed in range(4):
         async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:

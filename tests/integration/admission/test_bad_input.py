@@ -34,7 +34,7 @@ def spec(**changes: Any) -> Any:
         pytest.param(json.dumps(review([])).encode(), id="a list for a pod"),  # type: ignore[arg-type] # on purpose
     ],
 )
-async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
+async def test_a_body_that_is_no_review_is_answered_with_400_and_the_reason(body: bytes) -> None:
     status, said = await ReviewedCluster().handler().mutate(body)
 
     assert status == 400
@@ -61,7 +61,7 @@ async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
         ),
     ],
 )
-async def test_a_pod_of_no_known_shape_is_refused_with_the_field(broken: Any) -> None:
+async def test_a_pod_that_breaks_the_schema_is_refused_with_the_field(broken: Any) -> None:
     status, said = await ReviewedCluster().handler().mutate(json.dumps(review(broken)).encode())
 
     response = json.loads(said)["response"]
@@ -98,7 +98,7 @@ async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
 
 
 @pytest.mark.parametrize("spec", ["x", {"ephemeralContainers": "x"}, {"ephemeralContainers": [None, "y"]}])
-async def test_a_running_pod_of_no_known_shape_is_refused_a_new_container(spec: Any) -> None:
+async def test_a_new_ephemeral_container_is_refused_on_a_pod_that_breaks_the_schema(spec: Any) -> None:
     new = {**a_pod(GPU), "spec": {**a_pod(GPU)["spec"], "ephemeralContainers": [{"name": "debug"}]}}
     request_body = review(new, old={"spec": spec}, operation="UPDATE", subresource="ephemeralcontainers")
     status, said = await ReviewedCluster().handler().mutate(json.dumps(request_body).encode())

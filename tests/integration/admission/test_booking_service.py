@@ -51,7 +51,7 @@ async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterat
             await client.aclose()
 
 
-async def test_it_is_asked_in_maias_words() -> None:
+async def test_the_request_has_maias_json() -> None:
     until = "2026-11-20T00:00:00+00:00"
     dashboard = Dashboard(json.dumps({"schedulable": True, "until": until, "gpu": "NVIDIA-RTX-A6000"}))
     async with a_client(dashboard) as client:
@@ -61,7 +61,7 @@ async def test_it_is_asked_in_maias_words() -> None:
     assert verdict == Verdict(True, datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000")
 
 
-async def test_free_cards_come_from_the_summary() -> None:
+async def test_free_gpus_are_read_from_the_summary() -> None:
     async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
         assert await client.free() == {"NVIDIA-RTX-A6000": 2}
     assert await MaiaClient(Where("http://nowhere", "")).free() == {}, "nobody to ask"
@@ -82,14 +82,14 @@ async def test_free_cards_come_from_the_summary() -> None:
         pytest.param(Dashboard("oops", status=500), id="500"),
     ],
 )
-async def test_whatever_else_it_says_is_no_answer_and_shows_no_token(dashboard: Dashboard) -> None:
+async def test_any_other_response_is_no_answer_and_the_error_shows_no_token(dashboard: Dashboard) -> None:
     async with a_client(dashboard) as client:
         with pytest.raises(NoAnswer) as caught:
             await client.verdict("alice", "lab")
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
+async def test_a_slow_or_missing_service_gives_no_answer() -> None:
     async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
         with pytest.raises(NoAnswer, match="did not answer"):
             await client.verdict("alice", "lab")
@@ -110,7 +110,7 @@ async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
     ],
     ids=["a bad question", "an odd answer", "it is down", "a page"],
 )
-async def test_a_question_that_it_does_not_like_is_told_from_a_service_that_is_down(
+async def test_a_request_that_the_service_refuses_differs_from_a_service_that_is_down(
     dashboard: Dashboard, is_declined: bool
 ) -> None:
     async with a_client(dashboard) as client:

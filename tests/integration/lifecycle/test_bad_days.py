@@ -38,7 +38,7 @@ async def a_leader(lab: Lab, plan: FaultPlan) -> AsyncIterator[Faulty]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_have_theirs(seed: int) -> None:
+async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have_their_gpus(seed: int) -> None:
     plan = FaultPlan(
         seed, refuse=0.2, lose_answer=0.2, stale_list=0.2, drop_watch=0.1, double_event=0.1, expire_watch=0.1
     )

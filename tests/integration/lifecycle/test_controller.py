@@ -106,7 +106,7 @@ async def events(lab: Lab, pod: str) -> dict[str, str]:
     return {event.reason: event.message for event in found}
 
 
-async def test_a_pod_that_is_gone_frees_its_card_and_the_one_that_waits_for_it_is_told_and_woken() -> None:
+async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_woken() -> None:
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         lab = stage.lab
         await a_bound_pod(lab, "first", limits=WHOLE_CARD)
@@ -150,7 +150,7 @@ async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
         await becomes(reaches("Pending", ""), "the claim is pending again")
 
 
-async def test_one_of_two_leads_and_when_it_is_killed_the_other_takes_over_and_frees_what_it_left() -> None:
+async def test_when_the_leader_is_killed_the_other_replica_takes_over() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as one, stage.controller() as other:
         lab = stage.lab
         await a_bound_pod(lab, "train", limits=WHOLE_CARD)
@@ -173,7 +173,7 @@ async def test_one_of_two_leads_and_when_it_is_killed_the_other_takes_over_and_f
         assert await follower.leads()
 
 
-async def test_when_it_is_told_to_go_it_lets_another_lead_at_once_and_ends_well() -> None:
+async def test_on_sigterm_another_replica_leads_at_once() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
         await becomes(controller.leads, "it leads")
 
@@ -183,7 +183,7 @@ async def test_when_it_is_told_to_go_it_lets_another_lead_at_once_and_ends_well(
         assert not lease["spec"].get("holderIdentity")
 
 
-async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -> None:
+async def test_it_is_ready_when_its_caches_are_complete_and_counts_its_work() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
 
         async def is_ready() -> bool:
@@ -196,7 +196,7 @@ async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -
             assert f"\n{name} " in numbers
 
 
-async def test_a_pod_that_has_room_but_was_put_aside_is_woken() -> None:
+async def test_an_unschedulable_pod_that_has_room_now_is_woken() -> None:
     """As after an outage of the extender: the scheduler could not ask, and nothing tells it to try again."""
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         pod = await stage.lab.pod("train", limits=WHOLE_CARD)

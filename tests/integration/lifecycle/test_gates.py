@@ -30,7 +30,7 @@ async def wait_until_told(lab: Lab, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_gated_pod_hears_nothing_until_its_gates_are_open() -> None:
+async def test_a_gated_pod_gets_no_event_until_its_gates_are_removed() -> None:
     async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
         replica = ClusterState(Client(lab.api))
         duties = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))

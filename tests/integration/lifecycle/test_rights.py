@@ -163,7 +163,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     ],
     ids=["extender", "controller", "webhook", "agent"],
 )
-async def test_a_door_may_do_what_it_does_and_nothing_else(
+async def test_a_component_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:

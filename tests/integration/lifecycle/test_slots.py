@@ -42,7 +42,7 @@ async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> None:
+async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_deleted() -> None:
     node = coexisting("n1", cards=1)
     async with a_lab([node], in_real_time=True) as lab:
         await create_reservation_namespace(lab)

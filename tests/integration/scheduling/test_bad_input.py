@@ -65,7 +65,7 @@ IN_ERROR = [
 
 @pytest.mark.parametrize(("body", "complaint"), IN_ERROR)
 @pytest.mark.parametrize("prefix", ["carrel", "gpushare-scheduler"])
-async def test_what_a_scheduler_could_send_is_answered_in_its_error_field(
+async def test_errors_in_what_a_scheduler_could_send_are_in_the_error_field(
     prefix: str, body: dict[str, Any], complaint: str
 ) -> None:
     async with an_open_extender([a_node("n1")]) as opened:
@@ -88,7 +88,7 @@ async def test_what_a_scheduler_could_send_is_answered_in_its_error_field(
     ],
 )
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-async def test_what_is_no_json_is_a_bad_request_in_words(verb: str, body: bytes) -> None:
+async def test_a_body_that_is_no_json_is_answered_with_400_and_the_reason(verb: str, body: bytes) -> None:
     async with an_open_extender([a_node("n1")]) as opened:
         answer = await opened.caller.post(f"/carrel/{verb}", body)
 
@@ -108,7 +108,7 @@ async def test_what_is_no_json_is_a_bad_request_in_words(verb: str, body: bytes)
         pytest.param([], id="a list"),
     ],
 )
-async def test_a_binding_that_cannot_be_read_is_told_which_field_is_wrong(body: Any) -> None:
+async def test_the_error_about_unreadable_bind_args_names_the_field(body: Any) -> None:
     async with an_open_extender([a_node("n1")]) as opened:
         answer = await opened.caller.post("/carrel/bind", body)
 
@@ -126,7 +126,7 @@ async def test_a_body_that_is_too_large_is_not_read_into_memory() -> None:
 
 
 @pytest.mark.parametrize("path", ["/carrel/filter", "/carrel/bind", "/gpushare-scheduler/filter"])
-async def test_a_verb_is_only_posted_to(path: str) -> None:
+async def test_the_verbs_accept_only_post(path: str) -> None:
     async with an_open_extender([a_node("n1")]) as opened:
         assert (await opened.caller.get(path)).status == 405
 
@@ -161,7 +161,7 @@ bodies = st.binary(max_size=40) | (values | near_questions).map(lambda body: jso
 
 @settings(max_examples=400, deadline=None)
 @given(bodies)
-async def test_any_body_at_all_gets_an_answer_in_words(body: bytes) -> None:
+async def test_every_body_gets_an_answer_with_a_reason(body: bytes) -> None:
     state = ClusterState(Client(EmbeddedApi()))
     ledger = state.ledger
     ledger.set_node(a_node("n1"))

@@ -4,7 +4,7 @@ from tests.integration.scheduling.opened import an_open_extender
 from tests.kit.gpus import a_node
 
 
-async def test_the_peers_sentences_stand_before_our_reasons() -> None:
+async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
     async with an_open_extender([a_node("n1", cards=1)]) as opened:
         pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "20000"})
 
@@ -21,7 +21,7 @@ async def test_the_peers_sentences_stand_before_our_reasons() -> None:
     }
 
 
-async def test_a_pod_of_another_dialect_is_told_our_reason_alone() -> None:
+async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
     async with an_open_extender([a_node("n1", cards=1)]) as opened:
         pod = await opened.lab.pod("train", limits={"nvidia.com/gpu": "2"})
 
@@ -30,7 +30,7 @@ async def test_a_pod_of_another_dialect_is_told_our_reason_alone() -> None:
     assert found["FailedNodes"] == {"n1": "room on 1 of 1 cards"}
 
 
-async def test_inspect_answers_byte_for_byte_what_the_kubectl_plugin_reads() -> None:
+async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:
     async with an_open_extender([a_node("n1", cards=2), a_node("n2", cards=1)]) as opened:
         pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
         assert await opened.caller.bind(pod, "n1", "gpushare-scheduler") == ""
@@ -50,7 +50,7 @@ async def test_inspect_answers_byte_for_byte_what_the_kubectl_plugin_reads() -> 
     assert (unknown.status, unknown.text) == (404, '{"nodes":[],"error":"n9 has no GPU that Carrel knows of"}')
 
 
-async def test_a_bind_is_answered_byte_for_byte_and_a_refused_one_with_200_so_that_its_reason_is_read() -> None:
+async def test_a_bind_is_answered_exactly_as_by_gpushare_but_a_refusal_has_status_200() -> None:
     async with an_open_extender([a_node("n1", cards=1)]) as opened:
         pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
         names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"]}

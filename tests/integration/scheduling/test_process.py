@@ -65,7 +65,7 @@ async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
         yield lab, served.url
 
 
-async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
+async def test_it_serves_binds_stops_on_sigterm_and_logs_both() -> None:
     async with a_served_lab() as (lab, url), carrel_process("extender", "--server", url, "--port", "0") as process:
         found = await process.wait_line(r"listening url=(\S+)")
         await process.wait_line("ready nodes=1")
@@ -130,7 +130,7 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
     assert code == 0
 
 
-async def test_gpushares_variables_are_understood_and_an_option_wins_over_them() -> None:
+async def test_gpushares_variables_are_read_and_an_option_wins_over_them() -> None:
     async with a_served_lab() as (_, url):
         environment = {"PORT": "1", "LOG_LEVEL": "debug"}
         async with carrel_process("extender", "--server", url, "--port", "0", environment=environment) as process:
@@ -166,7 +166,7 @@ async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     assert "Try:" in told.splitlines()[2]
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_a_port_that_is_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         async with carrel_process("extender", "--server", "http://127.0.0.1:1", "--port", port) as process:

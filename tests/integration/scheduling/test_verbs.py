@@ -26,7 +26,7 @@ async def opened() -> AsyncIterator[Opened]:
         yield opened
 
 
-async def test_filter_tells_where_there_is_room_and_why_not_elsewhere(opened: Opened) -> None:
+async def test_filter_says_where_there_is_room_and_why_not_elsewhere(opened: Opened) -> None:
     pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
 
     assert await opened.caller.filter(pod, ["n3", "n2", "n1", "n4"]) == {
@@ -67,7 +67,7 @@ async def test_nulls_where_go_writes_them_do_not_hide_what_a_pod_asks_for(opened
     assert (await opened.caller.filter(pod, NODES))["NodeNames"] == ["n1", "n2"]
 
 
-async def test_a_pod_that_asks_for_no_card_passes_through_untouched(opened: Opened) -> None:
+async def test_a_pod_that_asks_for_no_gpu_fits_everywhere(opened: Opened) -> None:
     pod = await opened.lab.pod("web")
 
     found = await opened.caller.filter(pod, ["n1", "elsewhere"])
@@ -122,7 +122,9 @@ async def test_a_bind_that_is_refused_says_why_and_leaves_nothing(opened: Opened
         pytest.param({"name": "gone", "uid": "gone"}, "does not exist any more", id="a pod that is gone"),
     ],
 )
-async def test_only_the_very_pod_is_bound(opened: Opened, change: dict[str, str], complaint: str) -> None:
+async def test_only_the_pod_with_the_same_name_and_uid_is_bound(
+    opened: Opened, change: dict[str, str], complaint: str
+) -> None:
     pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
     await opened.replica.sees(pod)
 
@@ -169,7 +171,7 @@ async def test_nothing_is_answered_before_the_ledger_is_complete(opened: Opened)
     assert await opened.lab.bound() == {}
 
 
-async def test_who_leaves_brings_a_gang_together_that_waits_and_takes_no_other_bind(opened: Opened) -> None:
+async def test_a_stopping_replica_finishes_a_waiting_gang_and_takes_no_other_bind(opened: Opened) -> None:
     gang = {"pod-group-name": "together", "carrel.dev/gang-size": "2", "gpu-fraction": "0.5"}
     one, two = [await opened.lab.pod(name, annotations=gang) for name in ("one", "two")]
     lonely = await opened.lab.pod("lonely", limits={"aliyun.com/gpu-mem": "8138"})
@@ -215,7 +217,7 @@ async def test_probes_and_metrics(opened: Opened) -> None:
     assert "train" not in metrics
 
 
-def test_metrics_of_an_empty_ledger_are_all_there() -> None:
+def test_an_empty_ledger_has_all_metrics() -> None:
     text = ExtenderMetrics(Ledger(), dict).text().decode()
 
     for state in ("free", "shared", "whole", "kept", "unusable"):
