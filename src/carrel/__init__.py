@@ -1,13 +1,15 @@
 """Carrel books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.
 
-The folder tree is the architecture; imports point down this list:
+    ledger          PURE: who holds which GPU, who may get one, and why not
+    dialects        PURE: how pods ask for GPUs, and what Carrel writes on them
+    parsing         PURE: reading what others wrote
+    kubernetes      the Kubernetes client, watches, and the objects that Carrel reads
+    leases          the ledger's record in the cluster
+    http manifests cluster_file settings process command_errors   what components share
+    bookings admission scheduling lifecycle node                  the components, one process each
+    cli demo        commands for people; Carrel without a cluster
 
-    doors       one folder per process: how the world comes in
-    adapters    each implements one port with a real library or device
-    usecases    the verbs: core + ports, no library names
-    ports       what the verbs need from the world, as typed interfaces
-    protocols   PURE: the wire words of the dialects, each spelled once
-    core        PURE: the decisions
+Components do not import each other. `tests/architecture/test_components.py` has the rules.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""A bind takes the cards and tells the pod, in as few writes as can be; or leaves nothing behind."""
+"""A bind takes the GPUs and writes them on the pod in as few writes as possible, or takes nothing."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
         ),
         pytest.param(
             {}, {"nvidia.com/gpu": "2"}, {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
-            {"gpu-n1-0": None, "gpu-n1-1": None}, id="two whole cards",
+            {"gpu-n1-0": None, "gpu-n1-1": None}, id="two whole GPUs",
         ),
         pytest.param(
             {"gpu.scheduling/claim": "pair"},
@@ -65,9 +65,9 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
             {},
             {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
             {"gpu-n1-0": 100, "gpu-n1-1": 100},
-            id="some memory on each of two cards",
+            id="some memory on each of two GPUs",
         ),
-        pytest.param({}, {}, {}, {}, id="no GPU at all"),
+        pytest.param({}, {}, {}, {}, id="no GPU"),
     ],
 )  # fmt: skip
 async def test_every_dialect_gets_its_gpus_in_its_own_annotations(
@@ -231,7 +231,7 @@ async def test_forged_annotations_on_a_pod_change_nothing() -> None:
         assert await lab.held() == {"gpu-n1-0": {whole["metadata"]["uid"]: None}}
 
 
-async def _renumber_the_cards(lab: Lab) -> None:
+async def _swap_gpu_indices(lab: Lab) -> None:
     swapped = [{"id": 1, "uuid": "GPU-n1-0"}, {"id": 0, "uuid": "GPU-n1-1"}]
     devices = [{**device, "memoryMiB": 16276, "health": "Healthy"} for device in swapped]
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
@@ -241,7 +241,7 @@ async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_t
     async with a_lab([a_node("n1")]) as lab:
         async with lab.replica() as replica:
             assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
-        await _renumber_the_cards(lab)
+        await _swap_gpu_indices(lab)
         async with lab.replica() as replica:
             cards = {card.gpu.uuid: card for card in replica.ledger.cards("n1")}
 
@@ -280,7 +280,7 @@ async def test_a_user_cannot_have_a_gpu_freed_that_the_pod_was_bound_with() -> N
 
 
 class NoBindings:
-    """A cluster in which somebody else's admission webhook forbids every Binding."""
+    """A cluster in which another admission webhook forbids every Binding."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner

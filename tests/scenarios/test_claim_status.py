@@ -1,4 +1,4 @@
-"""A GpuClaim says how far it is: which cards its pod has by the Leases, or what it waits for."""
+"""The status of a GpuClaim shows which GPUs its pod has by the Leases, or what it waits for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ NAMES_IT = {"gpu.scheduling/claim": "two-cards"}
 
 
 class Writer:
-    """Writes claims as the controller does."""
+    """Writes the status of claims as the controller does."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -35,7 +35,7 @@ class Writer:
         return self.replica.why(pod)
 
     async def write(self, lab: Lab, name: str = "two-cards") -> ClaimState | None:
-        """Once everything that the API server has is seen here."""
+        """Waits until the cache has everything that the API server has."""
         claim = await lab.client.get(GPU_CLAIMS, name, "lab")
         pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
         leases = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(LEASES)).items}
@@ -131,7 +131,7 @@ async def test_annotations_that_a_user_forged_give_no_gpus() -> None:
     ("spec", "complaint"),
     [
         pytest.param({"devices": {"count": 1, "exclusivity": "MIG"}}, "MIG", id="slices, which Carrel does not manage"),
-        pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive card"),
+        pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive GPU"),
     ],
 )
 async def test_a_claim_that_can_never_be_met_has_failed(spec: Json, complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""The books follow the cluster, and are not sure of a card where the cluster contradicts itself."""
+"""The ledger follows the cluster, and a GPU is unusable while its records contradict each other."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> views.GpuN
     return msgspec.convert({**body, "metadata": {**body["metadata"], **metadata}}, views.GpuNodeStatus)
 
 
-def books_with(*nodes: Node) -> ClusterLedger:
+def ledger_with(*nodes: Node) -> ClusterLedger:
     cluster_ledger = ClusterLedger(lambda _: None)
     for node in nodes:
         cluster_ledger.on_node_status(None, status(node))
@@ -38,7 +38,7 @@ def a_lease(index: int, gpu: str, pod: str, mib: int | None, version: int) -> Kn
 
 
 def test_a_gpu_on_two_leases_counts_both_and_is_unusable_until_one_is_gone() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
 
     cluster_ledger.lease_written(a_lease(1, "GPU-n1-0", "b", 5000, 6))
@@ -55,7 +55,7 @@ def test_a_gpu_on_two_leases_counts_both_and_is_unusable_until_one_is_gone() -> 
 
 
 def test_a_node_status_that_names_another_node_is_ignored() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+    cluster_ledger = ledger_with(a_node("n1"))
 
     cluster_ledger.on_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
     cluster_ledger.on_node_status(status(a_node("n1"), name="intruder"), None)
@@ -77,7 +77,7 @@ def test_a_heartbeat_far_from_now_makes_a_node_unusable(off: timedelta) -> None:
 
 
 def test_an_index_that_cannot_be_in_a_lease_name_is_malformed() -> None:
-    cluster_ledger = books_with(Node("n1", (a_card("n1", 10_000),)))
+    cluster_ledger = ledger_with(Node("n1", (a_card("n1", 10_000),)))
 
     node = cluster_ledger.ledger.node("n1")
     assert node is not None
@@ -85,7 +85,7 @@ def test_an_index_that_cannot_be_in_a_lease_name_is_malformed() -> None:
 
 
 def test_a_promise_is_for_all_gpus_or_none() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(1, "GPU-n1-1", "tenant", None, 5))
     both = Placement("n1", a_node("n1").gpus, whole(2))
 
@@ -96,7 +96,7 @@ def test_a_promise_is_for_all_gpus_or_none() -> None:
 
 
 def test_only_the_owner_of_a_promise_withdraws_it() -> None:
-    cluster_ledger = books_with(a_node("n1", cards=1))
+    cluster_ledger = ledger_with(a_node("n1", cards=1))
     placement = Placement("n1", a_node("n1", cards=1).gpus, memory(1000))
     cluster_ledger.promise(placement, holder("a"), "old plan")
     cluster_ledger.promise(placement, holder("a"), "new plan")
@@ -124,7 +124,7 @@ def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None
 
 
 def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
     before = cluster_ledger.ledger.moment
 

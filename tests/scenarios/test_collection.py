@@ -1,4 +1,4 @@
-"""A card is free again soon after its pod has ended, and never before."""
+"""A GPU is free soon after its pod has ended, and never before."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""GPU pods end when their booking does: never before, and warned in time."""
+"""GPU pods end when their booking ends, never before, and with warnings in time."""
 
 from datetime import timedelta
 from typing import Any
@@ -55,9 +55,9 @@ async def test_a_pod_is_ended_at_its_time_and_not_before(text: str) -> None:
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({"limits": WHOLE, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}, id="MAIA's mark"),
+        pytest.param({"limits": WHOLE, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}, id="MAIA's year 1900"),
         pytest.param({"limits": WHOLE, "annotations": ends("2026-11-16T11:00:00")}, id="an end without an offset"),
-        pytest.param({"limits": WHOLE, "annotations": BOOKED}, id="no end at all"),
+        pytest.param({"limits": WHOLE, "annotations": BOOKED}, id="no end"),
         pytest.param({"annotations": ends("2026-11-16T11:00:00Z")}, id="no GPU"),
     ],
 )
@@ -111,8 +111,8 @@ async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
         assert not await is_over(lab, pod["metadata"]["uid"])
 
 
-class BookingClerk:
-    """Says of everybody the same, or nothing at all."""
+class FixedBookings:
+    """A booking service that gives the same answer for everybody, or none."""
 
     def __init__(self, verdict: Verdict | None) -> None:
         self._verdict = verdict
@@ -132,27 +132,27 @@ LATER = NOON + timedelta(days=3)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "goes_on"),
+    ("verdict", "continues"),
     [
         pytest.param(Verdict(True, LATER), True, id="it was extended"),
         pytest.param(Verdict(True, LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
         pytest.param(Verdict(True, LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
-        pytest.param(Verdict(True, NOON), False, id="it ends as the pod was told"),
+        pytest.param(Verdict(True, NOON), False, id="the end is unchanged"),
         pytest.param(Verdict(False), False, id="no booking is active"),
-        pytest.param(None, False, id="the booking service is silent"),
+        pytest.param(None, False, id="the booking service does not answer"),
     ],
 )
-async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdict | None, goes_on: bool) -> None:
+async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdict | None, continues: bool) -> None:
     notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
-    clerk = BookingClerk(verdict)
+    clerk = FixedBookings(verdict)
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=notes)
 
         await settle(lab, TierController(replica, bookings=clerk))
 
-        assert await is_over(lab, pod["metadata"]["uid"]) != goes_on
+        assert await is_over(lab, pod["metadata"]["uid"]) != continues
         assert ("ada@lab.org", "lab") in clerk.asked
-        if goes_on:
+        if continues:
             assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
             assert await warnings(lab) == []
 
@@ -182,7 +182,7 @@ async def test_a_pod_is_warned_once_24_hours_1_hour_and_15_minutes_before() -> N
         told: list[int] = []
         for before in (timedelta(hours=30), timedelta(hours=24), timedelta(hours=2), timedelta(hours=1)):
             lab.clock.now = NOON + timedelta(days=2) - before
-            for _ in range(2):  # the second time it is another controller, and Kubernetes has forgotten the Events
+            for _ in range(2):  # the second time it is another controller, and Kubernetes has deleted the Events
                 async with lab.replica() as replica:
                     await settle(lab, TierController(replica))
             told.append(len(await warnings(lab)))

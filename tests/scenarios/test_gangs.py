@@ -1,4 +1,4 @@
-"""All pods of a gang are bound, or none; and nobody waits for ever."""
+"""All pods of a gang are bound, or none; and no gang waits for ever."""
 
 import asyncio
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
 
         early = [asyncio.ensure_future(schedule(replica, pod, NODES)) for pod in pods[:7]]
         await eventually(lambda: len(list(replica.ledger.holders())) == 8)
-        assert await lab.bound() == {}, "nobody is bound before all are ready"
+        assert await lab.bound() == {}, "no member is bound before all are ready"
 
         assert await schedule(replica, pods[7], NODES) is None
         assert await asyncio.gather(*early) == [None] * 7
@@ -127,7 +127,7 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_run() -> None:
         await ready(replica, [*first, *second])
         await eventually(lambda: len(replica.claims.store) == 2)
 
-        # Their members come mixed, which is how two gangs could each hold half of the cards.
+        # Their members come mixed: so each gang could hold half of the GPUs.
         answers = await asyncio.gather(
             *(schedule(replica, pod, ["n1"]) for pair in zip(first, second, strict=True) for pod in pair)
         )
@@ -183,7 +183,9 @@ async def test_after_a_crash_at_any_write_the_gang_continues_with_the_leases_it_
         assert len(await lab.bound()) == 2
         after_all = await lab.held()
         assert len(after_all) == 2
-        assert all(after_all[lease].keys() >= shares.keys() for lease, shares in held.items()), "nobody changed cards"
+        assert all(after_all[lease].keys() >= shares.keys() for lease, shares in held.items()), (
+            "every member keeps its GPUs"
+        )
 
 
 async def test_a_late_member_joins_a_running_gang() -> None:
@@ -252,7 +254,7 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_with_the_rea
 async def test_the_gpus_of_a_member_whose_gang_runs_are_not_collected() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
-        # Two pods woken, two Leases, one Binding; then the process is gone for longer than any bind takes.
+        # Two pods woken, two Leases, one Binding; then the process is away for longer than any bind takes.
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as replica:
             await ready(replica, pods)
             await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""People are told why their pod waits and which cards it got: once, also after crashes and by another leader."""
+"""Events say why a pod waits and which GPUs it got: once, also after crashes and by another leader."""
 
 from datetime import timedelta
 
@@ -212,7 +212,7 @@ async def test_the_reason_names_taints_that_the_pod_does_not_tolerate_and_how_ma
 
 
 async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
-    """What there is to tell once the pod is bound."""
+    """The note about the GPUs of a bound pod."""
     assert await replica.bind(body, "n1") is None
     pod = await replica.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
     leases = replica.cluster_ledger.leases_of(pod.metadata.uid)
@@ -241,7 +241,7 @@ async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: 
 async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        # A bound pod keeps its namespace from going until its node has let it go.
+        # A bound pod delays the deletion of its namespace until its kubelet has ended it.
         assert await replica.scheduler.bind(pod, "n1") is None
         await lab.client.delete(NAMESPACES, "lab")
 

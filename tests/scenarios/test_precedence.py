@@ -1,4 +1,4 @@
-"""Opportunistic pods do not take what a booked pod is waiting for."""
+"""Opportunistic pods do not take a GPU that a booked pod waits for."""
 
 import asyncio
 from typing import Any
@@ -104,8 +104,8 @@ async def test_no_gpu_is_left_free_for_a_booked_pod_that_does_not_fit_anyway() -
         assert await replica.bind(pod, "n1") is None
 
 
-@pytest.mark.parametrize(("cards", "comes_together"), [(2, False), (3, True)], ids=["too few", "enough"])
-async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(cards: int, comes_together: bool) -> None:
+@pytest.mark.parametrize(("cards", "is_placed"), [(2, False), (3, True)], ids=["too few", "enough"])
+async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(cards: int, is_placed: bool) -> None:
     async with a_lab([a_node("n1", cards=cards)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         gang = {"pod-group-name": "job", "carrel.dev/gang-size": "2"}
@@ -113,7 +113,7 @@ async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(cards
 
         found = [replica.filter(await replica.sees(pod), ["n1"]) for pod in pods]
 
-        assert [bool(each.fitting) for each in found] == [comes_together] * 2
-        if comes_together:
+        assert [bool(each.fitting) for each in found] == [is_placed] * 2
+        if is_placed:
             assert await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods)) == [None, None]
             assert len(await lab.bound()) == 2

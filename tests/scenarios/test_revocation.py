@@ -1,4 +1,4 @@
-"""A booked pod that does not fit gets a card: from the fewest pods without a booking, and from nobody else."""
+"""A booked pod that does not fit gets a GPU from the fewest pods without a booking, and from no others."""
 
 from datetime import timedelta
 from random import Random
@@ -30,7 +30,7 @@ async def victims(lab: Lab) -> set[str]:
 
 
 async def served(lab: Lab, name: str) -> bool:
-    """Whether the pod is bound, and the Leases say that it has a card."""
+    """Whether the pod is bound, and a Lease gives it a GPU."""
     pod = (await pods_of(lab))[name]
     return bool(pod.spec.node_name) and any(pod.metadata.uid in shares for shares in (await lab.held()).values())
 
@@ -76,12 +76,12 @@ async def test_no_gpu_is_revoked_when_another_is_free() -> None:
     ("annotations", "loses"),
     [
         pytest.param(BOOKED, False, id="a booked pod"),
-        pytest.param({}, False, id="a pod of which nobody has said anything"),
+        pytest.param({}, False, id="a pod without any tier"),
         pytest.param({"terminate-at": "2026-12-01T00:00:00Z"}, False, id="a pod that has an end"),
         pytest.param({**BOOKED, "terminate-at": "1900-01-01T08:00:00Z"}, False, id="a booked pod with MAIA's mark"),
         pytest.param({"carrel.dev/tier": "golden"}, False, id="a tier that there is not"),
         pytest.param({"terminate-at": "1900-01-01T08:00:00Z"}, True, id="MAIA's mark alone"),
-        pytest.param({"carrel.dev/tier": "opportunistic"}, True, id="Carrel's word alone"),
+        pytest.param({"carrel.dev/tier": "opportunistic"}, True, id="Carrel's annotation alone"),
     ],
 )
 async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, str], loses: bool) -> None:
@@ -160,7 +160,7 @@ async def test_on_a_shared_gpu_only_as_many_pods_end_as_must() -> None:
 
 
 async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
-    """While the victim goes, and after, somebody older without a booking waits for any card at all."""
+    """While the victim ends, and afterwards, an older pod without a booking waits for any GPU."""
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         greedy = await lab.pod("greedy", limits={"nvidia.com/gpu": "1"}, annotations=OPPORTUNISTIC)
@@ -206,7 +206,7 @@ async def test_several_booked_pods_are_served_in_the_order_of_their_creation() -
         for name in ("c", "b", "a"):
             await an_unschedulable_booked_pod(lab, name)
         pods = await pods_of(lab)
-        # The time at which an object was made has whole seconds; those of one second are served by their names.
+        # Creation timestamps have whole seconds; pods of the same second are served by name.
         first = min(("a", "b", "c"), key=lambda name: (pods[name].metadata.creation_timestamp, name))
 
         await settle(lab, TierController(replica))
@@ -243,7 +243,7 @@ async def test_a_victim_that_gets_a_booking_before_its_hand_over_begins_stays() 
         step = controller.parts.revoker._first_step()
         assert step is not None
         (chosen,) = [victim.name.partition("/")[2] for victim in step.victims]
-        # Nobody has heard of it yet when the round begins: the API server is asked before anybody is told to go.
+        # The cache does not show it when the round begins: the API server is asked before the hand-over begins.
         await lab.client.patch(PODS, chosen, MergePatch({"metadata": {"annotations": BOOKED}}), "lab")
         await controller.parts.revoker.revoke_for_next()
 
@@ -263,7 +263,7 @@ async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
         controller = TierController(replica)
         await catch_up(lab, replica)
         await controller.round()
-        assert await victims(lab) == set(), "one card is free: by itself, each of them would fit"
+        assert await victims(lab) == set(), "one GPU is free: by itself, each of them would fit"
         lab.clock.now += timedelta(seconds=10)
 
         for _ in range(4):
@@ -278,7 +278,7 @@ async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int) -> None:
-    """With whole cards of one kind it can be counted: as many must go as booked pods find no free card."""
+    """With whole GPUs of one model: there are as many victims as booked pods without a free GPU."""
     chance = Random(seed)
     nodes = [a_node(f"n{number}", cards=chance.randint(1, 3)) for number in range(3)]
     cards = [gpu for node in nodes for gpu in node.gpus]

@@ -1,4 +1,4 @@
-"""Who has the seal's key places no pod that did not come through the webhook."""
+"""With a seal key, only pods that came through the webhook are placed."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A pod that has room and is not placed is woken: at once, then ever more rarely, and never in a circle."""
+"""A pod that has room and is not placed is woken at once, then less and less often, and never in a loop."""
 
 from carrel.leases.wake import WakeLimiter
 

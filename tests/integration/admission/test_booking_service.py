@@ -1,4 +1,4 @@
-"""The booking service over HTTP, and all the ways in which it is no help."""
+"""The booking service over HTTP, and all the ways in which it may fail."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from carrel.dialects.maia import Verdict
 
 @dataclass
 class Dashboard:
-    """MAIA's dashboard, which answers as a test says."""
+    """MAIA's dashboard, with the answer that a test sets."""
 
     said: str | bytes = "{}"
     status: int = 200
@@ -64,7 +64,7 @@ async def test_the_request_has_maias_json() -> None:
 async def test_free_gpus_are_read_from_the_summary() -> None:
     async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
         assert await client.free() == {"NVIDIA-RTX-A6000": 2}
-    assert await MaiaClient(Where("http://nowhere", "")).free() == {}, "nobody to ask"
+    assert await MaiaClient(Where("http://nowhere", "")).free() == {}, "no service to ask"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_free_gpus_are_read_from_the_summary() -> None:
     [
         pytest.param(Dashboard("<html>Sign in</html>"), id="a page"),
         pytest.param(Dashboard('{"error": "x"}'), id="something else"),
-        pytest.param(Dashboard('{"schedulable": "yes"}'), id="words for true"),
+        pytest.param(Dashboard('{"schedulable": "yes"}'), id="text instead of true"),
         pytest.param(Dashboard('{"schedulable": true, "until": "tomorrow"}'), id="a time that is none"),
         pytest.param(Dashboard("[" * 100_000), id="deep JSON"),
         pytest.param(Dashboard(b"\xff\xfe"), id="no text"),

@@ -1,4 +1,4 @@
-"""`carrel controller` as a cluster runs it: a process of its own, on the API over HTTP, beside others like it."""
+"""`carrel controller` as a cluster runs it: several processes, on the API over HTTP."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ class Controller:
     process: asyncio.subprocess.Process
     url: str
     terminator: str = ""
-    """Where MAIA's clients call, if they may."""
+    """The address of the pod terminator, if it is enabled."""
 
     async def ask(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}") as answer:
@@ -42,7 +42,7 @@ class Controller:
 
 
 @dataclass
-class Stage:
+class ControllerLab:
     lab: Lab
     server: str
 
@@ -72,15 +72,15 @@ class Stage:
 
 
 async def _read_on(stream: asyncio.StreamReader) -> None:
-    """A process whose story nobody reads would stop at a full pipe."""
+    """Reads the log of a process: otherwise it would block on a full pipe."""
     async for _ in stream:
         pass
 
 
 @contextlib.asynccontextmanager
-async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[Stage]:
+async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[ControllerLab]:
     async with a_lab(nodes, in_real_time=True) as lab, serve(lab.api) as served:
-        yield Stage(lab, served.url)
+        yield ControllerLab(lab, served.url)
 
 
 async def becomes(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
@@ -112,9 +112,9 @@ async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_wok
         await a_bound_pod(lab, "first", limits=WHOLE_CARD)
         await lab.pod("second", limits=WHOLE_CARD)
 
-        placed = await becomes(lambda: events(lab, "first"), "the first pod is told its card")
+        placed = await becomes(lambda: events(lab, "first"), "the first pod gets an Event about its GPU")
         assert placed == {"GPUAssigned": "n1: GPU 0 (16,276 MiB)"}
-        waits = await becomes(lambda: events(lab, "second"), "the second pod is told why it waits")
+        waits = await becomes(lambda: events(lab, "second"), "the second pod gets an Event about why it waits")
         assert list(waits) == ["WaitingForGPU"]
         assert "16,276 MiB" in waits["WaitingForGPU"]
 
@@ -126,8 +126,8 @@ async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_wok
         async def is_woken() -> bool:
             return "carrel.dev/woken-at" in await lab.annotations("second")
 
-        await becomes(is_free, "the card is free")
-        await becomes(is_woken, "the scheduler looks at the second pod again")
+        await becomes(is_free, "the GPU is free")
+        await becomes(is_woken, "the second pod is woken")
 
 
 async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
@@ -169,7 +169,7 @@ async def test_when_the_leader_is_killed_the_other_replica_takes_over() -> None:
         async def is_free() -> bool:
             return not await lab.held()
 
-        await becomes(is_free, "the card is free")
+        await becomes(is_free, "the GPU is free")
         assert await follower.leads()
 
 
@@ -197,7 +197,7 @@ async def test_it_is_ready_when_its_caches_are_complete_and_counts_its_work() ->
 
 
 async def test_an_unschedulable_pod_that_has_room_now_is_woken() -> None:
-    """As after an outage of the extender: the scheduler could not ask, and nothing tells it to try again."""
+    """As after an outage of the extender: the scheduler could not ask, and does not try again by itself."""
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         pod = await stage.lab.pod("train", limits=WHOLE_CARD)
         aside = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no answer"}

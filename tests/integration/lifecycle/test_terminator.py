@@ -1,4 +1,4 @@
-"""MAIA's pod terminator over HTTP: as MAIA's clients call it, and as others might."""
+"""MAIA's pod terminator over HTTP, called by MAIA's clients and by others."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ async def test_a_random_delete_hands_over_a_pod_without_a_booking() -> None:
         async with calling(lab, replica) as maia:
             assert await maia.post("/random-delete") == (200, {"status": "success", "deleted_pod": "train"})
             assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"}), (
-                "it is going already"
+                "it is ending already"
             )
 
         await settle(lab, TierController(replica))
@@ -147,7 +147,7 @@ async def test_bad_input_is_refused_with_the_reason(body: bytes, status: int) ->
 
 
 async def was_handed_over(lab: Lab, name: str) -> bool:
-    """The kubelet has ended what was deleted, and the successor is there."""
+    """Whether the kubelet has ended the deleted pod, and the successor exists."""
     await end_deleted(lab)
     pod = (await pods_of(lab)).get(name)
     return pod is not None and "carrel.dev/handed-over" in pod.metadata.annotations
@@ -156,16 +156,16 @@ async def was_handed_over(lab: Lab, name: str) -> bool:
 async def test_a_controller_revokes_a_gpu_for_a_booked_pod_and_wakes_the_scheduler() -> None:
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as controller:
         lab = stage.lab
-        assert not controller.terminator, "nobody may call it, so it does not listen"
+        assert not controller.terminator, "it is not enabled, so it does not listen"
         await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
 
-        await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking goes on without a GPU")
+        await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking continues without a GPU")
 
         async def is_woken() -> bool:
             return "carrel.dev/woken-at" in await lab.annotations("urgent")
 
-        await becomes(is_woken, "the scheduler looks at the booked pod again")
+        await becomes(is_woken, "the booked pod is woken")
         async with lab.replica() as extender:
             assert await extender.bind(urgent, "n1") is None
         assert "carrel_pods_revoked_total 1.0" in (await controller.ask("/metrics"))[1]
@@ -183,6 +183,6 @@ async def test_a_replica_that_does_not_lead_writes_the_hand_over_and_the_leader_
             async def has_ended() -> bool:
                 return bool((await maia.post("/random-delete"))[1] == {"status": "success", "deleted_pod": "train"})
 
-            await becomes(has_ended, "it has heard of the pod, and ends it")
+            await becomes(has_ended, "the leader ends the pod")
             await becomes(lambda: was_handed_over(lab, "train"), "the leader has handed it over")
             assert not await follower.leads()

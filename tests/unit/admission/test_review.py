@@ -76,7 +76,7 @@ def test_a_dry_run_an_update_and_a_subresource_are_read() -> None:
         pytest.param(review(operation="PATCH"), "request.operation is 'PATCH'", id="an unknown operation"),
         pytest.param(review(kind=None), "request.kind.kind is None", id="no kind"),
         pytest.param(review(object=[]), "request.object is .*an object", id="an object that is a list"),
-        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="a wordy dry run"),
+        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="dryRun as text"),
         pytest.param(review(userInfo={"groups": [1]}), r"userInfo.groups\[0\] is 1", id="a group that is a number"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Whose card is taken back for a booked pod: the fewest, the cheapest, never one too many, never a booked one."""
+"""Which pods lose their GPU to a booked pod: the fewest, the least work, no superfluous one, never a booked one."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta

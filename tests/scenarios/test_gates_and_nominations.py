@@ -1,4 +1,4 @@
-"""Scheduling gates and nominations: who cannot be placed yet takes nothing from anybody, and a hint is no card."""
+"""Scheduling gates and nominations: a pod that cannot be placed yet holds nothing, and a nomination gives no GPU."""
 
 import asyncio
 from typing import Any
@@ -149,7 +149,7 @@ async def test_a_gated_pod_whose_booking_ends_gets_a_successor_with_the_remainin
 
         successor = await lab.client.get(PODS, "train", "lab")
         assert "carrel.dev/handed-over" in successor["metadata"]["annotations"]
-        assert successor["spec"]["schedulingGates"] == [{"name": QUOTA}], "nobody would open the other one again"
+        assert successor["spec"]["schedulingGates"] == [{"name": QUOTA}], "the other gate was removed already"
 
 
 def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None:
@@ -174,7 +174,7 @@ def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None
 
 
 async def nominate(lab: Lab, name: str, node: str) -> Json:
-    """kube-scheduler does so after a preemption and, since 1.35, when it is about to bind; others may, too."""
+    """As kube-scheduler does after a preemption and, since 1.35, before it binds; other programs may do it too."""
     await set_status(lab, name, {"nominatedNodeName": node})
     return await lab.client.get(PODS, name, "lab")
 
@@ -195,7 +195,7 @@ async def test_a_nominated_pod_holds_nothing_and_may_be_placed_elsewhere() -> No
 async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
-        await lab.client.create(NODES, node)  # without cards
+        await lab.client.create(NODES, node)  # without GPUs
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         await nominate(lab, "urgent", "n2")
@@ -206,7 +206,7 @@ async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation()
 
 
 async def test_a_nominated_gang_member_is_filtered_for_one_node_and_planned_for_all() -> None:
-    """kube-scheduler tries the nominated node alone first, and all of them if that will not do."""
+    """kube-scheduler tries the nominated node alone first, and then all nodes."""
     gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         for number in range(2):
