@@ -39,8 +39,6 @@ class KnownLease:
     uid: str
     version: str
     record: LeaseRecord
-    written_at: str = ""
-    """The text of the Lease's `renewTime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +196,7 @@ class ClusterLedger:
             self._refresh(place[0])
             return
         assert record is not None, "a name that can be read is the name of a GPU's Lease"
-        self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record, new.spec.renew_time))
+        self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record))
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
