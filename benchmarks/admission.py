@@ -1,13 +1,13 @@
 """The webhook over HTTP, beside a bare ASGI app that only decodes and echoes the same review.
 
 The reviews are of a notebook as JupyterHub spawns it, with volumes, variables and tolerations; its user has a booking.
-The booking service answers at once: how long it takes is its own matter, and most answers are remembered anyway. No TLS
+The booking service answers at once: its own time is not measured, and most answers are cached anyway. No TLS
 on either side.
 
-- Server CPU per review: the least of many short rounds, in turns with the bare app. What others do on the machine
-  hardly counts, so this is the figure to compare.
-- p99 at 200 reviews/s: over *all* reviews of all runs, from when each was due, on one connection. Whoever else takes
-  the core counts: the bare app's own p99 stands beside it, and that of the calmest run, nearest to an idle machine.
+- Server CPU per review: the least of many short rounds, alternating with the bare app. Other work on the machine hardly
+  changes it, so this is the figure to compare.
+- p99 at 200 reviews/s: over *all* reviews of all runs, from when each was due, on one connection. Other work on the
+  machine changes it: so the p99 of the bare app is shown too, and that of the fastest run, nearest to an idle machine.
 """
 
 import json
@@ -27,7 +27,7 @@ from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS, PEOPLE = 40, 50, 25
 PER_SECOND, SECONDS, RUNS = 200, 2, 8
-"""Several short runs: another process that takes the core for a moment makes everything late that comes after it."""
+"""Several short runs: another process that takes the core for a moment delays everything that comes after it."""
 SPAWNER = "system:serviceaccount:jhub:hub"
 
 
@@ -132,7 +132,7 @@ def _cpu_per_call(server: Server, bodies: list[bytes]) -> float:
 
 
 def _paced(server: Server, bodies: list[bytes]) -> Iterator[float]:
-    """Seconds from when a review was due to its answer: one that waits behind a slow one counts its waiting."""
+    """Seconds from when a review was due to its answer, with the time that it waited behind a slow one."""
     begin = time.perf_counter()
     for number in range(PER_SECOND * SECONDS):
         due = begin + number / PER_SECOND

@@ -1,6 +1,6 @@
-"""The ledger on a large cluster: 5,000 nodes × 8 cards, 50,000 shares.
+"""The ledger on a large cluster: 5,000 nodes × 8 GPUs, 50,000 shares.
 
-Goals come from what an extender must answer within: kube-scheduler asks about every node for every pod.
+The goals follow from the time in which an extender must answer: kube-scheduler asks about every node for every pod.
 """
 
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ NODES, CARDS, SHARES = 5_000, 8, 50_000
 MODEL = "NVIDIA-A100-SXM4-80GB"
 
 REQUESTS = {
-    "8,138 MiB on one card": Request(1, Memory(MiB(8138))),
-    "70,000 MiB on one card (on half of the nodes)": Request(1, Memory(MiB(70_000))),
-    "8,138 MiB on each of 2 cards": Request(2, Memory(MiB(8138))),
-    "half a card of a model": Request(1, Portion(Fraction(1, 2)), model=MODEL),
-    "4 whole cards (nowhere)": Request(4, WHOLE),
-    "2 whole cards, one island required, 300 GB/s": Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 300)),
-    "2 contiguous cards": Request(2, WHOLE, policy=Policy.CONTIGUOUS),
+    "8,138 MiB on one GPU": Request(1, Memory(MiB(8138))),
+    "70,000 MiB on one GPU (on half of the nodes)": Request(1, Memory(MiB(70_000))),
+    "8,138 MiB on each of 2 GPUs": Request(2, Memory(MiB(8138))),
+    "half a GPU of a model": Request(1, Portion(Fraction(1, 2)), model=MODEL),
+    "4 whole GPUs (nowhere)": Request(4, WHOLE),
+    "2 whole GPUs, one island required, 300 GB/s": Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 300)),
+    "2 contiguous GPUs": Request(2, WHOLE, policy=Policy.CONTIGUOUS),
 }
 
 
@@ -44,7 +44,7 @@ def cluster() -> list[Node]:
 
 
 def shares() -> list[Share]:
-    """Ten shares a node: on every second node on all cards, on the others on six of them."""
+    """Ten shares a node: on every second node on all GPUs, on the others on six of them."""
     found = []
     for number in range(SHARES):
         node, turn = number % NODES, number // NODES
@@ -68,7 +68,7 @@ def measure() -> Iterator[Figure]:
             seconds = cpu_seconds(lambda request=request, where=where: [place(ledger, request, n) for n in where])  # type: ignore[misc] # bound now
             yield Figure(f"place on one node: {name}", seconds / len(where) * 1e6, "µs", 25.0)
 
-    ranking, request = Ranking(ledger), REQUESTS["8,138 MiB on one card"]
+    ranking, request = Ranking(ledger), REQUESTS["8,138 MiB on one GPU"]
     ranking.demand.saw(request)
     first = cpu_seconds(lambda: ranking.costs(request, names[:500]), runs=1)
     yield Figure("rank 500 nodes, asked for the first time", first * 1e3, "ms")
@@ -89,10 +89,10 @@ def measure() -> Iterator[Figure]:
 
 
 def _why(ledger: Ledger, names: tuple[str, ...]) -> Iterator[Figure]:
-    """The controller asks this for every pod that waits, every quarter of a minute; a lab may have hundreds of them."""
-    nowhere = REQUESTS["4 whole cards (nowhere)"]
+    """The controller asks this for every pod that waits, every 15 s; a lab may have hundreds of them."""
+    nowhere = REQUESTS["4 whole GPUs (nowhere)"]
     plain = cpu_seconds(lambda: why_waiting(ledger, nowhere, names), runs=3)
-    yield Figure("why a pod waits, looking at every card", plain * 1e3, "ms")
+    yield Figure("why a pod waits, checking every GPU", plain * 1e3, "ms")
     sieve = NodeFilter(ledger)
     sieve.why(nowhere, names)
     one = Share(Holder("another"), "GPU-0001-0", MiB(1))

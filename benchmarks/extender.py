@@ -1,8 +1,8 @@
-"""The extender over HTTP on 5,000 nodes × 8 cards, beside a bare ASGI app that only decodes and echoes the same body.
+"""The extender over HTTP on 5,000 nodes × 8 GPUs, beside a bare ASGI app that only decodes and echoes the same body.
 
-Each runs in a process of its own, on the same server, asked by the same caller in turns; what is compared is the CPU
-time of the server's process. Before each round of questions as many pods get a card somewhere as there are questions,
-as happens while pods are being bound; what that costs the ledger is not counted, what it costs the answers is.
+Each runs in a process of its own, on the same server, and the same client calls them in turns; compared is the CPU time
+of the server's process. Before each round of calls, as many pods get a GPU as there are calls, as happens while pods
+are being bound; what that costs the ledger is not counted, what it costs the answers is.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS = 60, 20
-"""Many short rounds: on a busy machine at least some of them are left alone."""
+"""Many short rounds: on a busy machine at least some of them are not disturbed."""
 CHANGE = "/change"
 ASKED = {
     "fits on every node": {"aliyun.com/gpu-mem": "8138"},
@@ -55,15 +55,15 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def busy_extender() -> AsgiApp:
-    carrel = ClusterState(Client(EmbeddedApi()))
-    ledger = carrel.ledger
+    state = ClusterState(Client(EmbeddedApi()))
+    ledger = state.ledger
     for node in cluster():
         ledger.set_node(node)
     ledger.restore(shares())
-    carrel.informers = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
+    state.informers = _Synced()  # type: ignore[assignment] # the ledger was filled by hand
     gc.collect()
-    gc.freeze()  # as the door does when it is ready
-    app = extender_app(handlers_on(carrel, scheduler_on(carrel)))
+    gc.freeze()  # as the component does when it is ready
+    app = extender_app(handlers_on(state, scheduler_on(state)))
     turn = 0
 
     async def changing(scope: Scope, receive: Receive, send: Send) -> None:

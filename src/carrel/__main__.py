@@ -1,4 +1,4 @@
-"""The one command: `carrel <door>`. A door imports what it needs only when it is opened, so that `--help` is quick."""
+"""The one command: `carrel <component>`. A component imports what it needs only when it runs, so `--help` is fast."""
 
 import typer
 

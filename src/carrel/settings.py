@@ -108,7 +108,7 @@ class ServingSettings(ClusterSettings):
     log_level: Annotated[
         LogLevel, typer.Option(help="How much is logged to stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
     ] = LogLevel.INFO
-    """gpushare's variable and its words."""
+    """gpushare's variable and values."""
     field_validation: Annotated[
         FieldValidation,
         typer.Option(

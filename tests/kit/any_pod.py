@@ -1,4 +1,4 @@
-"""Pods of every kind that an API server takes: all dialects, and all odd places for a GPU or a variable."""
+"""Random pods that an API server accepts: all dialects, and unusual places for a GPU or a variable."""
 
 from random import Random
 from typing import Any

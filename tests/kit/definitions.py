@@ -1,4 +1,4 @@
-"""The definition of GpuNodeStatus as an older release brought it, and as it is now."""
+"""The definition of GpuNodeStatus of an older release, and of this one."""
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Cluster, Json, MergePatch

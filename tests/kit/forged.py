@@ -1,4 +1,4 @@
-"""The keys that only Carrel may write, spelled out, with something that somebody would gain by."""
+"""The keys that only Carrel may write, spelled out, each with a value that a user might forge."""
 
 PROTECTED = {
     "carrel.dev/tier": "booked",

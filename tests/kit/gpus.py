@@ -1,4 +1,4 @@
-"""Builders of nodes, cards and held memory, in the words of the examples."""
+"""Builders of nodes, GPUs and held memory."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ def a_card(node: str, index: int, memory: int = 16276, **more: object) -> Gpu:
 
 
 def a_node(name: str, cards: int = 2, memory: int = 16276, islands: str = "", **more: object) -> Node:
-    """`islands="aabb"` puts cards 0 and 1 into island a, 2 and 3 into b; a dot is a card without a link."""
+    """`islands="aabb"` puts GPUs 0 and 1 into island a, 2 and 3 into b; a dot is a GPU without a link."""
     letters = islands or "." * cards
     gpus = tuple(
         a_card(name, index, memory, island="" if letter == "." else letter, **more)
@@ -35,7 +35,7 @@ def held(pod: str, node: str, index: int, memory: int | None) -> Share:
 
 
 def a_ledger(*nodes: Node, held_memory: Mapping[str, Sequence[int]] | None = None) -> Ledger:
-    """`held_memory={"n1": [16276, 0]}`: on n1, card 0 has 16276 MiB held by somebody, card 1 nothing."""
+    """`held_memory={"n1": [16276, 0]}`: on n1, GPU 0 has 16276 MiB held by a pod, GPU 1 nothing."""
     shares = [
         held(f"tenant-{node}-{index}", node, index, memory)
         for node, memories in (held_memory or {}).items()

@@ -1,4 +1,4 @@
-"""Any JSON at all, for tests of readers: what a peer, a user or an attacker may send."""
+"""Arbitrary JSON, for tests of readers: what a peer, a user or an attacker may send."""
 
 from typing import Any
 

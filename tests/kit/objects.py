@@ -1,4 +1,4 @@
-"""Objects as they come from the API server, from manifests as people write them."""
+"""Objects as the API server returns them, made from manifests as people write them."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy

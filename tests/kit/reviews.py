@@ -5,7 +5,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
@@ -23,6 +23,11 @@ Json = dict[str, Any]
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 SPAWNER = "system:serviceaccount:jhub:hub"
 MODEL = "NVIDIA-RTX-A6000"
+ALICE = "alice@lab.example"
+EVENING = NOON + timedelta(hours=8)
+JOB_CONTROLLER = "system:serviceaccount:kube-system:job-controller"
+DEVICES = {"NVIDIA_VISIBLE_DEVICES": "<carrel.dev/devices>", "CUDA_VISIBLE_DEVICES": "<carrel.dev/devices>"}
+"""What a container with a GPU sees, as `Reviewed.env` shows it."""
 GPU = {"nvidia.com/gpu": "1"}
 
 
@@ -118,6 +123,16 @@ class Reviewed:
         ours = [each["name"] for each in written if each["name"].endswith("_VISIBLE_DEVICES")]
         assert len(set(ours)) == len(ours), "a variable is written twice"
         return {each["name"]: _value(each) for each in written}
+
+
+def booked(**changes: Any) -> ReviewedCluster:
+    """Alice has an active booking."""
+    return ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, **changes))
+
+
+def full(**options: Any) -> ReviewedCluster:
+    """No GPU is free, and there are no bookings."""
+    return ReviewedCluster(desk=BookedPeople(cards={MODEL: 0}), options=AdmissionOptions(**options))
 
 
 def _value(variable: Json) -> str:

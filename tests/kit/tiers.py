@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel.bookings.client.interface import BookingService
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from carrel.leases.pods import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
@@ -77,6 +77,16 @@ async def everything(lab: Lab) -> list[Any]:
         *(record.metadata.name for record in records),
         *(await lab.held()).items(),
     ]
+
+
+async def hand_over_records(lab: Lab) -> list[str]:
+    return [each.metadata.name for each in (await lab.client.list(CONFIG_MAPS, Selection("carrel"))).items]
+
+
+async def event_reasons(lab: Lab) -> list[str]:
+    """As `reason pod`."""
+    found = (await lab.client.list(EVENTS, Selection("lab"))).items
+    return [f"{each.reason} {each.involved_object.name}" for each in found]
 
 
 async def catch_up(lab: Lab, replica: Replica) -> None:

@@ -24,7 +24,7 @@ RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, Phase.ENDING, own
 USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 
-worlds = st.builds(
+clusters = st.builds(
     ReviewedCluster,
     desk=st.none()
     | st.builds(
@@ -33,8 +33,8 @@ worlds = st.builds(
         cards=st.sampled_from(({}, {"NVIDIA-RTX-A6000": 0}, {"NVIDIA-RTX-A6000": 1})),
         silence=st.sampled_from(("", "refused")),
     ),
-    policy=st.builds(AdmissionOptions, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
-    owners=st.sampled_from(({}, {"lab": "owner@lab.example"})),
+    options=st.builds(AdmissionOptions, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    namespace_owners=st.sampled_from(({}, {"lab": "owner@lab.example"})),
     handed_over=st.sampled_from(({}, {"job-1": RECORD})),
     classes=st.sampled_from(((), ("carrel-booked", "carrel-opportunistic"))),
     seal=st.none() | st.just(Seal((b"key",))),
@@ -42,11 +42,13 @@ worlds = st.builds(
 
 
 @settings(max_examples=PODS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.randoms(use_true_random=False), worlds, st.sampled_from(USERS))
-def test_an_answer_is_settled_and_its_patch_applies(random: Random, world: ReviewedCluster, user: str) -> None:
+@given(st.randoms(use_true_random=False), clusters, st.sampled_from(USERS))
+def test_a_second_review_changes_nothing_and_the_patch_applies(
+    random: Random, cluster: ReviewedCluster, user: str
+) -> None:
     async def twice() -> tuple[Reviewed, Reviewed]:
-        first = await world.create(any_pod(random), user)
-        return first, await world.create(first.object, user)
+        first = await cluster.create(any_pod(random), user)
+        return first, await cluster.create(first.object, user)
 
     first, second = asyncio.run(twice())
 

@@ -1,4 +1,4 @@
-"""A bind takes the cards and tells the pod, in as few writes as can be; or leaves nothing behind."""
+"""A bind takes the GPUs and writes them on the pod in as few writes as possible, or takes nothing."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from tests.kit.lab import Lab, a_lab
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 
 
-async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dialect() -> None:
+async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_its_dialect() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
@@ -52,7 +52,7 @@ async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dial
         ),
         pytest.param(
             {}, {"nvidia.com/gpu": "2"}, {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
-            {"gpu-n1-0": None, "gpu-n1-1": None}, id="two whole cards",
+            {"gpu-n1-0": None, "gpu-n1-1": None}, id="two whole GPUs",
         ),
         pytest.param(
             {"gpu.scheduling/claim": "pair"},
@@ -66,12 +66,12 @@ async def test_a_one_card_pod_costs_two_writes_and_carries_the_words_of_its_dial
             {},
             {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
             {"gpu-n1-0": 100, "gpu-n1-1": 100},
-            id="some memory on each of two cards",
+            id="some memory on each of two GPUs",
         ),
-        pytest.param({}, {}, {}, {}, id="no GPU at all"),
+        pytest.param({}, {}, {}, {}, id="no GPU"),
     ],
 )  # fmt: skip
-async def test_every_dialect_is_told_its_cards(
+async def test_every_dialect_gets_its_gpus_in_its_own_annotations(
     annotations: dict[str, str], limits: dict[str, str], expected: dict[str, str], held: dict[str, int | None]
 ) -> None:
     async with a_lab([a_node("n1")]) as lab:
@@ -89,14 +89,14 @@ async def test_every_dialect_is_told_its_cards(
 
 
 @pytest.mark.parametrize(("label", "told"), [("true", "true"), ("yes", "false"), ("", "false")])
-async def test_a_pod_is_told_whether_its_node_keeps_memory_apart(label: str, told: str) -> None:
+async def test_a_pod_learns_whether_its_node_isolates_memory(label: str, told: str) -> None:
     node = replace(a_node("n1"), labels={"cgpu.disable.isolation": label})
     async with a_lab([node]) as lab, lab.replica() as replica:
         assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         assert (await lab.annotations("train"))["carrel.dev/cgpu-disable"] == told
 
 
-async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
+async def test_containers_with_gpus_of_their_own_get_annotations_of_their_own() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         containers = [
             {"name": name, "image": "work", "resources": {"limits": {"nvidia.com/gpu": count}}}
@@ -113,7 +113,7 @@ async def test_containers_with_cards_of_their_own_are_told_their_own() -> None:
         }
 
 
-async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind() -> None:
+async def test_a_pod_that_no_longer_fits_is_refused_and_takes_nothing() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await replica.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
         before = await lab.held()
@@ -125,7 +125,7 @@ async def test_a_pod_that_no_longer_fits_is_refused_and_nothing_is_left_behind()
         assert await lab.held() == before
 
 
-async def test_a_pod_that_vanishes_before_its_binding_gives_its_card_back() -> None:
+async def test_a_pod_that_is_deleted_before_its_binding_gives_its_gpu_back() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
         seen = await replica.sees(pod)
@@ -150,7 +150,7 @@ async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place
         assert (await lab.bound()).get(successor["metadata"]["uid"]) is None
 
 
-async def test_what_the_other_replica_took_a_moment_ago_is_seen_before_it_is_promised_again() -> None:
+async def test_a_gpu_that_another_replica_has_just_taken_is_not_promised_again() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(name, limits={"nvidia.com/gpu": "1"}) for name in ("a", "b")]
         for replica in (one, other):
@@ -164,7 +164,7 @@ async def test_what_the_other_replica_took_a_moment_ago_is_seen_before_it_is_pro
         assert len(await lab.bound()) == 1
 
 
-async def test_many_binds_at_once_over_two_replicas_never_oversubscribe_a_card() -> None:
+async def test_many_binds_at_once_on_two_replicas_never_oversubscribe_a_gpu() -> None:
     nodes = [a_node(f"n{number}", cards=2, memory=1000) for number in range(4)]
     async with a_lab(nodes) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(f"p{number}", limits={"aliyun.com/gpu-mem": "300"}) for number in range(64)]
@@ -183,7 +183,7 @@ async def test_many_binds_at_once_over_two_replicas_never_oversubscribe_a_card()
             replica.ledger.audit()
 
 
-async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_overwritten() -> None:
+async def test_a_lease_that_cannot_be_read_makes_its_gpu_unusable_and_is_not_overwritten() -> None:
     async with a_lab([a_node("n1")]) as lab:
         forged = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -204,7 +204,7 @@ async def test_a_lease_that_nobody_understands_sets_its_card_aside_and_is_not_ov
             await eventually(lambda: not replica.ledger.cards("n1")[0].gpu.unusable)
 
 
-async def test_a_whole_card_that_a_peer_took_by_its_own_lease_is_left_to_it() -> None:
+async def test_a_whole_gpu_that_a_peer_took_with_its_own_lease_is_not_used() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         theirs = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -232,17 +232,17 @@ async def test_forged_annotations_on_a_pod_change_nothing() -> None:
         assert await lab.held() == {"gpu-n1-0": {whole["metadata"]["uid"]: None}}
 
 
-async def _renumber_the_cards(lab: Lab) -> None:
+async def _swap_gpu_indices(lab: Lab) -> None:
     swapped = [{"id": 1, "uuid": "GPU-n1-0"}, {"id": 0, "uuid": "GPU-n1-1"}]
     devices = [{**device, "memoryMiB": 16276, "health": "Healthy"} for device in swapped]
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
 
 
-async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_leases_are_clear() -> None:
+async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_their_leases_are_gone() -> None:
     async with a_lab([a_node("n1")]) as lab:
         async with lab.replica() as replica:
             assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
-        await _renumber_the_cards(lab)
+        await _swap_gpu_indices(lab)
         async with lab.replica() as replica:
             cards = {card.gpu.uuid: card for card in replica.ledger.cards("n1")}
 
@@ -256,7 +256,7 @@ async def test_cards_that_were_renumbered_keep_their_pods_and_wait_until_their_l
             assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
 
 
-async def test_a_binding_that_is_refused_for_good_gives_the_card_back() -> None:
+async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
@@ -281,7 +281,7 @@ async def test_a_user_cannot_have_a_gpu_freed_that_the_pod_was_bound_with() -> N
 
 
 class NoBindings:
-    """A cluster in which somebody else's admission webhook forbids every Binding."""
+    """A cluster in which another admission webhook forbids every Binding."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner

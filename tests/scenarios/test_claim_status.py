@@ -1,4 +1,4 @@
-"""A GpuClaim says how far it is: which cards its pod has by the Leases, or what it waits for."""
+"""The status of a GpuClaim shows which GPUs its pod has by the Leases, or what it waits for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ NAMES_IT = {"gpu.scheduling/claim": "two-cards"}
 
 
 class Writer:
-    """Writes claims as the controller does."""
+    """Writes the status of claims as the controller does."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -37,7 +37,7 @@ class Writer:
         return self.replica.why(pod)
 
     async def write(self, lab: Lab, name: str = "two-cards") -> ClaimState | None:
-        """Once everything that the API server has is seen here."""
+        """Waits until the cache has everything that the API server has."""
         claim = await lab.client.get(GPU_CLAIMS, name, "lab")
         pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
         leases = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(LEASES)).items}
@@ -64,7 +64,7 @@ async def status(lab: Lab, name: str = "two-cards") -> dict[str, Any]:
     return found
 
 
-async def test_a_claim_that_no_pod_names_is_pending_and_says_so() -> None:
+async def test_a_claim_that_no_pod_names_is_pending() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
 
@@ -78,7 +78,7 @@ async def test_a_claim_that_no_pod_names_is_pending_and_says_so() -> None:
         }
 
 
-async def test_a_claim_whose_pod_waits_says_why_in_the_words_of_why() -> None:
+async def test_a_claim_whose_pod_waits_has_the_reason_of_the_pod() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         pod = await replica.sees(await lab.pod("train", annotations=NAMES_IT))
@@ -91,7 +91,7 @@ async def test_a_claim_whose_pod_waits_says_why_in_the_words_of_why() -> None:
         assert (written["phase"], written["message"]) == ("Pending", why.reason)
 
 
-async def test_a_claim_whose_pod_is_bound_says_which_cards_on_which_node() -> None:
+async def test_a_claim_whose_pod_is_bound_shows_its_gpus_and_its_node() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
@@ -104,7 +104,7 @@ async def test_a_claim_whose_pod_is_bound_says_which_cards_on_which_node() -> No
         assert "message" not in written
 
 
-async def test_a_claim_whose_cards_are_taken_but_whose_pod_is_not_bound_is_reserved() -> None:
+async def test_a_claim_whose_gpus_are_taken_but_whose_pod_is_not_bound_is_reserved() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab:
         await a_claim(lab, TWO_CARDS)
         pod = await lab.pod("train", annotations=NAMES_IT)
@@ -119,7 +119,7 @@ async def test_a_claim_whose_cards_are_taken_but_whose_pod_is_not_bound_is_reser
         assert (written["phase"], written["nodeName"], written["gpuIds"]) == ("Reserved", "n1", [0, 1])
 
 
-async def test_annotations_that_a_user_forged_give_no_cards() -> None:
+async def test_annotations_that_a_user_forged_give_no_gpus() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         await lab.pod("train", annotations={**NAMES_IT, "gpu.scheduling/allocated": "0,1"})
@@ -133,10 +133,10 @@ async def test_annotations_that_a_user_forged_give_no_cards() -> None:
     ("spec", "complaint"),
     [
         pytest.param({"devices": {"count": 1, "exclusivity": "MIG"}}, "MIG", id="slices, which Carrel does not manage"),
-        pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive card"),
+        pytest.param({"devices": {"count": 1, "memoryMiB": 5}}, "memoryMiB", id="a part of an exclusive GPU"),
     ],
 )
-async def test_a_claim_that_cannot_be_met_as_it_is_written_has_failed(spec: Json, complaint: str) -> None:
+async def test_a_claim_that_can_never_be_met_has_failed(spec: Json, complaint: str) -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_claim(lab, spec)
 
@@ -147,7 +147,7 @@ async def test_a_claim_that_cannot_be_met_as_it_is_written_has_failed(spec: Json
         assert complaint in written["message"]
 
 
-async def test_a_claim_whose_pod_was_bound_past_carrel_has_failed() -> None:
+async def test_a_claim_whose_pod_was_bound_without_carrel_has_failed() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         pod = await lab.pod("train", annotations=NAMES_IT)
@@ -160,7 +160,7 @@ async def test_a_claim_whose_pod_was_bound_past_carrel_has_failed() -> None:
         assert "no Lease" in written["message"]
 
 
-async def test_a_claim_that_several_pods_name_shows_the_oldest_that_is_alive() -> None:
+async def test_a_claim_that_several_pods_name_shows_the_oldest_that_has_not_finished() -> None:
     async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
@@ -178,7 +178,7 @@ async def test_a_claim_that_several_pods_name_shows_the_oldest_that_is_alive() -
         assert (await status(lab))["allocated"] == "n2:0,1"
 
 
-async def test_a_claim_is_free_again_when_its_pod_has_finished() -> None:
+async def test_a_claim_is_pending_again_when_its_pod_has_finished() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
@@ -194,7 +194,7 @@ async def test_a_claim_is_free_again_when_its_pod_has_finished() -> None:
         assert "finished" in written["message"]
 
 
-async def test_a_pod_that_is_going_still_has_its_cards() -> None:
+async def test_a_pod_that_is_being_deleted_still_has_its_gpus() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
@@ -218,7 +218,7 @@ async def test_a_status_is_written_only_when_it_changes() -> None:
         assert (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"] == before
 
 
-async def test_a_status_says_which_generation_of_the_claim_it_is_about() -> None:
+async def test_a_status_names_the_generation_of_the_claim() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         await Writer(replica).write(lab)

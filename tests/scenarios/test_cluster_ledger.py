@@ -1,4 +1,4 @@
-"""The books follow the cluster, and are not sure of a card where the cluster contradicts itself."""
+"""The ledger follows the cluster, and a GPU is unusable while its records contradict each other."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> GpuNodeSta
     return msgspec.convert({**body, "metadata": {**body["metadata"], **metadata}}, GpuNodeStatus)
 
 
-def books_with(*nodes: Node) -> ClusterLedger:
+def ledger_with(*nodes: Node) -> ClusterLedger:
     cluster_ledger = ClusterLedger(lambda _: None)
     for node in nodes:
         cluster_ledger.on_node_status(None, status(node))
@@ -37,8 +37,8 @@ def a_lease(index: int, gpu: str, pod: str, mib: int | None, version: int) -> Kn
     return KnownLease(f"gpu-n1-{index}", f"lease-{index}", str(version), LeaseRecord("n1", index, gpu, (share,)))
 
 
-def test_a_card_that_two_leases_record_counts_both_and_is_set_aside_until_one_is_gone() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+def test_a_gpu_on_two_leases_counts_both_and_is_unusable_until_one_is_gone() -> None:
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
 
     cluster_ledger.lease_written(a_lease(1, "GPU-n1-0", "b", 5000, 6))
@@ -54,8 +54,8 @@ def test_a_card_that_two_leases_record_counts_both_and_is_set_aside_until_one_is
     assert (card.free, card.gpu.unusable) == (16276 - 8000, "")
 
 
-def test_an_object_that_speaks_for_another_node_is_not_believed() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+def test_a_node_status_that_names_another_node_is_ignored() -> None:
+    cluster_ledger = ledger_with(a_node("n1"))
 
     cluster_ledger.on_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
     cluster_ledger.on_node_status(status(a_node("n1"), name="intruder"), None)
@@ -65,7 +65,7 @@ def test_an_object_that_speaks_for_another_node_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["long ago", "in the future"])
-def test_a_heartbeat_that_is_far_off_makes_a_node_unusable(off: timedelta) -> None:
+def test_a_heartbeat_far_from_now_makes_a_node_unusable(off: timedelta) -> None:
     cluster_ledger = ClusterLedger(lambda _: None)
     cluster_ledger.on_node_status(None, status(a_node("n1"), NOW + off))
 
@@ -76,16 +76,16 @@ def test_a_heartbeat_that_is_far_off_makes_a_node_unusable(off: timedelta) -> No
     assert "last heartbeat" in node.unusable
 
 
-def test_an_index_that_no_lease_can_be_named_after_is_malformed() -> None:
-    cluster_ledger = books_with(Node("n1", (a_card("n1", 10_000),)))
+def test_an_index_that_cannot_be_in_a_lease_name_is_malformed() -> None:
+    cluster_ledger = ledger_with(Node("n1", (a_card("n1", 10_000),)))
 
     node = cluster_ledger.ledger.node("n1")
     assert node is not None
     assert "status.devices[0].id is 10000; expected at most 9999" in node.unusable
 
 
-def test_a_promise_is_for_all_cards_or_none() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+def test_a_promise_is_for_all_gpus_or_none() -> None:
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(1, "GPU-n1-1", "tenant", None, 5))
     both = Placement("n1", a_node("n1").gpus, whole(2))
 
@@ -95,8 +95,8 @@ def test_a_promise_is_for_all_cards_or_none() -> None:
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276, 0]
 
 
-def test_a_promise_is_withdrawn_only_by_whom_it_was_made() -> None:
-    cluster_ledger = books_with(a_node("n1", cards=1))
+def test_only_the_owner_of_a_promise_withdraws_it() -> None:
+    cluster_ledger = ledger_with(a_node("n1", cards=1))
     placement = Placement("n1", a_node("n1", cards=1).gpus, memory(1000))
     cluster_ledger.promise(placement, holder("a"), "old plan")
     cluster_ledger.promise(placement, holder("a"), "new plan")
@@ -108,7 +108,7 @@ def test_a_promise_is_withdrawn_only_by_whom_it_was_made() -> None:
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276]
 
 
-def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_says_why() -> None:
+def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None:
     node = a_node("n1")
     body = gpuclaim.node_status(node, {}, NOW, gpuclaim.Remarks(memory_unit="4MiB"))
     cluster_ledger = ClusterLedger(lambda _: None, Unit.MIB)
@@ -124,7 +124,7 @@ def test_a_node_whose_agent_counts_memory_in_another_unit_takes_no_new_pods_and_
 
 
 def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
-    cluster_ledger = books_with(a_node("n1"))
+    cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
     before = cluster_ledger.ledger.moment
 

@@ -1,4 +1,4 @@
-"""A card is free again soon after its pod has ended, and never before."""
+"""A GPU is free soon after its pod has ended, and never before."""
 
 import pytest
 
@@ -35,14 +35,14 @@ def later(replica: Replica, seconds: float) -> None:
     replica.collector._clock = lambda: clock() + seconds
 
 
-async def test_a_running_pod_keeps_its_card() -> None:
+async def test_a_running_pod_keeps_its_gpu() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
 
         assert await freed(replica) == []
 
 
-async def test_a_terminating_pod_keeps_its_card_until_it_is_really_gone() -> None:
+async def test_a_terminating_pod_keeps_its_gpu_until_it_is_gone() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab")
@@ -58,7 +58,7 @@ async def test_a_terminating_pod_keeps_its_card_until_it_is_really_gone() -> Non
         assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
-async def test_a_finished_pod_gives_its_card_back_though_it_still_exists() -> None:
+async def test_a_finished_pod_gives_its_gpu_back_although_it_still_exists() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
         done = MergePatch({"status": {"phase": "Succeeded"}})
@@ -68,7 +68,7 @@ async def test_a_finished_pod_gives_its_card_back_though_it_still_exists() -> No
         assert await freed(replica) == ["the pod has finished"]
 
 
-async def test_a_successor_of_the_same_name_does_not_inherit_the_card() -> None:
+async def test_another_pod_of_the_same_name_does_not_get_the_gpu() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         uid = await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
@@ -78,7 +78,7 @@ async def test_a_successor_of_the_same_name_does_not_inherit_the_card() -> None:
         assert await freed(replica) == ["another pod has its name now"]
 
 
-async def test_a_card_that_was_taken_for_a_pod_but_never_bound_is_freed_after_a_while() -> None:
+async def test_the_gpu_of_a_pod_that_was_never_bound_is_freed_after_a_while() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await _take_without_binding(replica, pod.metadata.uid)
@@ -89,7 +89,7 @@ async def test_a_card_that_was_taken_for_a_pod_but_never_bound_is_freed_after_a_
         assert await freed(replica) == ["the pod was not bound to n1"]
 
 
-async def test_a_cache_that_lags_does_not_free_a_living_pods_card() -> None:
+async def test_an_outdated_cache_does_not_free_the_gpu_of_a_running_pod() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         uid = await a_bound_pod(lab, replica)
         replica.collector._pod_by_uid = lambda _: None  # as if the watch had lost the pod
@@ -98,7 +98,7 @@ async def test_a_cache_that_lags_does_not_free_a_living_pods_card() -> None:
         assert await lab.held() == {"gpu-n1-0": {uid: 8138}}
 
 
-async def test_the_neighbours_on_a_card_are_left_alone() -> None:
+async def test_other_pods_on_the_gpu_keep_their_shares() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica, "goes")
         stays = await a_bound_pod(lab, replica, "stays")
@@ -109,7 +109,7 @@ async def test_the_neighbours_on_a_card_are_left_alone() -> None:
         assert await lab.held() == {"gpu-n1-0": {stays: 8138}}
 
 
-async def test_whoever_binds_a_pod_a_moment_before_its_card_would_be_freed_keeps_it() -> None:
+async def test_a_bind_just_before_the_gpu_would_be_freed_keeps_the_gpu() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as collecting, lab.replica() as binding:
         body = await lab.pod("train", limits=GPU_MEM)
         pod = await binding.sees(body)
@@ -130,7 +130,7 @@ async def test_whoever_binds_a_pod_a_moment_before_its_card_would_be_freed_keeps
         assert await lab.held() == {"gpu-n1-0": {pod.metadata.uid: 8138}}
 
 
-async def test_pods_that_come_to_a_card_and_go_do_not_keep_a_failed_bind_on_it() -> None:
+async def test_other_pods_on_the_gpu_do_not_delay_the_collection_of_a_failed_bind() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await _take_without_binding(replica, pod.metadata.uid)
@@ -141,7 +141,7 @@ async def test_pods_that_come_to_a_card_and_go_do_not_keep_a_failed_bind_on_it()
         assert await freed(replica) == ["the pod was not bound to n1"]
 
 
-async def test_a_pod_that_takes_its_card_anew_has_time_to_be_bound_anew() -> None:
+async def test_a_new_bind_of_a_pod_has_its_own_time_to_finish() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await _take_without_binding(replica, pod.metadata.uid)
@@ -153,7 +153,7 @@ async def test_a_pod_that_takes_its_card_anew_has_time_to_be_bound_anew() -> Non
         assert await freed(replica) == []
 
 
-async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> None:
+async def test_a_gpu_that_is_kept_for_a_pod_that_is_gone_becomes_free() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab", "gone"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
@@ -163,7 +163,7 @@ async def test_a_card_that_is_kept_for_a_pod_that_is_gone_is_free_again() -> Non
         assert await _leases(lab) == []
 
 
-async def test_a_card_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
+async def test_a_gpu_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("urgent", limits=GPU_MEM))
         record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab", "urgent"))
@@ -175,7 +175,7 @@ async def test_a_card_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
             later(replica, 1000)
 
 
-async def test_a_lease_that_names_nobody_does_not_keep_a_renumbered_card_aside() -> None:
+async def test_an_empty_lease_does_not_make_a_gpu_with_a_new_index_unusable() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         record = LeaseRecord("n1", 0, "GPU-n1-1")
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
@@ -187,7 +187,7 @@ async def test_a_lease_that_names_nobody_does_not_keep_a_renumbered_card_aside()
         assert not any(card.gpu.unusable for card in replica.ledger.cards("n1"))
 
 
-async def test_a_lost_node_frees_nothing_while_its_pods_are_there_and_leaves_nothing_when_they_are_gone() -> None:
+async def test_a_lost_node_frees_gpus_only_when_its_pods_are_gone() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
         await lab.client.delete(NODES, "n1")
@@ -201,7 +201,7 @@ async def test_a_lost_node_frees_nothing_while_its_pods_are_there_and_leaves_not
         assert await _leases(lab) == []
 
 
-async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting() -> None:
+async def test_a_lease_that_cannot_be_written_does_not_delay_the_others() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await a_bound_pod(lab, replica, name, mib=16276)
@@ -219,7 +219,7 @@ async def test_a_lease_that_cannot_be_written_does_not_keep_the_others_waiting()
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
-async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_one_frees(write: int) -> None:
+async def test_after_a_crash_at_any_write_the_next_collector_frees_the_rest(write: int) -> None:
     async with a_lab([a_node("n1")]) as lab:
         async with lab.replica() as extender:
             stays = await a_bound_pod(lab, extender, "stays", mib=1000)
@@ -236,7 +236,7 @@ async def test_a_collector_that_dies_after_any_write_leaves_only_what_the_next_o
             assert await replica.collector.collect() == []
 
 
-async def test_a_list_that_is_behind_does_not_make_a_lease_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outdated_list_does_not_remove_a_lease_from_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
@@ -267,7 +267,7 @@ async def _take_without_binding(replica: Replica, uid: str) -> None:
     assert await replica.lease_writer.take(placement, Holder(uid, "lab", "train")) is None
 
 
-async def test_a_card_is_kept_for_a_booked_pod_through_a_failed_bind_and_until_it_is_bound() -> None:
+async def test_a_gpu_is_kept_for_a_booked_pod_through_a_failed_bind_until_it_is_bound() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         booked = Holder(pod.metadata.uid, "lab", "train")

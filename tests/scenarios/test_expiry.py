@@ -1,4 +1,4 @@
-"""GPU pods end when their booking does: never before, and warned in time."""
+"""GPU pods end when their booking ends, never before, and with warnings in time."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,7 @@ async def is_over(lab: Lab, uid: str) -> bool:
         "2026-11-16T18:15:00+05:45",
     ],
 )
-async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(text: str) -> None:
+async def test_a_pod_is_ended_at_its_time_and_not_before(text: str) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends(text))
         controller = TierController(replica)
@@ -55,13 +55,13 @@ async def test_a_pod_is_ended_when_its_time_has_come_and_not_a_moment_before(tex
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({"limits": WHOLE, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}, id="MAIA's mark"),
+        pytest.param({"limits": WHOLE, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}, id="MAIA's year 1900"),
         pytest.param({"limits": WHOLE, "annotations": ends("2026-11-16T11:00:00")}, id="an end without an offset"),
-        pytest.param({"limits": WHOLE, "annotations": BOOKED}, id="no end at all"),
+        pytest.param({"limits": WHOLE, "annotations": BOOKED}, id="no end"),
         pytest.param({"annotations": ends("2026-11-16T11:00:00Z")}, id="no GPU"),
     ],
 )
-async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
+async def test_pods_that_do_not_expire_are_not_ended(pod: dict[str, Any]) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         there = await lab.pod("train", **pod)
         await replica.sees(there)
@@ -82,7 +82,7 @@ async def test_no_other_pod_is_ended(pod: dict[str, Any]) -> None:
     ],
     ids=["nvidia", "gpushare", "KAI", "a claim", "carrel"],
 )
-async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict[str, str]]) -> None:
+async def test_pods_of_every_dialect_expire_also_while_they_wait(asks: dict[str, dict[str, str]]) -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         notes = {**ends("2026-11-16T11:59:59Z"), **asks.get("note", {})}
         pod = await lab.pod("train", limits=asks.get("limits", {}), annotations=notes)
@@ -96,7 +96,7 @@ async def test_whatever_the_dialect_and_also_while_it_waits(asks: dict[str, dict
         assert not again.spec.containers[0].resources.limits
 
 
-async def test_a_booking_that_was_extended_a_moment_ago_goes_on() -> None:
+async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
         controller = TierController(replica)
@@ -111,8 +111,8 @@ async def test_a_booking_that_was_extended_a_moment_ago_goes_on() -> None:
         assert not await is_over(lab, pod["metadata"]["uid"])
 
 
-class BookingClerk:
-    """Says of everybody the same, or nothing at all."""
+class FixedBookings:
+    """A booking service that gives the same answer for everybody, or none."""
 
     def __init__(self, verdict: BookingStatus | None) -> None:
         self._verdict = verdict
@@ -132,32 +132,34 @@ LATER = NOON + timedelta(days=3)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "goes_on"),
+    ("verdict", "continues"),
     [
         pytest.param(BookingStatus(LATER), True, id="it was extended"),
         pytest.param(BookingStatus(LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
         pytest.param(BookingStatus(LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
-        pytest.param(BookingStatus(NOON), False, id="it ends as the pod was told"),
+        pytest.param(BookingStatus(NOON), False, id="the end is unchanged"),
         pytest.param(BookingStatus(), False, id="no booking is active"),
-        pytest.param(None, False, id="the booking service is silent"),
+        pytest.param(None, False, id="the booking service does not answer"),
     ],
 )
-async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: BookingStatus | None, goes_on: bool) -> None:
+async def test_the_booking_service_is_asked_before_a_pod_is_ended(
+    verdict: BookingStatus | None, continues: bool
+) -> None:
     notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
-    clerk = BookingClerk(verdict)
+    clerk = FixedBookings(verdict)
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "train", annotations=notes)
 
         await settle(lab, TierController(replica, bookings=clerk))
 
-        assert await is_over(lab, pod["metadata"]["uid"]) != goes_on
+        assert await is_over(lab, pod["metadata"]["uid"]) != continues
         assert ("ada@lab.org", "lab") in clerk.asked
-        if goes_on:
+        if continues:
             assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
             assert await warnings(lab) == []
 
 
-async def test_where_the_house_says_so_a_pod_is_only_ended() -> None:
+async def test_if_the_setting_says_so_a_pod_is_ended_without_a_successor() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
 
@@ -175,14 +177,14 @@ async def warnings(lab: Lab) -> list[str]:
     return [event.message for event in told if event.reason in ("BookingEnds", "TerminateAtUnreadable")]
 
 
-async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() -> None:
+async def test_a_pod_is_warned_once_24_hours_1_hour_and_15_minutes_before() -> None:
     async with a_lab(LAB) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-18T12:00:00Z"))
         told: list[int] = []
         for before in (timedelta(hours=30), timedelta(hours=24), timedelta(hours=2), timedelta(hours=1)):
             lab.clock.now = NOON + timedelta(days=2) - before
-            for _ in range(2):  # the second time it is another controller, and Kubernetes has forgotten the Events
+            for _ in range(2):  # the second time it is another controller, and Kubernetes has deleted the Events
                 async with lab.replica() as replica:
                     await settle(lab, TierController(replica))
             told.append(len(await warnings(lab)))
@@ -197,7 +199,7 @@ async def test_a_pod_is_warned_a_day_an_hour_and_a_quarter_before_once_each() ->
         ]
 
 
-async def test_a_warning_is_not_repeated_when_kubernetes_has_forgotten_the_event() -> None:
+async def test_a_warning_is_not_repeated_after_kubernetes_has_deleted_the_event() -> None:
     async with a_lab(LAB) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-17T11:00:00Z"))
@@ -211,7 +213,7 @@ async def test_a_warning_is_not_repeated_when_kubernetes_has_forgotten_the_event
         assert await warnings(lab) == []
 
 
-async def test_a_pod_that_begins_late_is_told_only_what_is_true_then() -> None:
+async def test_a_pod_that_starts_late_gets_only_the_current_warning() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:30:00Z"))
 
@@ -221,7 +223,7 @@ async def test_a_pod_that_begins_late_is_told_only_what_is_true_then() -> None:
         assert "in less than 1h" in told
 
 
-async def test_an_extended_booking_is_warned_of_anew() -> None:
+async def test_after_an_extension_the_warnings_come_again() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:10:00Z"))
         await settle(lab, TierController(replica))
@@ -233,7 +235,7 @@ async def test_an_extended_booking_is_warned_of_anew() -> None:
         assert len(await warnings(lab)) == 2
 
 
-async def test_an_end_that_cannot_be_read_is_complained_about() -> None:
+async def test_an_end_that_cannot_be_read_causes_a_warning() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("tomorrow"))
 

@@ -1,4 +1,4 @@
-"""All pods of a gang are bound, or none; and nobody waits for ever."""
+"""All pods of a gang are bound, or none; and no gang waits for ever."""
 
 import asyncio
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
 
         early = [asyncio.ensure_future(schedule(replica, pod, NODES)) for pod in pods[:7]]
         await eventually(lambda: len(list(replica.ledger.holders())) == 8)
-        assert await lab.bound() == {}, "nobody is bound before all are ready"
+        assert await lab.bound() == {}, "no member is bound before all are ready"
 
         assert await schedule(replica, pods[7], NODES) is None
         assert await asyncio.gather(*early) == [None] * 7
@@ -71,7 +71,7 @@ async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
         assert len(await lab.held()) == 16
 
 
-async def test_a_gang_waits_until_its_members_exist_and_says_who_is_missing() -> None:
+async def test_a_gang_waits_until_its_members_exist_and_says_how_many_are_missing() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 3)
         await ready(replica, pods)
@@ -83,7 +83,7 @@ async def test_a_gang_waits_until_its_members_exist_and_says_who_is_missing() ->
         assert answer == Refusal("gang lab/job waits for 1 more member: 2 of 3 are here")
 
 
-async def test_members_that_are_put_aside_are_woken_when_the_gang_is_complete() -> None:
+async def test_unschedulable_members_are_woken_when_the_gang_is_complete() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
@@ -97,7 +97,7 @@ async def test_members_that_are_put_aside_are_woken_when_the_gang_is_complete() 
         await eventually(woken)
 
 
-async def test_when_one_member_never_comes_all_give_everything_back() -> None:
+async def test_if_one_member_never_comes_all_give_everything_back() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 3)
         await ready(replica, pods)
@@ -111,7 +111,7 @@ async def test_when_one_member_never_comes_all_give_everything_back() -> None:
         replica.ledger.audit()
 
 
-async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
+async def test_a_plan_without_binds_expires() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
@@ -124,13 +124,13 @@ async def test_a_plan_that_nobody_comes_for_is_given_up() -> None:
         assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
-async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None:
+async def test_two_gangs_that_fit_only_one_after_the_other_both_run() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         first, second = await a_gang(lab, "first", 2), await a_gang(lab, "second", 2)
         await ready(replica, [*first, *second])
         await eventually(lambda: len(replica.claims.store) == 2)
 
-        # Their members come mixed, which is how two gangs could each hold half of the cards.
+        # Their members come mixed: so each gang could hold half of the GPUs.
         answers = await asyncio.gather(
             *(schedule(replica, pod, ["n1"]) for pair in zip(first, second, strict=True) for pod in pair)
         )
@@ -149,7 +149,7 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_finish() -> None
         assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in losers)) == [None, None]
 
 
-async def test_a_node_that_is_lost_half_way_gives_everything_back_and_the_gang_goes_elsewhere() -> None:
+async def test_if_a_node_is_lost_during_the_binds_everything_is_given_back_and_the_gang_is_placed_elsewhere() -> None:
     nodes = [a_node(name, cards=2) for name in NODES]
     async with a_lab(nodes) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 4)
@@ -168,7 +168,7 @@ async def test_a_node_that_is_lost_half_way_gives_everything_back_and_the_gang_g
 
 
 @pytest.mark.parametrize("after", range(1, 7))
-async def test_after_a_crash_at_any_write_the_gang_goes_on_with_the_leases_it_has(after: int) -> None:
+async def test_after_a_crash_at_any_write_the_gang_continues_with_the_leases_it_has(after: int) -> None:
     """Two members: two pods are woken, two Leases taken, two Bindings written."""
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
@@ -186,10 +186,12 @@ async def test_after_a_crash_at_any_write_the_gang_goes_on_with_the_leases_it_ha
         assert len(await lab.bound()) == 2
         after_all = await lab.held()
         assert len(after_all) == 2
-        assert all(after_all[lease].keys() >= shares.keys() for lease, shares in held.items()), "nobody changed cards"
+        assert all(after_all[lease].keys() >= shares.keys() for lease, shares in held.items()), (
+            "every member keeps its GPUs"
+        )
 
 
-async def test_a_member_that_comes_later_joins_a_gang_that_runs() -> None:
+async def test_a_late_member_joins_a_running_gang() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
@@ -202,7 +204,7 @@ async def test_a_member_that_comes_later_joins_a_gang_that_runs() -> None:
         assert await schedule(replica, successor, ["n1"]) is None
 
 
-async def test_of_more_members_than_there_is_room_for_as_many_run_as_the_gang_needs() -> None:
+async def test_with_more_members_than_room_as_many_run_as_the_gang_needs() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
         await ready(replica, pods)
@@ -213,7 +215,7 @@ async def test_of_more_members_than_there_is_room_for_as_many_run_as_the_gang_ne
         assert answers[2] is not None and "joins them when they run" in answers[2].reason
 
 
-async def test_a_plan_for_a_member_that_has_gone_is_made_anew() -> None:
+async def test_a_plan_is_made_again_when_a_member_is_gone() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
         await ready(replica, pods)
@@ -225,7 +227,7 @@ async def test_a_plan_for_a_member_that_has_gone_is_made_anew() -> None:
         assert replica.ledger.rooms["n1"].whole == 1
 
 
-async def test_when_one_member_cannot_write_its_lease_nobody_is_bound_and_nothing_is_left() -> None:
+async def test_if_one_member_cannot_write_its_lease_no_member_is_bound_and_nothing_is_held() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         plan = FaultPlan(seed=3, refuse=1.0)
@@ -239,7 +241,7 @@ async def test_when_one_member_cannot_write_its_lease_nobody_is_bound_and_nothin
             assert replica.ledger.rooms["n1"].whole == 2
 
 
-async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -> None:
+async def test_a_member_that_the_cache_does_not_know_yet_is_refused_with_the_reason() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
@@ -252,10 +254,10 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_in_words() -
         assert replica.ledger.rooms["n1"].whole == 2
 
 
-async def test_the_cards_of_a_member_whose_gang_runs_are_not_collected() -> None:
+async def test_the_gpus_of_a_member_whose_gang_runs_are_not_collected() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
-        # Two pods woken, two Leases, one Binding; then the process is gone for longer than any bind takes.
+        # Two pods woken, two Leases, one Binding; then the process is away for longer than any bind takes.
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as replica:
             await ready(replica, pods)
             await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods), return_exceptions=True)
@@ -268,7 +270,7 @@ async def test_the_cards_of_a_member_whose_gang_runs_are_not_collected() -> None
             assert len(await lab.held()) == 2
 
 
-async def test_a_pod_group_of_kais_says_how_large_the_gang_is_where_its_kind_is_installed() -> None:
+async def test_a_pod_group_gives_the_size_of_the_gang_where_kai_is_installed() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         await lab.client.create(POD_GROUPS, a_pod_group("pg-job", 3), "lab")
@@ -283,7 +285,7 @@ async def test_a_pod_group_of_kais_says_how_large_the_gang_is_where_its_kind_is_
             assert answer == Refusal("gang lab/pg-job waits for 1 more member: 2 of 3 are here")
 
 
-async def test_a_pod_that_names_a_pod_group_goes_by_itself_where_nobody_says_how_large_it_is() -> None:
+async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", annotations={"gpu-fraction": "0.5", "pod-group-name": "pg-job"})
 

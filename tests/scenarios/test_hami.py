@@ -16,7 +16,7 @@ from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace,
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.reviews import BookedPeople, ReviewedCluster
-from tests.scenarios.test_reservations import ReservationContext
+from tests.scenarios.test_reservations import CoexistNode
 
 LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
 RECORD = '{"containers":{"main":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}}'
@@ -141,7 +141,7 @@ async def test_five_pods_share_two_gpus_that_reservation_pods_hold_in_coexist_mo
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         async with lab.replica() as carrel:
-            scene = ReservationContext(lab, Kubelet(lab, node, last), carrel)
+            scene = CoexistNode(lab, Kubelet(lab, node, last), carrel)
             for name in "abcde":
                 assert await scene.bind(await admitted(lab, COEXIST, a_pod(name))) is None
 

@@ -1,4 +1,4 @@
-"""People are told why their pod waits and which cards it got: once, also after crashes and by another leader."""
+"""Events say why a pod waits and which GPUs it got: once, also after crashes and by another leader."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ async def told(lab: Lab) -> dict[str, int]:
     return {event.message: event.count for event in (await lab.client.list(EVENTS, Selection("lab"))).items}
 
 
-async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_why() -> None:
+async def test_an_event_about_the_pod_says_why_it_waits() -> None:
     async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         why = replica.why(pod)
@@ -53,7 +53,7 @@ async def test_an_event_is_about_the_pod_and_says_why_it_waits_in_the_words_of_w
         assert whole["firstTimestamp"] == whole["lastTimestamp"] == "2026-11-16T12:00:00Z"
 
 
-async def test_the_same_reason_is_told_once_and_a_changed_one_again() -> None:
+async def test_a_reason_is_written_once_and_again_when_it_changes() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         telling = teller(lab, replica)
@@ -66,7 +66,7 @@ async def test_the_same_reason_is_told_once_and_a_changed_one_again() -> None:
         assert await told(lab) == {NO_ROOM.message: 2, LESS_ROOM.message: 1}
 
 
-async def test_another_leader_does_not_repeat_what_was_told() -> None:
+async def test_another_leader_does_not_repeat_an_event() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as first, lab.replica() as second:
         body = await lab.pod("train", limits=GPU_MEM)
         await teller(lab, first).tell(await first.sees(body), NO_ROOM)
@@ -87,7 +87,7 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
         assert len((await lab.client.list(EVENTS, Selection("lab"))).items) == 2
 
 
-async def test_a_reason_that_changes_all_the_time_is_told_every_so_often() -> None:
+async def test_a_reason_that_changes_all_the_time_is_written_at_intervals() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         telling = teller(lab, replica)
@@ -98,7 +98,7 @@ async def test_a_reason_that_changes_all_the_time_is_told_every_so_often() -> No
         assert sorted(await told(lab)) == [f"GPU 0 has {each} MiB free" for each in (0, 15, 30, 45)]
 
 
-async def test_a_reason_that_stays_true_is_told_again_before_it_is_forgotten() -> None:
+async def test_a_reason_that_stays_true_is_written_again_before_kubernetes_deletes_it() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         telling = teller(lab, replica)
@@ -110,7 +110,7 @@ async def test_a_reason_that_stays_true_is_told_again_before_it_is_forgotten() -
         assert await told(lab) == {NO_ROOM.message: 2}
 
 
-async def test_many_pods_at_once_are_told_at_a_bearable_pace() -> None:
+async def test_events_about_many_pods_are_written_at_a_limited_rate() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pods = [await replica.sees(await lab.pod(f"train-{number}", limits=GPU_MEM)) for number in range(10)]
         telling = teller(lab, replica, EventRate(per_s=2, burst=4))
@@ -149,7 +149,7 @@ async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() ->
         assert await told(lab) == {NO_ROOM.message: 1}
 
 
-async def test_a_placed_pod_is_told_its_cards_once() -> None:
+async def test_a_placed_pod_gets_one_event_with_its_gpus() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica, lab.replica() as other:
         body = await lab.pod("train", limits=GPU_MEM)
         note = await _assigned(lab, replica, body)
@@ -163,7 +163,7 @@ async def test_a_placed_pod_is_told_its_cards_once() -> None:
         assert await told(lab) == {"n1: GPU 0 (8,138 MiB)": 1}
 
 
-async def test_whole_cards_are_told_as_whole_and_in_order() -> None:
+async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
     async with a_lab([a_node("n1", cards=12)]) as lab, lab.replica() as replica:
         body = await lab.pod("train", limits={"nvidia.com/gpu": "12"})
 
@@ -173,14 +173,14 @@ async def test_whole_cards_are_told_as_whole_and_in_order() -> None:
         assert note.message.startswith("n1: GPU 0 (whole), GPU 1 (whole), GPU 2 (whole)")
 
 
-async def test_a_pod_that_was_placed_long_ago_is_no_news() -> None:
+async def test_a_pod_that_was_placed_long_ago_gets_no_event() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         body = await lab.pod("train", limits=GPU_MEM)
 
         assert await _assigned(lab, replica, body, later=timedelta(minutes=11)) is None
 
 
-async def test_a_pod_may_go_to_nodes_that_its_selector_names_and_that_take_pods() -> None:
+async def test_eligible_nodes_match_the_selector_and_are_schedulable() -> None:
     async with a_lab([a_node("n1"), a_node("n2"), a_node("n3")]) as lab, lab.replica() as replica:
         await lab.client.patch(NODES, "n1", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
         await lab.client.patch(NODES, "n2", MergePatch({"metadata": {"labels": {"zone": "a"}}}))
@@ -192,7 +192,7 @@ async def test_a_pod_may_go_to_nodes_that_its_selector_names_and_that_take_pods(
         assert (replica.nodes_for(anywhere), replica.nodes_for(zone_a)) == (("n1", "n3"), ("n1",))
 
 
-async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes_have_them() -> None:
+async def test_the_reason_names_taints_that_the_pod_does_not_tolerate_and_how_many_nodes_have_them() -> None:
     cards = [a_node("n1", cards=1, memory=4000), a_node("n2"), a_node("n3")]
     async with a_lab(cards) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
@@ -213,7 +213,7 @@ async def test_taints_that_a_pod_does_not_tolerate_are_named_with_how_many_nodes
 
 
 async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
-    """What there is to tell once the pod is bound."""
+    """The note about the GPUs of a bound pod."""
     assert await replica.bind(body, "n1") is None
     pod = await replica.sees(await lab.client.get(PODS, body["metadata"]["name"], "lab"))
     leases = replica.cluster_ledger.leases_of(pod.metadata.uid)
@@ -227,7 +227,7 @@ async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = t
         pytest.param(3, "gang lab/g has room for 2 of its 3 members; all or none are placed", id="too little room"),
     ],
 )
-async def test_a_member_of_a_gang_is_told_what_the_gang_waits_for(members: int, why: str) -> None:
+async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: int, why: str) -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
         pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
@@ -239,10 +239,10 @@ async def test_a_member_of_a_gang_is_told_what_the_gang_waits_for(members: int, 
         assert not list(replica.ledger.holders()), "to ask changes nothing"
 
 
-async def test_in_a_namespace_that_goes_nobody_is_told_anything() -> None:
+async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        # A bound pod keeps its namespace from going until its node has let it go.
+        # A bound pod delays the deletion of its namespace until its kubelet has ended it.
         assert await replica.scheduler.bind(pod, "n1") is None
         await lab.client.delete(NAMESPACES, "lab")
 

@@ -1,4 +1,4 @@
-"""Opportunistic pods do not take what a booked pod is waiting for."""
+"""Opportunistic pods do not take a GPU that a booked pod waits for."""
 
 import asyncio
 from typing import Any
@@ -32,7 +32,7 @@ async def refused(replica: Replica, pod: Json, *nodes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("tier", ["opportunistic", "of MAIA"])
-async def test_the_last_card_is_left_to_the_booked_pod_that_waits_for_it(tier: str) -> None:
+async def test_the_last_gpu_is_left_to_the_booked_pod_that_waits_for_it(tier: str) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         booked = await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", tier)
@@ -49,14 +49,14 @@ async def test_the_last_card_is_left_to_the_booked_pod_that_waits_for_it(tier: s
 
 
 @pytest.mark.parametrize("tier", ["booked", "of no tier"])
-async def test_other_pods_do_not_stand_back(tier: str) -> None:
+async def test_pods_that_are_not_opportunistic_leave_no_gpu_to_booked_pods(tier: str) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
 
         assert await replica.bind(await a_pod(lab, replica, "other", tier), "n1") is None
 
 
-async def test_a_card_that_is_left_over_is_given_and_not_the_one_that_is_waited_for() -> None:
+async def test_an_opportunistic_pod_gets_the_gpu_that_no_booked_pod_waits_for() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         booked = await a_pod(lab, replica, "urgent", "booked")
         pods = [await a_pod(lab, replica, f"greedy-{number}", "opportunistic") for number in range(2)]
@@ -67,7 +67,7 @@ async def test_a_card_that_is_left_over_is_given_and_not_the_one_that_is_waited_
         assert await replica.bind(booked, "n1") is None
 
 
-async def test_who_is_booked_may_go_elsewhere_so_others_may_come_here() -> None:
+async def test_a_gpu_is_not_left_free_if_the_booked_pod_fits_elsewhere() -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         pinned: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": "n2"}}
         container = {"name": "main", "image": "work", "resources": {"limits": WHOLE}}
@@ -83,7 +83,7 @@ async def test_who_is_booked_may_go_elsewhere_so_others_may_come_here() -> None:
         assert await refused(replica, pod, "n1", "n2") == {"n2": WAITED_FOR}
 
 
-async def test_when_the_booked_pod_is_gone_the_card_is_for_everybody() -> None:
+async def test_when_the_booked_pod_is_gone_every_pod_may_have_the_gpu() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
@@ -95,7 +95,7 @@ async def test_when_the_booked_pod_is_gone_the_card_is_for_everybody() -> None:
         assert await replica.bind(pod, "n1") is None
 
 
-async def test_a_booked_pod_that_has_no_room_anyway_keeps_nobody_waiting() -> None:
+async def test_no_gpu_is_left_free_for_a_booked_pod_that_does_not_fit_anyway() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await lab.pod("large", limits={"nvidia.com/gpu": "2"}, annotations=TIERS["booked"])
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
@@ -104,8 +104,8 @@ async def test_a_booked_pod_that_has_no_room_anyway_keeps_nobody_waiting() -> No
         assert await replica.bind(pod, "n1") is None
 
 
-@pytest.mark.parametrize(("cards", "comes_together"), [(2, False), (3, True)], ids=["too few", "enough"])
-async def test_a_gang_without_a_booking_stands_back_as_a_whole(cards: int, comes_together: bool) -> None:
+@pytest.mark.parametrize(("cards", "is_placed"), [(2, False), (3, True)], ids=["too few", "enough"])
+async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(cards: int, is_placed: bool) -> None:
     async with a_lab([a_node("n1", cards=cards)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         gang = {"pod-group-name": "job", "carrel.dev/gang-size": "2"}
@@ -113,7 +113,7 @@ async def test_a_gang_without_a_booking_stands_back_as_a_whole(cards: int, comes
 
         found = [replica.filter(await replica.sees(pod), ["n1"]) for pod in pods]
 
-        assert [bool(each.fitting) for each in found] == [comes_together] * 2
-        if comes_together:
+        assert [bool(each.fitting) for each in found] == [is_placed] * 2
+        if is_placed:
             assert await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods)) == [None, None]
             assert len(await lab.bound()) == 2

@@ -1,7 +1,7 @@
-"""Bad days where the kubelet chooses the cards, by seed: crashes after every write, lost answers, stale caches.
+"""Faults where the kubelet chooses the GPUs, by seed: crashes after every write, lost answers, stale caches.
 
-At every moment: the kubelet finds a card for every pod that was sent to it; nobody else has the card that a fraction
-pod was told; and no card has more promised than it has. When the faults stop: nothing is lost, leaked or double.
+At every moment: the kubelet finds a GPU for every pod that is bound to it; no other pod has the GPU of a fraction pod;
+and no GPU is oversubscribed. After the faults: nothing is lost, leaked or duplicated.
 
 `CARREL_SWEEP=1000` tries that many seeds; a failing one is in the name of its test, and its story is printed.
 """
@@ -18,10 +18,10 @@ import pytest
 
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from kubernetes_in_memory.faults import Crashed, FaultPlan
+from kubernetes_in_memory.faults import Crashed
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
-from tests.kit.faults import Faulty
+from tests.kit.fault_run import FaultRun
 from tests.kit.lab import Lab, Replica, a_lab
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
@@ -35,71 +35,55 @@ KINDS: list[dict[str, dict[str, str]]] = [
 ]
 
 
-class BadDay:
-    """Two replicas schedule, one of them leads; both may die at any write."""
+class ReservationRun(FaultRun):
+    """Two replicas schedule, one of them leads; both may crash at any write."""
 
-    def __init__(self, lab: Lab, kubelet: Kubelet, seed: int, *, is_deadly: bool = False) -> None:
-        """`is_deadly`: also reservation pods are killed; then nobody asks the kubelet by himself."""
-        self.is_deadly = is_deadly
-        self.lab = lab
+    def __init__(self, lab: Lab, kubelet: Kubelet, seed: int, *, kills_reservation_pods: bool = False) -> None:
+        """With `kills_reservation_pods`, no pod asks the kubelet for whole GPUs."""
+        super().__init__(lab, seed)
+        self.kills_reservation_pods = kills_reservation_pods
         self.kubelet = kubelet
-        self.seed = seed
-        self.chance = Random(seed)
         self.names = 0
-        self.lives = 0
         self.binds = 0
-        self.stories: list[str] = []
 
-    async def play(self) -> None:
-        async with contextlib.AsyncExitStack() as options:
-            replicas = [await self._start(options), await self._start(options)]
+    async def run(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            replicas = [await self._start(stack), await self._start(stack)]
             for _ in range(8):
-                number, leader = self.chance.randrange(2), self.chance.randrange(2)
+                number, leader = self.random.randrange(2), self.random.randrange(2)
                 try:
                     await self._one_step(replicas[number], replicas[leader])
                 except* Crashed:
-                    replicas = [await self._start(options), await self._start(options)]
+                    replicas = [await self._start(stack), await self._start(stack)]
                 await check_always(self.lab, self.kubelet)
 
-    async def _start(self, options: contextlib.AsyncExitStack) -> Replica:
-        self.lives += 1
-        plan = FaultPlan(
-            seed=self.seed * 1000 + self.lives,
-            crash_after_write=self.chance.randint(1, 12),
-            refuse=0.1,
-            lose_answer=0.1,
-            stale_list=0.1,
-            drop_watch=0.05,
-            double_event=0.1,
-            delay_event=0.2,
-            longest_delay_s=0.002,
-        )
-        faulty = Faulty(self.lab.api, plan)
-        self.stories.append(f"--- life {self.lives}: {plan}")
-        self.stories = faulty.story = self.stories
-        return await options.enter_async_context(self.lab.replica(faulty, reserve_s=0.3))
+    async def _start(self, stack: contextlib.AsyncExitStack) -> Replica:
+        faulty = self.faulty_transport(self.random.randint(1, 12))
+        return await stack.enter_async_context(self.lab.replica(faulty, reserve_s=0.3))
 
     async def _one_step(self, replica: Replica, leader: Replica) -> None:
-        for _ in range(self.chance.randint(0, 2)):
+        for _ in range(self.random.randint(0, 2)):
             self.names += 1
-            await self.lab.pod(f"p{self.names}", **self.chance.choice(KINDS[:-1] if self.is_deadly else KINDS))
+            await self.lab.pod(
+                f"p{self.names}", **self.random.choice(KINDS[:-1] if self.kills_reservation_pods else KINDS)
+            )
         there = {pod.metadata.uid for pod in (await self.lab.client.list(PODS, Selection("lab"))).items}
         await eventually(lambda: all(replica.pods.store.by_uid(uid) for uid in there))
         waiting = [pod.metadata.name for pod in replica.pods.store if not pod.spec.node_name]
         async with asyncio.TaskGroup() as tasks:
             binding = [tasks.create_task(self._schedule(replica, name)) for name in waiting[:4]]
             tasks.create_task(self._lead(leader, binding))
-        if self.names and self.chance.random() < 0.6:
+        if self.names and self.random.random() < 0.6:
             with contextlib.suppress(NotFound):
-                gone = f"p{self.chance.randint(1, self.names)}"
+                gone = f"p{self.random.randint(1, self.names)}"
                 await self.lab.client.delete(PODS, gone, "lab", how=DeleteOptions(grace_seconds=0))
-        if self.is_deadly and (pods := await reservation_pods(self.lab)):
-            victim = self.chance.choice(pods).metadata
+        if self.kills_reservation_pods and (pods := await reservation_pods(self.lab)):
+            victim = self.random.choice(pods).metadata
             await self.lab.client.delete(PODS, victim.name, victim.namespace, how=DeleteOptions(grace_seconds=0))
-        self.lab.clock.now += timedelta(seconds=self.chance.choice((0, 1, 15)))
+        self.lab.clock.now += timedelta(seconds=self.random.choice((0, 1, 15)))
 
     async def _lead(self, leader: Replica, binding: Sequence[asyncio.Task[None]]) -> None:
-        """As long as anybody waits for a card, and a little longer."""
+        """As long as a pod waits for a GPU, and a little longer."""
         more = 3
         while more:
             more -= all(task.done() for task in binding)
@@ -120,7 +104,7 @@ class BadDay:
 
 
 async def check_always(lab: Lab, kubelet: Kubelet) -> None:
-    """Recomputed from what the pods were told and what the kubelet has given them; no Lease is asked."""
+    """Computed from the annotations of the pods and the GPUs that the kubelet gave them, without Leases."""
     pods = (await lab.client.list(PODS)).items
     refused = [pod.metadata.name for pod in pods if pod.status.phase == "Failed" and pod.metadata.namespace == "lab"]
     assert not refused, f"the kubelet had no card for {refused}"
@@ -138,7 +122,7 @@ async def check_always(lab: Lab, kubelet: Kubelet) -> None:
 
 
 async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
-    """The faults have stopped: a healthy replica puts everything in order."""
+    """After the faults, a healthy replica repairs everything."""
     async with lab.replica(reserve_s=5.0) as replica:
         for _ in range(4):
             binding: list[asyncio.Task[object]] = []
@@ -159,39 +143,39 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_loses_and_doubles_no_card(seed: int) -> None:
+async def test_faults_lose_and_duplicate_no_gpu(seed: int) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
-        day = BadDay(lab, kubelet, seed)
+        run = ReservationRun(lab, kubelet, seed)
         try:
-            await day.play()
+            await run.run()
             await come_to_rest(lab, kubelet)
             await check_always(lab, kubelet)
             pods = (await lab.client.list(PODS, Selection("lab"))).items
             bound = {pod.metadata.uid for pod in pods if pod.spec.node_name}
             held = {uid for shares in (await lab.held()).values() for uid in shares}
-            assert held == bound, "at rest, the holders are the bound pods and nobody else"
+            assert held == bound, "afterwards, the holders are exactly the bound pods"
             leases = (await lab.client.list(LEASES, Selection("carrel"))).items
             reserved = [lease for lease in leases if "carrel.dev/reservation" in lease.metadata.annotations]
             assert len(reserved) == len(await reservation_pods(lab)), "a reservation pod for each slot that is shared"
         except BaseException:
-            print("\n".join(day.stories))
+            print("\n".join(run.story))
             raise
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_card_in_the_right_hands(
+async def test_after_reservation_pods_were_killed_every_gpu_is_held_by_the_right_pod(
     seed: int,
 ) -> None:
     node = coexisting("n1", cards=3, memory=MEMORY)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
-        day = BadDay(lab, kubelet, seed, is_deadly=True)
+        run = ReservationRun(lab, kubelet, seed, kills_reservation_pods=True)
         try:
-            await day.play()
+            await run.run()
             await come_to_rest(lab, kubelet)
             await check_always(lab, kubelet)
             reserved = {card for cards in kubelet.given.values() for card in cards}
@@ -201,19 +185,19 @@ async def test_a_bad_day_on_which_reservation_pods_are_killed_ends_with_every_ca
                     f"{pod.metadata.name} runs on {told}; the kubelet may give away what is not held"
                 )
         except BaseException:
-            print("\n".join(day.stories))
+            print("\n".join(run.story))
             raise
 
 
-async def test_the_sweep_is_no_fair_weather() -> None:
-    binds = lives = 0
+async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
+    binds = starts = 0
     for seed in range(4):
         node = coexisting("n1", cards=3, memory=MEMORY)
         async with a_lab([node]) as lab:
             await create_reservation_namespace(lab)
-            day = BadDay(lab, Kubelet(lab, node, Random(seed).choice), seed)
-            await day.play()
-            binds, lives = binds + day.binds, lives + day.lives
+            run = ReservationRun(lab, Kubelet(lab, node, Random(seed).choice), seed)
+            await run.run()
+            binds, starts = binds + run.binds, starts + run.starts
 
     assert binds >= 6
-    assert lives >= 12, "two are started on every day; the rest were killed"
+    assert starts >= 12, "two are started in every run; the others replace killed ones"

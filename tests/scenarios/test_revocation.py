@@ -1,4 +1,4 @@
-"""A booked pod that does not fit gets a card: from the fewest pods without a booking, and from nobody else."""
+"""A booked pod that does not fit gets a GPU from the fewest pods without a booking, and from no others."""
 
 from datetime import timedelta
 from random import Random
@@ -30,12 +30,12 @@ async def victims(lab: Lab) -> set[str]:
 
 
 async def served(lab: Lab, name: str) -> bool:
-    """Whether the pod is bound, and the Leases say that it has a card."""
+    """Whether the pod is bound, and a Lease gives it a GPU."""
     pod = (await pods_of(lab))[name]
     return bool(pod.spec.node_name) and any(pod.metadata.uid in shares for shares in (await lab.held()).values())
 
 
-async def test_a_booked_pod_gets_the_card_and_the_other_goes_on_without_one() -> None:
+async def test_a_booked_pod_gets_the_gpu_and_the_victim_continues_without_one() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
@@ -48,7 +48,7 @@ async def test_a_booked_pod_gets_the_card_and_the_other_goes_on_without_one() ->
         assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
 
 
-async def test_also_where_the_kubelet_chooses_the_cards() -> None:
+async def test_a_gpu_is_revoked_also_where_the_kubelet_chooses_the_gpus() -> None:
     async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as replica:
         await a_booked_pod(lab, replica, "booked")
         await an_opportunistic_pod(lab, replica, "train")
@@ -61,7 +61,7 @@ async def test_also_where_the_kubelet_chooses_the_cards() -> None:
         assert await served(lab, "booked")
 
 
-async def test_nobody_loses_a_card_when_another_will_do() -> None:
+async def test_no_gpu_is_revoked_when_another_is_free() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -76,12 +76,12 @@ async def test_nobody_loses_a_card_when_another_will_do() -> None:
     ("annotations", "loses"),
     [
         pytest.param(BOOKED, False, id="a booked pod"),
-        pytest.param({}, False, id="a pod of which nobody has said anything"),
+        pytest.param({}, False, id="a pod without any tier"),
         pytest.param({"terminate-at": "2026-12-01T00:00:00Z"}, False, id="a pod that has an end"),
         pytest.param({**BOOKED, "terminate-at": "1900-01-01T08:00:00Z"}, False, id="a booked pod with MAIA's mark"),
         pytest.param({"carrel.dev/tier": "golden"}, False, id="a tier that there is not"),
         pytest.param({"terminate-at": "1900-01-01T08:00:00Z"}, True, id="MAIA's mark alone"),
-        pytest.param({"carrel.dev/tier": "opportunistic"}, True, id="Carrel's word alone"),
+        pytest.param({"carrel.dev/tier": "opportunistic"}, True, id="Carrel's annotation alone"),
     ],
 )
 async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, str], loses: bool) -> None:
@@ -96,7 +96,7 @@ async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, s
 
 
 @pytest.mark.parametrize("annotations", [OPPORTUNISTIC, {}], ids=["opportunistic", "of no tier"])
-async def test_a_pod_that_is_not_booked_gets_nobodys_card(annotations: dict[str, str]) -> None:
+async def test_no_gpu_is_revoked_for_a_pod_without_a_booking(annotations: dict[str, str]) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "asks", annotations=annotations)
@@ -106,7 +106,7 @@ async def test_a_pod_that_is_not_booked_gets_nobodys_card(annotations: dict[str,
         assert await victims(lab) == set()
 
 
-async def test_nobody_goes_before_the_scheduler_has_tried() -> None:
+async def test_no_gpu_is_revoked_before_the_scheduler_has_tried() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await replica.sees(await lab.pod("urgent", limits={"nvidia.com/gpu": "1"}, annotations=BOOKED))
@@ -114,7 +114,7 @@ async def test_nobody_goes_before_the_scheduler_has_tried() -> None:
         assert await TierController(replica).parts.revoker.revoke_for_next() == []
 
 
-async def test_who_has_run_the_shortest_goes() -> None:
+async def test_the_pod_that_has_run_the_shortest_time_is_the_victim() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         for name in ("long", "longer"):
             await an_opportunistic_pod(lab, replica, name)
@@ -127,7 +127,7 @@ async def test_who_has_run_the_shortest_goes() -> None:
         assert await victims(lab) == {"young"}
 
 
-async def test_by_lot_somebody_goes_and_only_one() -> None:
+async def test_a_random_victim_is_one_pod_and_always_the_same() -> None:
     gone: set[str] = set()
     for number in range(40):
         async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
@@ -145,7 +145,7 @@ async def test_by_lot_somebody_goes_and_only_one() -> None:
     raise AssertionError("it is always the same")
 
 
-async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
+async def test_on_a_shared_gpu_only_as_many_pods_end_as_must() -> None:
     part: dict[str, Any] = {"limits": {"aliyun.com/gpu-mem": "5000"}}
     async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as replica:
         for name in ("a", "b", "c"):
@@ -159,8 +159,8 @@ async def test_of_a_shared_card_only_as_many_go_as_must() -> None:
         assert await served(lab, "urgent")
 
 
-async def test_the_card_is_kept_until_the_booked_pod_has_it() -> None:
-    """While the victim goes, and after, somebody older without a booking waits for any card at all."""
+async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
+    """While the victim ends, and afterwards, an older pod without a booking waits for any GPU."""
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         greedy = await lab.pod("greedy", limits={"nvidia.com/gpu": "1"}, annotations=OPPORTUNISTIC)
@@ -180,7 +180,7 @@ async def test_the_card_is_kept_until_the_booked_pod_has_it() -> None:
 
 
 @pytest.mark.parametrize("end", ["it is deleted", "it is bound elsewhere"])
-async def test_a_card_is_kept_no_longer_than_it_is_needed(end: str) -> None:
+async def test_a_gpu_is_kept_no_longer_than_it_is_needed(end: str) -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         for node in ("n1", "n2"):
             await an_opportunistic_pod(lab, replica, f"train-{node}", node)
@@ -200,13 +200,13 @@ async def test_a_card_is_kept_no_longer_than_it_is_needed(end: str) -> None:
         assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
 
 
-async def test_several_booked_pods_are_served_in_the_order_in_which_they_came() -> None:
+async def test_several_booked_pods_are_served_in_the_order_of_their_creation() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         for name in ("c", "b", "a"):
             await an_unschedulable_booked_pod(lab, name)
         pods = await pods_of(lab)
-        # The time at which an object was made has whole seconds; those of one second are served by their names.
+        # Creation timestamps have whole seconds; pods of the same second are served by name.
         first = min(("a", "b", "c"), key=lambda name: (pods[name].metadata.creation_timestamp, name))
 
         await settle(lab, TierController(replica))
@@ -215,7 +215,7 @@ async def test_several_booked_pods_are_served_in_the_order_in_which_they_came() 
         assert await victims(lab) == {"train"}
 
 
-async def test_a_decision_that_is_repeated_while_the_victim_saves_its_work_chooses_nobody_else() -> None:
+async def test_a_repeated_decision_chooses_no_other_victim() -> None:
     async with a_lab([a_node("n1", cards=3)]) as lab:
         async with lab.replica() as replica:
             for name in ("a", "b", "c"):
@@ -233,7 +233,7 @@ async def test_a_decision_that_is_repeated_while_the_victim_saves_its_work_choos
         assert await served(lab, "urgent")
 
 
-async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
+async def test_a_victim_that_gets_a_booking_before_its_hand_over_begins_stays() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await an_opportunistic_pod(lab, replica, name)
@@ -243,7 +243,7 @@ async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
         step = controller.parts.revoker._first_step()
         assert step is not None
         (chosen,) = [victim.name for victim in step.victims]
-        # Nobody has heard of it yet when the round begins: the API server is asked before anybody is told to go.
+        # The cache does not show it when the round begins: the API server is asked before the hand-over begins.
         await lab.client.patch(PODS, chosen, MergePatch({"metadata": {"annotations": BOOKED}}), "lab")
         await controller.parts.revoker.revoke_for_next()
 
@@ -254,7 +254,7 @@ async def test_a_victim_that_gets_a_booking_before_it_is_told_stays() -> None:
         assert await served(lab, "urgent")
 
 
-async def test_a_gang_of_booked_pods_gets_what_it_lacks() -> None:
+async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
     gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
@@ -263,7 +263,7 @@ async def test_a_gang_of_booked_pods_gets_what_it_lacks() -> None:
         controller = TierController(replica)
         await catch_up(lab, replica)
         await controller.round()
-        assert await victims(lab) == set(), "one card is free: by itself, each of them would fit"
+        assert await victims(lab) == set(), "one GPU is free: by itself, each of them would fit"
         lab.clock.now += timedelta(seconds=10)
 
         for _ in range(4):
@@ -278,7 +278,7 @@ async def test_a_gang_of_booked_pods_gets_what_it_lacks() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int) -> None:
-    """With whole cards of one kind it can be counted: as many must go as booked pods find no free card."""
+    """With whole GPUs of one model: there are as many victims as booked pods without a free GPU."""
     chance = Random(seed)
     nodes = [a_node(f"n{number}", cards=chance.randint(1, 3)) for number in range(3)]
     cards = [gpu for node in nodes for gpu in node.gpus]

@@ -1,4 +1,4 @@
-"""Who has the seal's key places no pod that did not come through the webhook."""
+"""With a seal key, only pods that came through the webhook are placed."""
 
 from datetime import timedelta
 
@@ -25,17 +25,17 @@ def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> 
     )
 
 
-def test_a_pod_with_a_good_seal_is_placed_and_one_without_is_told_why_not() -> None:
+def test_a_pod_with_a_valid_seal_is_placed_and_one_without_is_refused_with_the_reason() -> None:
     assert isinstance(CARREL.read_request(a_pod(SEALED)), PodRequest)
     for unseen in (a_pod({}), a_pod({**SEALED, "carrel.dev/tier": "booked"}), a_pod(SEALED, minutes_old=3)):
         refusal = CARREL.read_request(unseen)
         assert isinstance(refusal, Refusal) and "not admitted by Carrel's webhook" in refusal.reason
 
 
-def test_a_pod_that_has_its_card_keeps_it_and_one_that_asks_for_none_needs_no_seal() -> None:
+def test_a_bound_pod_keeps_its_gpu_and_a_pod_without_a_request_needs_no_seal() -> None:
     assert isinstance(CARREL.read_request(a_pod({}, nodeName="n1")), PodRequest)
     assert CARREL.read_request(a_pod({}, containers=[{"name": "a"}])) is None
 
 
-def test_without_a_key_nobody_looks_for_seals() -> None:
+def test_without_a_key_no_seal_is_needed() -> None:
     assert isinstance(ClusterState(Client(EmbeddedApi())).read_request(a_pod({})), PodRequest)

@@ -1,7 +1,7 @@
-"""Bad days of two tiers, by seed: booked and other pods come and go while controllers crash, err and are two at once.
+"""Faults with two tiers, by seed: pods are created and deleted while one or two controllers crash and fail.
 
-At every moment: no booked pod is a victim. When the faults stop: every workload that its user did not end is there
-exactly once, nothing is left to be handed over or kept, and not more have lost their card than booked pods came.
+At every moment: no booked pod is a victim. After the faults: every pod that its user did not delete exists exactly
+once, no hand-over is left and no GPU is kept, and no more pods have lost their GPU than booked pods came.
 
 `CARREL_SWEEP=1000` tries that many seeds; a failing one is in the name of its test, and its story is printed.
 """
@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import os
 from datetime import timedelta
-from random import Random
 
 import pytest
 
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
-from kubernetes_in_memory.faults import Crashed, FaultPlan
-from tests.kit.faults import Faulty
+from kubernetes_in_memory.faults import Crashed
+from tests.kit.fault_run import FaultRun
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
@@ -37,69 +36,51 @@ SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
 NODES = ("n1", "n2")
 
 
-class BadDay:
-    """One seed's story."""
+class TiersRun(FaultRun):
+    """The faults of one seed."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
-        self.lab = lab
-        self.seed = seed
-        self.chance = Random(seed)
-        self.lives = 0
+        super().__init__(lab, seed)
         self.booked: dict[str, str] = {}
-        """Name → uid of all that have a booking and were not ended by their user."""
+        """Name → uid of all pods with a booking that their user did not delete."""
         self.others: set[str] = set()
         self.booked_ever = 0
-        self.stories: list[str] = []
 
-    async def play(self) -> None:
-        async with self.lab.replica() as calm:  # the day begins with all cards in use
+    async def run(self) -> None:
+        async with self.lab.replica() as calm:  # all GPUs are in use at first
             for number, node in enumerate(NODES * 2):
                 await an_opportunistic_pod(self.lab, calm, f"early-{number}", node)
                 self.others.add(f"early-{number}")
-        async with contextlib.AsyncExitStack() as options:
-            replicas = [await self._start(options), await self._start(options)]
+        async with contextlib.AsyncExitStack() as stack:
+            replicas = [await self._start(stack), await self._start(stack)]
             for _ in range(14):
                 await self._users()
-                number = self.chance.randrange(2)
+                number = self.random.randrange(2)
                 try:
                     await self._one_step(*replicas[number])
                 except* Crashed:
-                    replicas[number] = await self._start(options)
+                    replicas[number] = await self._start(stack)
                 await end_deleted(self.lab)
                 await self.check_always()
 
-    async def _start(self, options: contextlib.AsyncExitStack) -> tuple[Replica, TierController]:
-        self.lives += 1
-        plan = FaultPlan(
-            seed=self.seed * 1000 + self.lives,
-            crash_after_write=self.chance.randint(2, 12),
-            refuse=0.08,
-            lose_answer=0.08,
-            stale_list=0.1,
-            drop_watch=0.05,
-            double_event=0.1,
-            delay_event=0.2,
-            longest_delay_s=0.002,
-        )
-        faulty = Faulty(self.lab.api, plan)
-        self.stories.append(f"--- life {self.lives}: {plan}")
-        self.stories = faulty.story = self.stories
-        replica = await options.enter_async_context(self.lab.replica(faulty))
-        return replica, TierController(replica, grace_s=self.chance.choice([0, 0, 60]))
+    async def _start(self, stack: contextlib.AsyncExitStack) -> tuple[Replica, TierController]:
+        faulty = self.faulty_transport(self.random.randint(2, 12), refuse=0.08, lose_answer=0.08)
+        replica = await stack.enter_async_context(self.lab.replica(faulty))
+        return replica, TierController(replica, grace_s=self.random.choice([0, 0, 60]))
 
     async def _users(self) -> None:
-        self.lab.clock.now += timedelta(seconds=self.chance.randint(1, 30))
-        if self.chance.random() < 0.7:
-            name = f"p{len(self.booked) + len(self.others)}-{self.chance.randrange(10**6)}"
-            if self.chance.random() < 0.4:
+        self.lab.clock.now += timedelta(seconds=self.random.randint(1, 30))
+        if self.random.random() < 0.7:
+            name = f"p{len(self.booked) + len(self.others)}-{self.random.randrange(10**6)}"
+            if self.random.random() < 0.4:
                 pod = await self.lab.pod(name, limits=WHOLE, annotations=BOOKED)
                 self.booked[name] = pod["metadata"]["uid"]
                 self.booked_ever += 1
             else:
                 await self.lab.pod(name, limits=WHOLE, annotations=OPPORTUNISTIC)
                 self.others.add(name)
-        elif self.booked and self.chance.random() < 0.5:
-            name = self.chance.choice(sorted(self.booked))
+        elif self.booked and self.random.random() < 0.5:
+            name = self.random.choice(sorted(self.booked))
             del self.booked[name]
             await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
@@ -126,15 +107,15 @@ class BadDay:
         for lease in (await self.lab.client.list(LEASES, Selection("carrel"))).items:
             record = read_lease(lease)
             assert record is not None
-            assert record.kept_for is None or record.kept_for.uid in waiting, "kept for somebody who is served"
+            assert record.kept_for is None or record.kept_for.uid in waiting, "kept for a pod that is bound"
         running = [pod for pod in pods.values() if pod.spec.node_name and pod.spec.scheduler_name == "gpu-scheduler"]
         low = [pod for pod in running if pod.metadata.name in self.others]
         starving = [name for name in self.booked if not pods[name].spec.node_name]
-        assert not (low and starving), "a booked pod waits while others have cards"
+        assert not (low and starving), "a booked pod waits while pods without a booking have GPUs"
 
 
 async def come_to_rest(lab: Lab) -> None:
-    """The faults have stopped: a healthy controller puts everything in order."""
+    """After the faults, a healthy controller repairs everything."""
     async with lab.replica() as replica:
         controller = TierController(replica)
         for _ in range(4):
@@ -143,28 +124,28 @@ async def come_to_rest(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_bad_day_of_two_tiers(seed: int) -> None:
+async def test_faults_break_no_promise_of_the_two_tiers(seed: int) -> None:
     async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
-        day = BadDay(lab, seed)
+        run = TiersRun(lab, seed)
         try:
-            await day.play()
+            await run.run()
             await come_to_rest(lab)
-            await day.check_at_rest()
+            await run.check_at_rest()
         except BaseException:
-            print("\n".join(day.stories))
+            print("\n".join(run.story))
             raise
 
 
-async def test_the_sweep_is_no_fair_weather() -> None:
-    lives = handed_over = 0
+async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
+    starts = handed_over = 0
     for seed in range(4):
         async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
-            day = BadDay(lab, seed)
-            await day.play()
+            run = TiersRun(lab, seed)
+            await run.run()
             await come_to_rest(lab)
-            lives += day.lives
+            starts += run.starts
             pods = await pods_of(lab)
             handed_over += sum("carrel.dev/handed-over" in pod.metadata.annotations for pod in pods.values())
 
-    assert lives >= 12, "two are started on every day; the rest were killed"
+    assert starts >= 12, "two are started in every run; the others replace killed ones"
     assert handed_over >= 4

@@ -1,4 +1,4 @@
-"""A pod that has room and is not placed is woken: at once, then ever more rarely, and never in a circle."""
+"""A pod that has room and is not placed is woken at once, then less and less often, and never in a loop."""
 
 from carrel.leases.wake import WakeLimiter
 
@@ -11,7 +11,7 @@ class Seconds:
         return self.now
 
 
-def test_a_pod_is_woken_at_once_then_ever_more_rarely() -> None:
+def test_a_pod_is_woken_at_once_then_less_and_less_often() -> None:
     clock = Seconds()
     knocks = WakeLimiter(clock)
     woken = []
@@ -23,14 +23,14 @@ def test_a_pod_is_woken_at_once_then_ever_more_rarely() -> None:
     assert woken == [0, 15, 45, 105, 225, 465, 705, 945, 1185]
 
 
-def test_the_news_that_a_pod_was_woken_does_not_wake_it_again() -> None:
+def test_the_change_by_a_wake_does_not_wake_the_pod_again() -> None:
     knocks = WakeLimiter(Seconds())
 
     assert [knocks.is_due("a") for _ in range(3)] == [True, False, False]
     assert knocks.is_due("b"), "others are woken in their own time"
 
 
-def test_when_something_has_changed_for_a_pod_it_is_woken_at_once_again() -> None:
+def test_after_a_change_for_a_pod_it_is_woken_at_once_again() -> None:
     knocks = WakeLimiter(Seconds())
     knocks.is_due("a")
 

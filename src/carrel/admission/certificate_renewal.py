@@ -190,11 +190,11 @@ class CertificateRenewal:
                 log.warning("no_configuration name=%s", self._names.configuration)
                 return
             webhooks: Sequence[Json] = configuration.get("webhooks") or ()
-            told = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in webhooks]
-            if told == webhooks:
+            updated = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in webhooks]
+            if updated == webhooks:
                 return
             try:
-                await self._cluster.update(MUTATING_WEBHOOKS, {**configuration, "webhooks": told})
+                await self._cluster.update(MUTATING_WEBHOOKS, {**configuration, "webhooks": updated})
             except Conflict:
                 continue
             log.info("authority_written name=%s", self._names.configuration)

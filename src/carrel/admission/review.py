@@ -23,7 +23,6 @@ class RequestUser:
     """Who sent the request, as the API server authenticated them: the only identity that cannot be forged."""
 
     name: str
-    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ def _review(request: AdmissionRequest, response: dict[str, Any], warnings: Seque
 
 
 def _user(user: Field) -> RequestUser:
-    return RequestUser(user["username"].text(), user["groups"].strings())
+    return RequestUser(user["username"].text())
 
 
 def _optional_object(field: Field) -> dict[str, Any] | None:

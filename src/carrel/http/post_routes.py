@@ -1,6 +1,6 @@
 """Answers a few POST paths with JSON, and leaves everything else to another app.
 
-These paths are looked up first: for them the routes and wrappers of Starlette would cost more than many an answer.
+These paths are answered without Starlette, whose routes and wrappers would take longer than many of the answers.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,7 +1,7 @@
-"""RFC 9457: how every HTTP door says no. What happened, why, and what to do, with a code that does not change.
+"""Error responses after RFC 9457: what happened, why, and what to do, with a code that does not change.
 
-The command line prints the same three lines. A problem is raised where an answer cannot be given, and is answered by
-whoever serves; it never carries a stack trace.
+The command line prints the same three lines. A `Problem` is raised where a call fails, and the app turns it into the
+response; it never contains a stack trace.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PROBLEM_JSON = "application/problem+json"
 
 
 class Problem(Exception):
-    """`fields` are for programs, such as `earliest_start`; `problems` are all that is wrong, if several things are."""
+    """`fields` are for programs, such as `earliest_start`, or `problems`: everything that is wrong at once."""
 
     def __init__(self, status: int, code: str, title: str, detail: str, hint: str = "", **fields: Any) -> None:
         self.status = status
@@ -31,8 +31,8 @@ class Problem(Exception):
         return self
 
     def as_data(self) -> dict[str, Any]:
-        said = {"type": f"urn:carrel:{self.code}", "title": self.title, "status": self.status, "detail": self.detail}
-        return {**said, "code": self.code, **({"hint": self.hint} if self.hint else {}), **self.fields}
+        problem = {"type": f"urn:carrel:{self.code}", "title": self.title, "status": self.status, "detail": self.detail}
+        return {**problem, "code": self.code, **({"hint": self.hint} if self.hint else {}), **self.fields}
 
     def response(self) -> Response:
         return JSONResponse(self.as_data(), self.status, self.headers, media_type=PROBLEM_JSON)

@@ -16,19 +16,19 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 KEEP_ALIVE_S = 120
-"""Longer than Go's clients keep an idle connection (90 s): they must be the ones who close it, because a POST that
-meets a connection being closed is not sent again."""
+"""Longer than Go's clients keep an idle connection (90 s): they must close it first, because a POST on a connection
+that the server closes is not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
     host: str = "127.0.0.1"
     port: int = 0
-    """0 takes a free one."""
+    """0: any free one."""
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to whoever runs the process, not to a server inside it."""
+    """Leaves signals to the process: `carrel.process` handles them."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -55,11 +55,10 @@ class Tls:
 async def serving(
     app: AsgiApp, address: Address, tls: Tls | ssl.SSLContext | None = None, *, finish_s: int | None = None
 ) -> AsyncIterator[str]:
-    """Gives the URL. Whoever brings a context may load another certificate into it; new connections are shown that.
+    """Yields the URL. A certificate that is loaded into a given context later is used for new connections.
 
-    When the block ends, no new call is taken and those under way are finished, as long as it takes.
-
-    With `finish_s` only so long: a client that keeps a TLS connection open without a word would be waited for.
+    When the block ends, no new call is accepted, and those under way are finished, however long it takes. With
+    `finish_s`, at most that long: a client may keep an idle TLS connection open.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.create_server((address.host, address.port), family=family, backlog=512) as listener:
@@ -71,7 +70,7 @@ async def serving(
             lifespan="off",
             interface="asgi3",
             server_header=False,
-            proxy_headers=False,  # anybody on this machine could say that they are another; see --trusted-proxy
+            proxy_headers=False,  # any process on this machine could forge the header; see --trusted-proxy
             http="httptools",
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -40,8 +40,6 @@ class KnownLease:
     uid: str
     version: str
     record: LeaseRecord
-    written_at: str = ""
-    """The text of the Lease's `renewTime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class ClusterLedger:
         return self._reported.get(node)
 
     def users_of(self, gpu: Gpu) -> Sequence[str]:
-        """The uids of the pods that have the GPU by the kubelet's word, when its agent last looked."""
+        """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
         return next((device.in_use_by for device in devices if device.uuid == gpu.uuid), ())
 
@@ -199,7 +197,7 @@ class ClusterLedger:
             self._refresh(place[0])
             return
         assert record is not None, "a name that can be read is the name of a GPU's Lease"
-        self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record, new.spec.renew_time))
+        self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record))
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
@@ -318,13 +316,13 @@ class ClusterLedger:
 
 def _why_silent(status: GpuNodeStatus, now: datetime) -> str:
     try:
-        heard = gpuclaim.heartbeat_of(status)
+        beat = gpuclaim.heartbeat_of(status)
     except Malformed as malformed:
         return str(malformed)
-    if heard is None or abs(now - heard) <= STALE_AFTER:
+    if beat is None or abs(now - beat) <= STALE_AFTER:
         return ""  # without a heartbeat in it, a report counts as long as the object exists
     # The instant, not the age: a reason that changes by itself would cause a new Event on every pod that waits.
-    return f"the agent's last heartbeat was at {seconds(heard)}"
+    return f"the agent's last heartbeat was at {seconds(beat)}"
 
 
 def _number(version: str) -> int:

@@ -280,5 +280,4 @@ def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: boo
 
 def _known(answer: Json, record: LeaseRecord) -> KnownLease:
     metadata = answer["metadata"]
-    written_at = answer["spec"].get("renewTime", "")
-    return KnownLease(metadata["name"], metadata["uid"], metadata["resourceVersion"], record, written_at)
+    return KnownLease(metadata["name"], metadata["uid"], metadata["resourceVersion"], record)

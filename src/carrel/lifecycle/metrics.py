@@ -19,7 +19,7 @@ class ControllerMetrics(ComponentMetrics):
             "carrel_cards_freed", "Shares removed from Leases because their pods were gone.", registry=registry
         )
         self.claims = Counter("carrel_claim_statuses_written", "Changes of a GpuClaim's status.", registry=registry)
-        self.told = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
+        self.events = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
         self.revoked = Counter(
             "carrel_pods_revoked", "Pods without a booking whose GPU was revoked.", registry=registry
         )

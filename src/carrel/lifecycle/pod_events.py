@@ -1,12 +1,12 @@
-"""Tells people about their pods, by Events: why one waits for a GPU, and which cards it got.
+"""Writes Events about pods: why a pod waits for a GPU, and which GPUs it got.
 
-    WaitingForGPU    the words of `why`; told when they change, and again while they stay true, before Kubernetes
-                     forgets them (it keeps an Event for an hour)
-    GPUAssigned      which cards, once
+    WaitingForGPU    the reason; written when it changes, and again while it stays true, before Kubernetes deletes the
+                     Event (after an hour)
+    GPUAssigned      which GPUs, once
 
-Nothing is told twice, also after a restart or by another leader: an Event is named after what it says, and what was
-told last is looked up on the cluster. A pod is told something new only every so often, and all pods together only so
-fast: what was held back is told later, in the words that are true then.
+Nothing is written twice, also not after a restart or by another leader: the name of an Event is made from its content,
+and the last Event is looked up in the cluster. The rate of Events is limited for each pod and for all pods together:
+what is held back is written later, with the reason that is true then.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,10 +30,10 @@ WAITING = "WaitingForGPU"
 ASSIGNED = "GPUAssigned"
 
 QUIET = timedelta(seconds=15)
-"""Between two messages to one pod: in a busy cluster the free memory changes all the time."""
+"""Between two Events about one pod: in a busy cluster the free memory changes all the time."""
 REMIND = timedelta(minutes=30)
 RECENT = timedelta(minutes=10)
-"""A pod that was bound longer ago has been told, or nobody was there to tell: after so long it is no news."""
+"""A pod that was bound longer ago has its Event, or no controller was running: after this time none is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def waiting_note(refusal: Refusal) -> Note:
 
 
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
-    """None if the pod is not bound to the cards that the Leases give it, or was so long ago."""
+    """None if the pod is not bound with the GPUs that the Leases give it, or was bound long ago."""
     here = sorted((lease for lease in leases if lease.record.node == pod.spec.node_name), key=lambda each: each.name)
     bound_at = _bound_at(pod)
     if not here or bound_at is None or now - bound_at > RECENT:

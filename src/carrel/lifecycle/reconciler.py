@@ -203,7 +203,7 @@ class Reconciler:
             self._waiting.add(uid)
             note = waiting_note(refusal)
             if await self._events.tell(pod, note):
-                self._metrics.told.labels(note.reason).inc()
+                self._metrics.events.labels(note.reason).inc()
         elif uid in self._waiting or could_not_be_scheduled(pod):
             # The scheduler could not place it when there was no room, or when the extender was away. Nothing that it
             # watches tells it that there is room now.
@@ -220,7 +220,7 @@ class Reconciler:
         leases = self._state.cluster_ledger.leases_of(pod.metadata.uid)
         note = assigned_note(pod, leases, self._state.options.now())
         if note is not None and await self._events.tell(pod, note):
-            self._metrics.told.labels(note.reason).inc()
+            self._metrics.events.labels(note.reason).inc()
 
     # --- the cache ---------------------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ class ReservationPods:
         return reservation.state is ReservationState.HELD and is_new
 
     def _is_used_by_another(self, node: str, reservation: Reservation, ours: PodSeen | None) -> bool:
-        """Whether, by the kubelet's word, another pod that still exists has the slot's GPU."""
+        """Whether the kubelet shows the slot's GPU with another pod that still exists."""
         reported = self._cluster_ledger.reported(node)
         card = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.card), None) if reported else None
         users = (self._context.pod_by_uid(uid) for uid in (self._cluster_ledger.users_of(card) if card else ()))

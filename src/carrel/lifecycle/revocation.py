@@ -43,7 +43,7 @@ from carrel.parsing.time import instant
 log = logging.getLogger(__name__)
 
 UNSCHEDULABLE = "Unschedulable"
-"""kube-scheduler's word for a pod that it has tried to place, and could not."""
+"""The reason that kube-scheduler writes on a pod that it could not place."""
 CONTESTED_WAIT = timedelta(seconds=10)
 """How long a booked pod that would fit by itself waits for a GPU that an earlier booked pod may take as well."""
 

@@ -84,7 +84,7 @@ class TierReconciler:
             self._add_hand_overs(await self._expiry.end(pod))
         for warning in self._expiry.warnings():
             await self._expiry.warn(warning)
-            self._metrics.told.labels(warning.note.reason).inc()
+            self._metrics.events.labels(warning.note.reason).inc()
 
     async def _revoke(self) -> None:
         start = time.monotonic()

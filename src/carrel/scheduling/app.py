@@ -18,7 +18,7 @@ from carrel.http.serving import AsgiApp
 from carrel.scheduling.handlers import ExtenderHandlers
 
 LIMIT = BodyLimit(64 * 1024 * 1024, error_field="Error")
-"""A scheduler that is not told to send names sends Node objects: 5,000 of them are about 30 MB."""
+"""Without `nodeCacheCapable` a scheduler sends Node objects: 5,000 of them are about 30 MB."""
 
 
 def extender_app(handlers: ExtenderHandlers) -> AsgiApp:

@@ -33,5 +33,5 @@ def _refusals(why: str, nodes: Collection[str]) -> bytes:
     if not nodes or b"\\" in names:
         return msgspec.json.encode(dict.fromkeys(nodes, why))[1:-1]
     # No name contains a quote, so every quote begins or ends one. This is four times as fast as a dict.
-    told = msgspec.json.encode(why)
-    return b'"%b":%b' % (names[2:-2].replace(b'","', b'":%b,"' % told), told)
+    encoded_why = msgspec.json.encode(why)
+    return b'"%b":%b' % (names[2:-2].replace(b'","', b'":%b,"' % encoded_why), encoded_why)

@@ -242,9 +242,9 @@ class Scheduler:
             pod = await self._context.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
             return False
-        told = carrel.told_cards(pod["metadata"].get("annotations", {}))
+        annotated = carrel.told_cards(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
-        return is_there and told == carrel.told_cards(target.annotations)
+        return is_there and annotated == carrel.told_cards(target.annotations)
 
 
 def _only_on(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:

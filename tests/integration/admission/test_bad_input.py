@@ -26,15 +26,15 @@ def spec(**changes: Any) -> Any:
         pytest.param(b"null", id="null"),
         pytest.param(b"[]", id="a list"),
         pytest.param(b"{}", id="an empty object"),
-        pytest.param(json.dumps(review(a_pod(GPU), version="v2")).encode(), id="a version nobody speaks"),
+        pytest.param(json.dumps(review(a_pod(GPU), version="v2")).encode(), id="an unknown version"),
         pytest.param(json.dumps({**review(a_pod(GPU)), "kind": "Pod"}).encode(), id="another kind"),
         pytest.param(json.dumps({**review(a_pod(GPU)), "request": None}).encode(), id="no request"),
         pytest.param(json.dumps({**review(a_pod(GPU)), "request": {"uid": 7}}).encode(), id="a number for a uid"),
-        pytest.param(json.dumps(review(a_pod(GPU), operation="EAT")).encode(), id="an operation nobody knows"),
+        pytest.param(json.dumps(review(a_pod(GPU), operation="EAT")).encode(), id="an unknown operation"),
         pytest.param(json.dumps(review([])).encode(), id="a list for a pod"),  # type: ignore[arg-type] # on purpose
     ],
 )
-async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
+async def test_a_body_that_is_no_review_is_answered_with_400_and_the_reason(body: bytes) -> None:
     status, said = await ReviewedCluster().handler().mutate(body)
 
     assert status == 400
@@ -57,11 +57,12 @@ async def test_what_is_no_review_is_a_400_with_a_sentence(body: bytes) -> None:
         pytest.param(spec(containers=[{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]), id="a number"),
         pytest.param(spec(containers=[{"name": str(i)} for i in range(1_001)]), id="1,001 containers"),
         pytest.param(
-            pod(metadata={"annotations": {"gpu-fraction": "0.5"}}, spec={"containers": []}), id="nobody's part"
+            pod(metadata={"annotations": {"gpu-fraction": "0.5"}}, spec={"containers": []}),
+            id="a fraction without a container",
         ),
     ],
 )
-async def test_a_pod_of_no_known_shape_is_refused_with_the_field(broken: Any) -> None:
+async def test_a_pod_that_breaks_the_schema_is_refused_with_the_field(broken: Any) -> None:
     status, said = await ReviewedCluster().handler().mutate(json.dumps(review(broken)).encode())
 
     response = json.loads(said)["response"]
@@ -85,7 +86,7 @@ async def test_a_pod_of_no_known_shape_is_refused_with_the_field(broken: Any) ->
         pytest.param(pod(spec=None), id="no spec"),
     ],
 )
-@pytest.mark.parametrize("free", [0, 1], ids=["no card is free", "a card is free"])
+@pytest.mark.parametrize("free", [0, 1], ids=["no GPU is free", "a GPU is free"])
 async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
     cluster = ReviewedCluster()
     assert cluster.desk is not None
@@ -98,7 +99,7 @@ async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
 
 
 @pytest.mark.parametrize("spec", ["x", {"ephemeralContainers": "x"}, {"ephemeralContainers": [None, "y"]}])
-async def test_a_running_pod_of_no_known_shape_is_refused_a_new_container(spec: Any) -> None:
+async def test_a_new_ephemeral_container_is_refused_on_a_pod_that_breaks_the_schema(spec: Any) -> None:
     new = {**a_pod(GPU), "spec": {**a_pod(GPU)["spec"], "ephemeralContainers": [{"name": "debug"}]}}
     request_body = review(new, old={"spec": spec}, operation="UPDATE", subresource="ephemeralcontainers")
     status, said = await ReviewedCluster().handler().mutate(json.dumps(request_body).encode())

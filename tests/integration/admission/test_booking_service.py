@@ -1,4 +1,4 @@
-"""The booking service over HTTP, and all the ways in which it is no help."""
+"""The booking service over HTTP, and all the ways in which it may fail."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from carrel.bookings.client.status import BookingStatus
 
 @dataclass
 class Dashboard:
-    """MAIA's dashboard, which answers as a test says."""
+    """MAIA's dashboard, with the answer that a test sets."""
 
     said: str | bytes = "{}"
     status: int = 200
@@ -51,7 +51,7 @@ async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterat
             await client.aclose()
 
 
-async def test_it_is_asked_in_maias_words() -> None:
+async def test_the_request_has_maias_json() -> None:
     until = "2026-11-20T00:00:00+00:00"
     dashboard = Dashboard(json.dumps({"schedulable": True, "until": until, "gpu": "NVIDIA-RTX-A6000"}))
     async with a_client(dashboard) as client:
@@ -61,10 +61,10 @@ async def test_it_is_asked_in_maias_words() -> None:
     assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", gpus=1)
 
 
-async def test_free_cards_come_from_the_summary() -> None:
+async def test_free_gpus_are_read_from_the_summary() -> None:
     async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
         assert await client.free() == {"NVIDIA-RTX-A6000": 2}
-    assert await BookingClient(BookingAddress("http://nowhere", "")).free() == {}, "nobody to ask"
+    assert await BookingClient(BookingAddress("http://nowhere", "")).free() == {}, "no service to ask"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_free_cards_come_from_the_summary() -> None:
     [
         pytest.param(Dashboard("<html>Sign in</html>"), id="a page"),
         pytest.param(Dashboard('{"error": "x"}'), id="something else"),
-        pytest.param(Dashboard('{"schedulable": "yes"}'), id="words for true"),
+        pytest.param(Dashboard('{"schedulable": "yes"}'), id="text instead of true"),
         pytest.param(Dashboard('{"schedulable": true, "until": "tomorrow"}'), id="a time that is none"),
         pytest.param(Dashboard("[" * 100_000), id="deep JSON"),
         pytest.param(Dashboard(b"\xff\xfe"), id="no text"),
@@ -82,14 +82,14 @@ async def test_free_cards_come_from_the_summary() -> None:
         pytest.param(Dashboard("oops", status=500), id="500"),
     ],
 )
-async def test_whatever_else_it_says_is_no_answer_and_shows_no_token(dashboard: Dashboard) -> None:
+async def test_any_other_response_is_no_answer_and_the_error_shows_no_token(dashboard: Dashboard) -> None:
     async with a_client(dashboard) as client:
         with pytest.raises(NoAnswer) as caught:
             await client.status("alice", "lab")
     assert "s3cret" not in str(caught.value)
 
 
-async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
+async def test_a_slow_or_missing_service_gives_no_answer() -> None:
     async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
         with pytest.raises(NoAnswer, match="did not answer"):
             await client.status("alice", "lab")
@@ -114,7 +114,7 @@ async def test_a_service_that_is_slow_or_gone_is_no_answer() -> None:
     ],
     ids=["a bad question", "an odd answer", "it is down", "a page"],
 )
-async def test_a_question_that_it_does_not_like_is_told_from_a_service_that_is_down(
+async def test_a_request_that_the_service_refuses_differs_from_a_service_that_is_down(
     dashboard: Dashboard, is_declined: bool
 ) -> None:
     async with a_client(dashboard) as client:

@@ -1,4 +1,4 @@
-"""`carrel controller` as a cluster runs it: a process of its own, on the API over HTTP, beside others like it."""
+"""`carrel controller` as a cluster runs it: several processes, on the API over HTTP."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ class Controller:
     process: asyncio.subprocess.Process
     url: str
     terminator: str = ""
-    """Where MAIA's clients call, if they may."""
+    """The address of the pod terminator, if it is enabled."""
 
     async def ask(self, path: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}") as answer:
@@ -43,7 +43,7 @@ class Controller:
 
 
 @dataclass
-class Stage:
+class ControllerLab:
     lab: Lab
     server: str
 
@@ -73,15 +73,15 @@ class Stage:
 
 
 async def _read_on(stream: asyncio.StreamReader) -> None:
-    """A process whose story nobody reads would stop at a full pipe."""
+    """Reads the log of a process: otherwise it would block on a full pipe."""
     async for _ in stream:
         pass
 
 
 @contextlib.asynccontextmanager
-async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[Stage]:
+async def a_stage(nodes: Sequence[Node]) -> AsyncIterator[ControllerLab]:
     async with a_lab(nodes, in_real_time=True) as lab, serve(lab.api) as served:
-        yield Stage(lab, served.url)
+        yield ControllerLab(lab, served.url)
 
 
 async def becomes(condition: Callable[[], Awaitable[Any]], what: str) -> Any:
@@ -107,15 +107,15 @@ async def events(lab: Lab, pod: str) -> dict[str, str]:
     return {event.reason: event.message for event in found}
 
 
-async def test_a_pod_that_is_gone_frees_its_card_and_the_one_that_waits_for_it_is_told_and_woken() -> None:
+async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_woken() -> None:
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         lab = stage.lab
         await a_bound_pod(lab, "first", limits=WHOLE_CARD)
         await lab.pod("second", limits=WHOLE_CARD)
 
-        placed = await becomes(lambda: events(lab, "first"), "the first pod is told its card")
+        placed = await becomes(lambda: events(lab, "first"), "the first pod gets an Event about its GPU")
         assert placed == {"GPUAssigned": "n1: GPU 0 (16,276 MiB)"}
-        waits = await becomes(lambda: events(lab, "second"), "the second pod is told why it waits")
+        waits = await becomes(lambda: events(lab, "second"), "the second pod gets an Event about why it waits")
         assert list(waits) == ["WaitingForGPU"]
         assert "16,276 MiB" in waits["WaitingForGPU"]
 
@@ -127,8 +127,8 @@ async def test_a_pod_that_is_gone_frees_its_card_and_the_one_that_waits_for_it_i
         async def is_woken() -> bool:
             return "carrel.dev/woken-at" in await lab.annotations("second")
 
-        await becomes(is_free, "the card is free")
-        await becomes(is_woken, "the scheduler looks at the second pod again")
+        await becomes(is_free, "the GPU is free")
+        await becomes(is_woken, "the second pod is woken")
 
 
 async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
@@ -151,7 +151,7 @@ async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
         await becomes(reaches("Pending", ""), "the claim is pending again")
 
 
-async def test_one_of_two_leads_and_when_it_is_killed_the_other_takes_over_and_frees_what_it_left() -> None:
+async def test_when_the_leader_is_killed_the_other_replica_takes_over() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as one, stage.controller() as other:
         lab = stage.lab
         await a_bound_pod(lab, "train", limits=WHOLE_CARD)
@@ -170,11 +170,11 @@ async def test_one_of_two_leads_and_when_it_is_killed_the_other_takes_over_and_f
         async def is_free() -> bool:
             return not await lab.held()
 
-        await becomes(is_free, "the card is free")
+        await becomes(is_free, "the GPU is free")
         assert await follower.leads()
 
 
-async def test_when_it_is_told_to_go_it_lets_another_lead_at_once_and_ends_well() -> None:
+async def test_on_sigterm_another_replica_leads_at_once() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
         await becomes(controller.leads, "it leads")
 
@@ -184,7 +184,7 @@ async def test_when_it_is_told_to_go_it_lets_another_lead_at_once_and_ends_well(
         assert not lease["spec"].get("holderIdentity")
 
 
-async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -> None:
+async def test_it_is_ready_when_its_caches_are_complete_and_counts_its_work() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as controller:
 
         async def is_ready() -> bool:
@@ -197,8 +197,8 @@ async def test_it_is_ready_when_it_knows_the_cluster_and_counts_what_it_does() -
             assert f"\n{name} " in numbers
 
 
-async def test_a_pod_that_has_room_but_was_put_aside_is_woken() -> None:
-    """As after an outage of the extender: the scheduler could not ask, and nothing tells it to try again."""
+async def test_an_unschedulable_pod_that_has_room_now_is_woken() -> None:
+    """As after an outage of the extender: the scheduler could not ask, and does not try again by itself."""
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         pod = await stage.lab.pod("train", limits=WHOLE_CARD)
         aside = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no answer"}

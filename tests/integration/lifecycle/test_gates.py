@@ -1,4 +1,4 @@
-"""The leader's duties about a pod with scheduling gates: it is neither told that it waits nor woken, until it does."""
+"""The leader and a gated pod: it gets no Event and is not woken until its scheduling gates are removed."""
 
 import asyncio
 
@@ -17,37 +17,37 @@ TOO_MUCH = {"nvidia.com/gpu": "2"}
 GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
 
 
-async def told(lab: Lab) -> set[str]:
-    """The pods that were told something."""
+async def pods_with_events(lab: Lab) -> set[str]:
+    """The pods with Events."""
     return {event.involved_object.name for event in (await lab.client.list(EVENTS, Selection("lab"))).items}
 
 
-async def wait_until_told(lab: Lab, name: str) -> None:
+async def wait_event(lab: Lab, name: str) -> None:
     async with asyncio.timeout(LIMIT_S):
         while True:
-            if name in await told(lab):
+            if name in await pods_with_events(lab):
                 return
             await asyncio.sleep(0.05)
 
 
-async def test_a_gated_pod_hears_nothing_until_its_gates_are_open() -> None:
+async def test_a_gated_pod_gets_no_event_until_its_gates_are_removed() -> None:
     async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
         replica = ClusterState(Client(lab.api))
-        duties = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
+        reconciler = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
         for name, limits in (("gated", TOO_MUCH), ("has-room", {"nvidia.com/gpu": "1"})):
             await lab.pod(name, limits=limits, gates=["example.com/quota"])
             await set_status(lab, name, {"conditions": [GATED]})
         tasks = [asyncio.ensure_future(replica.informers.run())]
         await replica.informers.wait_synced()
-        tasks.append(asyncio.ensure_future(duties.run()))
+        tasks.append(asyncio.ensure_future(reconciler.run()))
         try:
             await lab.pod("later", limits=TOO_MUCH)
-            await wait_until_told(lab, "later")  # by then the others were looked at
-            assert await told(lab) == {"later"}
+            await wait_event(lab, "later")  # by then the others were reconciled
+            assert await pods_with_events(lab) == {"later"}
             assert "carrel.dev/woken-at" not in await lab.annotations("has-room")
 
             await remove_gates(lab, "gated")
-            await wait_until_told(lab, "gated")
+            await wait_event(lab, "gated")
         finally:
             for task in tasks:
                 task.cancel()

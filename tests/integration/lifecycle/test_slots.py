@@ -1,4 +1,4 @@
-"""What the leader does where the kubelet chooses, by itself: from a wish on a Lease to the last one who leaves."""
+"""The slot reconciler by itself, where the kubelet chooses: from a wanted reservation to the end of the last pod."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ class Leader:
         self.replica = replica
         self.metrics = ControllerMetrics(lambda: True)
         self.rooms: list[str] = []
-        self.duties = SlotReconciler(replica, replica.reservations, self.rooms.append, self.metrics)
+        self.reconciler = SlotReconciler(replica, replica.reservations, self.rooms.append, self.metrics)
 
     def counts(self, state: str) -> bool:
         return f'carrel_reservations{{state="{state}"}} 1.0' in self.metrics.text().decode()
@@ -26,7 +26,7 @@ class Leader:
 
 @contextlib.asynccontextmanager
 async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
-    """With the kubelet at work beside it."""
+    """Together with a kubelet."""
 
     async def work() -> None:
         while True:
@@ -35,14 +35,14 @@ async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
 
     async with lab.replica() as replica:
         leader = Leader(replica)
-        running = [asyncio.create_task(leader.duties.run()), asyncio.create_task(work())]
+        running = [asyncio.create_task(leader.reconciler.run()), asyncio.create_task(work())]
         yield leader
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> None:
+async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_deleted() -> None:
     node = coexisting("n1", cards=1)
     async with a_lab([node], in_real_time=True) as lab:
         await create_reservation_namespace(lab)
@@ -67,7 +67,7 @@ async def test_a_reservation_is_made_labelled_lost_found_again_and_removed() -> 
             await eventually(is_another)
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: leader.replica.pods.store.get("a", "lab") is None)
-            lab.clock.now = lab.clock.now.replace(year=lab.clock.now.year + 1)  # long enough for every patience
+            lab.clock.now = lab.clock.now.replace(year=lab.clock.now.year + 1)  # long enough for every time-out
             await leader.replica.collector.collect()
             await eventually(lambda: leader.replica.cluster_ledger.lease("gpu-n1-0") is None)
 

@@ -1,4 +1,4 @@
-"""MAIA's pod terminator over HTTP: as MAIA's clients call it, and as others might."""
+"""MAIA's pod terminator over HTTP, called by MAIA's clients and by others."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -57,14 +57,14 @@ async def calling(lab: Lab, replica: Replica, token: str = TOKEN, sent: str = TO
         yield Caller(url, session, sent)
 
 
-async def test_a_random_delete_hands_one_over_that_has_no_booking() -> None:
+async def test_a_random_delete_hands_over_a_pod_without_a_booking() -> None:
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await a_booked_pod(lab, replica, "booked")
         async with calling(lab, replica) as maia:
             assert await maia.post("/random-delete") == (200, {"status": "success", "deleted_pod": "train"})
             assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"}), (
-                "it is going already"
+                "it is ending already"
             )
 
         await settle(lab, TierController(replica))
@@ -74,7 +74,7 @@ async def test_a_random_delete_hands_one_over_that_has_no_booking() -> None:
         assert "carrel.dev/handed-over" not in pods["booked"].metadata.annotations
 
 
-async def test_a_booked_pod_is_never_ended_before_its_time_whoever_asks() -> None:
+async def test_a_booked_pod_is_never_ended_before_its_time() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_booked_pod(lab, replica, "booked")
         async with calling(lab, replica) as maia:
@@ -103,7 +103,7 @@ async def test_expired_pods_are_listed_and_ended_by_name() -> None:
 
 
 @pytest.mark.parametrize("sent", ["", "another-token", TOKEN[:-1], f"{TOKEN}x"], ids=["none", "wrong", "short", "long"])
-async def test_without_the_token_nothing_is_said_or_done(sent: str) -> None:
+async def test_without_the_token_nothing_is_answered_or_done(sent: str) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         async with calling(lab, replica, sent=sent) as maia:
@@ -116,7 +116,7 @@ async def test_without_the_token_nothing_is_said_or_done(sent: str) -> None:
         assert "carrel.dev/handed-over" not in (await pods_of(lab))["train"].metadata.annotations
 
 
-async def test_where_the_house_trusts_maias_webhook_it_needs_no_token() -> None:
+async def test_if_the_setting_allows_all_callers_no_token_is_needed() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         async with calling(lab, replica, token="", sent="") as maia:
@@ -135,7 +135,7 @@ async def test_where_the_house_trusts_maias_webhook_it_needs_no_token() -> None:
         pytest.param(b" " * 20_000, 413, id="too large"),
     ],
 )
-async def test_bad_input_is_refused_in_words(body: bytes, status: int) -> None:
+async def test_bad_input_is_refused_with_the_reason(body: bytes, status: int) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica, calling(lab, replica) as maia:
         answer = await maia.post("/delete-expired-pod", body)
 
@@ -147,31 +147,31 @@ async def test_bad_input_is_refused_in_words(body: bytes, status: int) -> None:
 
 
 async def was_handed_over(lab: Lab, name: str) -> bool:
-    """The kubelet has ended what was deleted, and the successor is there."""
+    """Whether the kubelet has ended the deleted pod, and the successor exists."""
     await end_deleted(lab)
     pod = (await pods_of(lab)).get(name)
     return pod is not None and "carrel.dev/handed-over" in pod.metadata.annotations
 
 
-async def test_a_controller_takes_a_card_back_for_a_booked_pod_and_wakes_the_scheduler() -> None:
+async def test_a_controller_revokes_a_gpu_for_a_booked_pod_and_wakes_the_scheduler() -> None:
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as controller:
         lab = stage.lab
-        assert not controller.terminator, "nobody may call it, so it does not listen"
+        assert not controller.terminator, "it is not enabled, so it does not listen"
         await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
 
-        await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking goes on without a GPU")
+        await becomes(lambda: was_handed_over(lab, "train"), "the pod without a booking continues without a GPU")
 
         async def is_woken() -> bool:
             return "carrel.dev/woken-at" in await lab.annotations("urgent")
 
-        await becomes(is_woken, "the scheduler looks at the booked pod again")
+        await becomes(is_woken, "the booked pod is woken")
         async with lab.replica() as extender:
             assert await extender.bind(urgent, "n1") is None
         assert "carrel_pods_revoked_total 1.0" in (await controller.ask("/metrics"))[1]
 
 
-async def test_a_replica_that_does_not_lead_writes_down_what_it_is_asked_and_the_leader_does_it() -> None:
+async def test_a_replica_that_does_not_lead_writes_the_hand_over_and_the_leader_carries_it_out() -> None:
     options = ("--terminator-port", "0", "--terminator-for-all")
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as leader:
         lab = stage.lab
@@ -183,6 +183,6 @@ async def test_a_replica_that_does_not_lead_writes_down_what_it_is_asked_and_the
             async def has_ended() -> bool:
                 return bool((await maia.post("/random-delete"))[1] == {"status": "success", "deleted_pod": "train"})
 
-            await becomes(has_ended, "it has heard of the pod, and ends it")
+            await becomes(has_ended, "the leader ends the pod")
             await becomes(lambda: was_handed_over(lab, "train"), "the leader has handed it over")
             assert not await follower.leads()

@@ -1,4 +1,4 @@
-"""Whatever is sent to the extender: an answer in words, never a 5xx, and nothing changes."""
+"""Whatever is sent to the extender gets an answer with a reason, never a 5xx, and changes nothing."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from kubernetes_in_memory import EmbeddedApi
-from tests.integration.scheduling.opened import an_open_extender
+from tests.integration.scheduling.served_extender import a_served_extender
 from tests.kit.gpus import a_node
 
 
@@ -65,16 +65,16 @@ IN_ERROR = [
 
 @pytest.mark.parametrize(("body", "complaint"), IN_ERROR)
 @pytest.mark.parametrize("prefix", ["carrel", "gpushare-scheduler"])
-async def test_what_a_scheduler_could_send_is_answered_in_its_error_field(
+async def test_errors_in_what_a_scheduler_could_send_are_in_the_error_field(
     prefix: str, body: dict[str, Any], complaint: str
 ) -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.post(f"/{prefix}/filter", body)
+    async with a_served_extender([a_node("n1")]) as extender:
+        answer = await extender.caller.post(f"/{prefix}/filter", body)
 
         assert answer.status == 200
         assert complaint in answer.json["Error"]
         assert not answer.json["NodeNames"]
-        assert opened.replica.transport.writes == []
+        assert extender.replica.transport.writes == []
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ async def test_what_a_scheduler_could_send_is_answered_in_its_error_field(
     ],
 )
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-async def test_what_is_no_json_is_a_bad_request_in_words(verb: str, body: bytes) -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.post(f"/carrel/{verb}", body)
+async def test_a_body_that_is_no_json_is_answered_with_400_and_the_reason(verb: str, body: bytes) -> None:
+    async with a_served_extender([a_node("n1")]) as extender:
+        answer = await extender.caller.post(f"/carrel/{verb}", body)
 
         assert answer.status == 400
         assert "not JSON" in answer.json["Error"] or "nested too deeply" in answer.json["Error"]
-        assert opened.replica.transport.writes == []
+        assert extender.replica.transport.writes == []
 
 
 @pytest.mark.parametrize(
@@ -108,27 +108,27 @@ async def test_what_is_no_json_is_a_bad_request_in_words(verb: str, body: bytes)
         pytest.param([], id="a list"),
     ],
 )
-async def test_a_binding_that_cannot_be_read_is_told_which_field_is_wrong(body: Any) -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.post("/carrel/bind", body)
+async def test_the_error_about_unreadable_bind_args_names_the_field(body: Any) -> None:
+    async with a_served_extender([a_node("n1")]) as extender:
+        answer = await extender.caller.post("/carrel/bind", body)
 
         assert answer.status == 200
         assert "expected" in answer.json["Error"]
-        assert opened.replica.transport.writes == []
+        assert extender.replica.transport.writes == []
 
 
 async def test_a_body_that_is_too_large_is_not_read_into_memory() -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.post("/carrel/filter", b" " * (LIMIT.bytes + 1))
+    async with a_served_extender([a_node("n1")]) as extender:
+        answer = await extender.caller.post("/carrel/filter", b" " * (LIMIT.bytes + 1))
 
         assert answer.status == 413
         assert "larger than" in answer.json["Error"]
 
 
 @pytest.mark.parametrize("path", ["/carrel/filter", "/carrel/bind", "/gpushare-scheduler/filter"])
-async def test_a_verb_is_only_posted_to(path: str) -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        assert (await opened.caller.get(path)).status == 405
+async def test_the_verbs_accept_only_post(path: str) -> None:
+    async with a_served_extender([a_node("n1")]) as extender:
+        assert (await extender.caller.get(path)).status == 405
 
 
 # --- anything at all -------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ bodies = st.binary(max_size=40) | (values | near_questions).map(lambda body: jso
 
 @settings(max_examples=400, deadline=None)
 @given(bodies)
-async def test_any_body_at_all_gets_an_answer_in_words(body: bytes) -> None:
+async def test_every_body_gets_an_answer_with_a_reason(body: bytes) -> None:
     state = ClusterState(Client(EmbeddedApi()))
     ledger = state.ledger
     ledger.set_node(a_node("n1"))

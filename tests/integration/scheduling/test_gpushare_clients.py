@@ -1,14 +1,14 @@
-"""What gpushare's own clients see: its prefix, its sentences, its bytes."""
+"""What gpushare's own clients see: its prefix, its sentences, its exact JSON."""
 
-from tests.integration.scheduling.opened import an_open_extender
+from tests.integration.scheduling.served_extender import a_served_extender
 from tests.kit.gpus import a_node
 
 
-async def test_the_peers_sentences_stand_before_our_reasons() -> None:
-    async with an_open_extender([a_node("n1", cards=1)]) as opened:
-        pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "20000"})
+async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
+    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "20000"})
 
-        found = await opened.caller.filter(pod, ["n1", "cpu-only"], "gpushare-scheduler")
+        found = await extender.caller.filter(pod, ["n1", "cpu-only"], "gpushare-scheduler")
 
     assert found == {
         "Nodes": None,
@@ -21,23 +21,23 @@ async def test_the_peers_sentences_stand_before_our_reasons() -> None:
     }
 
 
-async def test_a_pod_of_another_dialect_is_told_our_reason_alone() -> None:
-    async with an_open_extender([a_node("n1", cards=1)]) as opened:
-        pod = await opened.lab.pod("train", limits={"nvidia.com/gpu": "2"})
+async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
+    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+        pod = await extender.lab.pod("train", limits={"nvidia.com/gpu": "2"})
 
-        found = await opened.caller.filter(pod, ["n1"], "gpushare-scheduler")
+        found = await extender.caller.filter(pod, ["n1"], "gpushare-scheduler")
 
     assert found["FailedNodes"] == {"n1": "room on 1 of 1 cards"}
 
 
-async def test_inspect_answers_byte_for_byte_what_the_kubectl_plugin_reads() -> None:
-    async with an_open_extender([a_node("n1", cards=2), a_node("n2", cards=1)]) as opened:
-        pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
-        assert await opened.caller.bind(pod, "n1", "gpushare-scheduler") == ""
+async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:
+    async with a_served_extender([a_node("n1", cards=2), a_node("n2", cards=1)]) as extender:
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
+        assert await extender.caller.bind(pod, "n1", "gpushare-scheduler") == ""
 
-        everything = await opened.caller.get("/gpushare-scheduler/inspect")
-        one = await opened.caller.get("/gpushare-scheduler/inspect/n2")
-        unknown = await opened.caller.get("/gpushare-scheduler/inspect/n9")
+        everything = await extender.caller.get("/gpushare-scheduler/inspect")
+        one = await extender.caller.get("/gpushare-scheduler/inspect/n2")
+        unknown = await extender.caller.get("/gpushare-scheduler/inspect/n9")
 
     n1 = (
         '{"name":"n1","totalGPU":32552,"usedGPU":8138,"devs":['
@@ -50,20 +50,20 @@ async def test_inspect_answers_byte_for_byte_what_the_kubectl_plugin_reads() -> 
     assert (unknown.status, unknown.text) == (404, '{"nodes":[],"error":"n9 has no GPU that Carrel knows of"}')
 
 
-async def test_a_bind_is_answered_byte_for_byte_and_a_refused_one_with_200_so_that_its_reason_is_read() -> None:
-    async with an_open_extender([a_node("n1", cards=1)]) as opened:
-        pod = await opened.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
+async def test_a_bind_is_answered_exactly_as_by_gpushare_but_a_refusal_has_status_200() -> None:
+    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
         names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"]}
 
-        refused = await opened.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n9"})
-        bound = await opened.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n1"})
+        refused = await extender.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n9"})
+        bound = await extender.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n1"})
 
     assert (refused.status, refused.text) == (200, '{"Error":"n9 has no GPU that Carrel knows of"}')
     assert (bound.status, bound.text) == (200, '{"Error":""}')
 
 
 async def test_version_is_plain_text() -> None:
-    async with an_open_extender([a_node("n1")]) as opened:
-        answer = await opened.caller.get("/version")
+    async with a_served_extender([a_node("n1")]) as extender:
+        answer = await extender.caller.get("/version")
 
     assert (answer.status, answer.text) == (200, "0.1.0")

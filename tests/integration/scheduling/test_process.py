@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from kubernetes_in_memory.http_server import serve
-from tests.integration.scheduling.opened import Caller
+from tests.integration.scheduling.served_extender import ExtenderClient
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -65,18 +65,18 @@ async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
         yield lab, served.url
 
 
-async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
+async def test_it_serves_binds_stops_on_sigterm_and_logs_both() -> None:
     async with a_served_lab() as (lab, url), carrel_process("extender", "--server", url, "--port", "0") as process:
         found = await process.wait_line(r"listening url=(\S+)")
         await process.wait_line("ready nodes=1")
         async with aiohttp.ClientSession() as session:
-            caller = Caller(session, found[1])
+            caller = ExtenderClient(session, found[1])
             assert (await caller.get("/readyz")).status == 200
             pod = await lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
             assert (await caller.filter(pod, ["n1"]))["NodeNames"] == ["n1"]
             assert await caller.bind(pod, "n1") == ""
 
-            # A gang whose other half comes only after the signal is brought together all the same.
+            # A gang whose second member comes only after the signal is still bound together.
             gang = {"pod-group-name": "pair", "carrel.dev/gang-size": "2", "gpu-fraction": "0.5"}
             one, two = [await lab.pod(name, annotations=gang) for name in ("one", "two")]
             await _until_fits(caller, one)
@@ -95,7 +95,7 @@ async def test_it_serves_binds_drains_on_sigterm_and_tells_the_story() -> None:
     assert "Traceback" not in story
 
 
-async def _until_fits(caller: Caller, pod: object) -> dict[str, object]:
+async def _until_fits(caller: ExtenderClient, pod: object) -> dict[str, object]:
     """A gang's members may not all be in the cache yet."""
     for _ in range(LIMIT_S * 20):
         found: dict[str, object] = await caller.filter(pod, ["n1"])
@@ -105,7 +105,7 @@ async def _until_fits(caller: Caller, pod: object) -> dict[str, object]:
     raise AssertionError(found)
 
 
-async def _until_under_way(caller: Caller, bind: "asyncio.Future[str]") -> None:
+async def _until_under_way(caller: ExtenderClient, bind: "asyncio.Future[str]") -> None:
     for _ in range(LIMIT_S * 20):
         assert not bind.done(), await bind
         if "carrel_binds_under_way 1.0" in (await caller.get("/metrics")).text:
@@ -120,7 +120,7 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
         async with carrel_process("extender", "--server", address, "--port", "0") as process:
             found = await process.wait_line(r"listening url=(\S+)")
             async with aiohttp.ClientSession() as session:
-                caller = Caller(session, found[1])
+                caller = ExtenderClient(session, found[1])
                 assert (await caller.get("/healthz")).status == 200
                 ready = await caller.get("/readyz")
                 assert (ready.status, "being rebuilt" in ready.text) == (503, True)
@@ -130,7 +130,7 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
     assert code == 0
 
 
-async def test_gpushares_variables_are_understood_and_an_option_wins_over_them() -> None:
+async def test_gpushares_variables_are_read_and_an_option_wins_over_them() -> None:
     async with a_served_lab() as (_, url):
         environment = {"PORT": "1", "LOG_LEVEL": "debug"}
         async with carrel_process("extender", "--server", url, "--port", "0", environment=environment) as process:
@@ -166,7 +166,7 @@ async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     assert "Try:" in told.splitlines()[2]
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_a_port_that_is_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         async with carrel_process("extender", "--server", "http://127.0.0.1:1", "--port", port) as process:

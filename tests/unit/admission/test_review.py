@@ -31,7 +31,7 @@ def review(version: str = "v1", **request: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_both_versions_are_read_and_answered_in_kind(version: str) -> None:
+def test_both_versions_are_read_and_answered_in_the_same_version(version: str) -> None:
     request = read(review(version))
     assert request == AdmissionRequest(
         api_version=f"admission.k8s.io/{version}",
@@ -40,7 +40,7 @@ def test_both_versions_are_read_and_answered_in_kind(version: str) -> None:
         operation="CREATE",
         namespace="lab",
         name="",
-        user=RequestUser("system:serviceaccount:hub:hub", ("system:authenticated",)),
+        user=RequestUser("system:serviceaccount:hub:hub"),
         object={"metadata": {"generateName": "jupyter-"}, "spec": {"containers": None}},
     )
     assert allowed(request) == {
@@ -55,7 +55,7 @@ def test_what_is_missing_or_null_is_empty() -> None:
     assert (request.user, request.dry_run, request.namespace, request.object) == (RequestUser(""), False, "", None)
 
 
-def test_a_dry_run_an_update_and_a_subresource_are_seen() -> None:
+def test_a_dry_run_an_update_and_a_subresource_are_read() -> None:
     request = read(review(dryRun=True, operation="UPDATE", subResource="status", oldObject={"a": 1}, name="train"))
     assert (request.dry_run, request.operation, request.subresource) == (True, "UPDATE", "status")
     assert (request.old_object, request.name) == ({"a": 1}, "train")
@@ -76,16 +76,15 @@ def test_a_dry_run_an_update_and_a_subresource_are_seen() -> None:
         pytest.param(review(operation="PATCH"), "request.operation is 'PATCH'", id="an unknown operation"),
         pytest.param(review(kind=None), "request.kind.kind is None", id="no kind"),
         pytest.param(review(object=[]), "request.object is .*an object", id="an object that is a list"),
-        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="a wordy dry run"),
-        pytest.param(review(userInfo={"groups": [1]}), r"userInfo.groups\[0\] is 1", id="a group that is a number"),
+        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="dryRun as text"),
     ],
 )
-def test_a_malformed_review_says_where_and_what(body: Any, complaint: str) -> None:
+def test_the_error_about_a_malformed_review_names_the_field(body: Any, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
         read(body)
 
 
-def test_a_patch_travels_as_base64_with_warnings_beside_it() -> None:
+def test_a_patch_is_sent_as_base64_together_with_warnings() -> None:
     operations = [{"op": "add", "path": "/metadata/annotations", "value": {"terminate-at": "ö"}}]
     response = allowed(read(review()), operations, warnings=["your booking ends tomorrow"])["response"]
     assert json.loads(base64.b64decode(response["patch"])) == operations

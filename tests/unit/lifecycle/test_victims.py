@@ -1,4 +1,4 @@
-"""Whose card is taken back for a booked pod: the fewest, the cheapest, never one too many, never a booked one."""
+"""Which pods lose their GPU to a booked pod: the fewest, the least work, no superfluous one, never a booked one."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -41,7 +41,7 @@ def busy(*shares: Share, nodes: int = 1, cards: int = 2) -> Ledger:
     return ledger
 
 
-def test_a_low_priority_pod_keeps_its_card_while_another_card_will_do() -> None:
+def test_an_opportunistic_pod_keeps_its_gpu_while_another_gpu_is_free() -> None:
     ledger = busy(held("low", "n1", 0, None))
 
     answer = revoke(ledger, waiting(whole()), opportunists(low=1))
@@ -50,7 +50,7 @@ def test_a_low_priority_pod_keeps_its_card_while_another_card_will_do() -> None:
     assert [gpu.index for gpu in answer.gpus] == [1]
 
 
-def test_when_all_cards_are_busy_the_pod_that_loses_least_work_gives_its_card_back() -> None:
+def test_when_no_gpu_is_free_the_victim_is_the_pod_that_loses_least_work() -> None:
     ledger = busy(held("old", "n1", 0, None), held("young", "n1", 1, None))
 
     answer = revoke(ledger, waiting(whole()), opportunists(old=9, young=1))
@@ -74,7 +74,7 @@ def test_a_booked_pod_is_never_a_victim() -> None:
     assert answer == Refusal("no room for 2 whole cards on 1 node, even if every pod without a booking ended")
 
 
-def test_pods_that_are_going_anyway_are_waited_for_before_anybody_is_asked_to_go() -> None:
+def test_gpus_of_ending_pods_are_used_before_victims_are_chosen() -> None:
     ledger = busy(held("going", "n1", 0, None), held("low", "n1", 1, None))
     ledger.release("uid-going")
 
@@ -85,7 +85,7 @@ def test_pods_that_are_going_anyway_are_waited_for_before_anybody_is_asked_to_go
     assert [gpu.index for gpu in answer.gpus] == [0]
 
 
-def test_no_victim_is_superfluous_when_one_pod_holds_both_cards() -> None:
+def test_no_victim_is_superfluous_when_one_pod_holds_both_gpus() -> None:
     ledger = busy(held("wide", "n1", 0, 600), held("wide", "n1", 1, 600), held("narrow", "n1", 0, 400))
 
     assert victims(revoke(ledger, waiting(memory(600, cards=2)), opportunists(wide=50, narrow=1))) == ["wide"]
@@ -114,7 +114,7 @@ def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
     assert victims(revoke(ledger, waiting(whole(), "n2", "n1"), opportunists(x=1, y=1))) == ["y"]
 
 
-def test_by_lot_any_of_the_fewest_may_go_and_the_same_seed_draws_the_same() -> None:
+def test_random_victims_are_any_of_the_fewest_and_the_same_for_the_same_seed() -> None:
     ledger = busy(held("old", "n1", 0, None), held("young", "n1", 1, None))
     pods = opportunists(old=9, young=1)
 
@@ -125,7 +125,7 @@ def test_by_lot_any_of_the_fewest_may_go_and_the_same_seed_draws_the_same() -> N
 
 
 @pytest.mark.parametrize("nodes", [pytest.param(("n9",), id="unknown node"), pytest.param((), id="no node")])
-def test_nowhere_to_go_is_a_reason_not_a_crash(nodes: tuple[str, ...]) -> None:
+def test_no_eligible_node_is_a_refusal(nodes: tuple[str, ...]) -> None:
     assert isinstance(revoke(busy(), Waiting(BOOKED, whole(), nodes), []), Refusal)
 
 

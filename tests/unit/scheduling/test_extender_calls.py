@@ -26,13 +26,13 @@ POD = {"metadata": {"name": "train", "namespace": "lab"}}
         pytest.param({"POD": POD, "nodeNames": ["n1", "n2"]}, id="in any letter case"),
     ],
 )
-def test_a_question_by_name_is_read_in_any_letter_case(body: dict[str, Any]) -> None:
+def test_extender_args_with_names_are_read_in_any_letter_case(body: dict[str, Any]) -> None:
     question = read_extender_args(body)
     assert (question.pod, question.nodes, question.objects) == (POD, ("n1", "n2"), None)
 
 
 @pytest.mark.parametrize("items", ["items", "Items"])
-def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
+def test_extender_args_with_node_objects_are_answered_with_node_objects(items: str) -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
     question = read_extender_args({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
     assert question.nodes == ("n1", "n2")
@@ -44,7 +44,7 @@ def test_a_question_with_node_objects_is_answered_with_them(items: str) -> None:
     }
 
 
-def test_a_question_by_name_is_answered_by_name() -> None:
+def test_extender_args_with_names_are_answered_with_names() -> None:
     question = read_extender_args({"Pod": POD, "NodeNames": ["n1"]})
     assert filter_result(question.objects, ["n1"], {}) == {
         "Nodes": None,
@@ -69,7 +69,7 @@ def test_a_question_by_name_is_answered_by_name() -> None:
         pytest.param(None, "Pod is None", id="nothing"),
     ],
 )
-def test_a_malformed_question_says_what_is_wrong(body: Any, complaint: str) -> None:
+def test_the_error_about_malformed_extender_args_says_what_is_wrong(body: Any, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
         read_extender_args(body)
 
@@ -88,7 +88,7 @@ def test_a_failed_filter_has_only_an_error() -> None:
 
 
 @pytest.mark.parametrize("spell", [str, str.lower, str.upper])
-def test_a_binding_is_read_in_any_letter_case(spell: Any) -> None:
+def test_bind_args_are_read_in_any_letter_case(spell: Any) -> None:
     words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
     assert read_bind_args({spell(key): value for key, value in words.items()}) == BindArgs(
         "lab", "train", "uid-1", "n1"
@@ -96,19 +96,19 @@ def test_a_binding_is_read_in_any_letter_case(spell: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
-def test_a_binding_needs_all_of_its_words(missing: str) -> None:
+def test_bind_args_need_all_fields(missing: str) -> None:
     words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
     with pytest.raises(Malformed, match=missing):
         read_bind_args({**words, missing: ""})
 
 
-def test_answers_are_spelled_as_the_go_types_are() -> None:
+def test_answers_have_the_keys_of_the_go_types() -> None:
     assert bind_result() == {"Error": ""}
     assert bind_result("no such pod") == {"Error": "no such pod"}
     assert host_priorities({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
 
 
 @pytest.mark.parametrize("score", [-1, 11])
-def test_a_score_that_the_scheduler_would_refuse_is_our_own_mistake(score: int) -> None:
+def test_a_score_that_the_scheduler_would_refuse_is_a_defect(score: int) -> None:
     with pytest.raises(ValueError, match="0 to 10"):
         host_priorities({"n1": score})

@@ -1,4 +1,4 @@
-"""Each door's rules allow what the door really calls, and nothing else."""
+"""The RBAC rules of each component allow the calls that it really makes, and no others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ Right = tuple[str, str, str, str]
 
 
 class Recorder:
-    """A transport that remembers which right each call needs."""
+    """A transport that records which permission each call needs."""
 
     def __init__(self, api: EmbeddedApi) -> None:
         self._api = api
@@ -67,11 +67,11 @@ class Recorder:
         return await self._api.send(request)
 
     async def aclose(self) -> None:
-        """The API belongs to the test."""
+        """The test closes the API."""
 
 
 def given_to(door: str) -> set[Right]:
-    """Through the roles that are bound to the door's ServiceAccount."""
+    """By the roles that are bound to the component's ServiceAccount."""
     documents = list(rbac())
     account = {"kind": "ServiceAccount", "name": door, "namespace": "carrel"}
     bound = [each["roleRef"] for each in documents if account in each.get("subjects", ())]
@@ -87,11 +87,11 @@ def given_to(door: str) -> set[Right]:
 
 
 async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
-    """Binds two pods onto one card, then one that was replaced by another of its name: everything is given back."""
+    """Binds two pods on one GPU, then one that was replaced by another of its name: everything is given back."""
     async with lab.replica(recorder) as replica:
         for name in ("a", "b"):
             assert await replica.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
-        # Somebody has deleted a Lease, and the extender has not heard of it yet.
+        # Somebody has deleted a Lease, and the extender's cache still has it.
         replica.cluster_ledger.lease_written(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
         replaced = await replica.sees(await lab.pod("c", limits=GPU_MEM))
         await lab.client.delete(PODS, "c", "lab", how=DeleteOptions(grace_seconds=0))
@@ -101,7 +101,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
 
 
 async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
-    """Hands a promised card over and marks its pod; finds another pod that was given a card behind its back."""
+    """Hands over a promised GPU and marks its pod; finds a pod that got a GPU without Carrel."""
     await lab.client.delete(GPU_NODE_STATUSES, "n1")
     async with an_agent(lab, recorder) as running, lab.replica() as extender:
         await eventually(lambda: len(extender.ledger.cards("n1")) == 2)
@@ -117,7 +117,7 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
 
 
 async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
-    """Is elected twice, frees a part of a card and then the rest, tells a pod, writes a claim, wakes a pod, revokes."""
+    """Is elected twice, frees a part of a GPU and then the rest, writes an Event and a claim, wakes a pod, revokes."""
     for name in ("a", "b"):
         async with lab.replica() as extender:
             assert await extender.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
@@ -137,7 +137,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
-    """Makes its certificates, tells the API server whom to trust, makes a new one, and reads what it decides by."""
+    """Makes its certificates, writes the authority, renews a certificate, and reads what it decides with."""
     for each in webhooks(for_embedded_api=True):
         await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), ServedCertificate()
@@ -164,7 +164,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     ],
     ids=["extender", "controller", "webhook", "agent"],
 )
-async def test_a_door_may_do_what_it_does_and_nothing_else(
+async def test_a_component_may_do_what_it_does_and_nothing_else(
     door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:
@@ -186,7 +186,7 @@ async def _tell(lab: Lab, replica: Replica) -> None:
 
 
 async def _reserve(lab: Lab, replica: Replica) -> None:
-    """Makes a reservation pod where the kubelet chooses, believes it, and writes KAI's words on who shares the card."""
+    """Creates a reservation pod where the kubelet chooses, records its GPU, and writes KAI's labels on the pod."""
     node = coexisting("n3", cards=1)
     await SimulatedKubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
     await create_reservation_namespace(lab)
@@ -205,7 +205,7 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
 
 
 async def _revoke(lab: Lab, replica: Replica) -> None:
-    """Ends a bare pod and one that has a controller, each after its grace, and brings the bare one back."""
+    """Ends a bare pod and one with a controller, each after its grace, and creates the bare one again."""
     async with lab.replica() as extender:
         await an_opportunistic_pod(lab, extender, "bare", "n1")
         await an_opportunistic_pod(lab, extender, "owned", "n2", owner=await an_owner(lab))

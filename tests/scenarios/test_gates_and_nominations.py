@@ -1,4 +1,4 @@
-"""Scheduling gates and nominations: who cannot be placed yet takes nothing from anybody, and a hint is no card."""
+"""Scheduling gates and nominations: a pod that cannot be placed yet holds nothing, and a nomination gives no GPU."""
 
 import asyncio
 from typing import Any
@@ -48,7 +48,7 @@ async def why(replica: Replica, pod: Json) -> str:
     [([QUOTA], f"the scheduling gate {QUOTA}"), (["a.example/b", QUOTA], f"the scheduling gates a.example/b, {QUOTA}")],
     ids=["one", "two"],
 )
-async def test_a_gated_pod_says_which_gates_hold_it_and_goes_on_without_them(gates: list[str], named: str) -> None:
+async def test_the_reason_of_a_gated_pod_names_its_gates_until_they_are_removed(gates: list[str], named: str) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, gates=gates)
 
@@ -59,14 +59,14 @@ async def test_a_gated_pod_says_which_gates_hold_it_and_goes_on_without_them(gat
         assert await replica.bind(opened, "n1") is None
 
 
-async def test_what_cannot_be_understood_is_said_before_the_gates() -> None:
+async def test_a_request_that_cannot_be_read_is_reported_before_the_gates() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, annotations={"gpu-fraction": "0.5"}, gates=[QUOTA])
 
         assert "asks for cards in 2 ways" in await why(replica, pod)
 
 
-async def test_nobody_loses_a_card_to_a_gated_pod_until_its_gates_are_open() -> None:
+async def test_no_gpu_is_revoked_for_a_gated_pod_until_its_gates_are_removed() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         urgent = await an_unschedulable_booked_pod(lab, "urgent", gates=[QUOTA])  # whatever its status says
@@ -85,7 +85,7 @@ async def test_nobody_loses_a_card_to_a_gated_pod_until_its_gates_are_open() -> 
         assert "carrel.dev/handed-over" in pods["train"].metadata.annotations
 
 
-async def test_nobody_stands_back_for_a_gated_pod() -> None:
+async def test_no_gpu_is_left_free_for_a_gated_pod() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await replica.sees(await lab.pod("urgent", limits=WHOLE, annotations=BOOKED, gates=[QUOTA]))
         greedy = await lab.pod("greedy", limits=WHOLE, annotations=OPPORTUNISTIC)
@@ -98,7 +98,7 @@ async def test_nobody_stands_back_for_a_gated_pod() -> None:
         }
 
 
-async def test_a_gang_is_not_complete_while_a_member_is_gated_and_its_cards_stay_free() -> None:
+async def test_a_gang_is_not_complete_while_a_member_is_gated_and_no_gpus_are_held() -> None:
     gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
     async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
         early = [await lab.pod(f"job-{number}", annotations=gang) for number in range(2)]
@@ -123,7 +123,7 @@ async def _placed(replica: Replica, pod: Json) -> Refusal | None:
     return await replica.bind(pod, "n1")
 
 
-async def test_the_claim_of_a_gated_pod_says_what_holds_it() -> None:
+async def test_the_claim_of_a_gated_pod_names_the_gates() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
@@ -135,7 +135,7 @@ async def test_the_claim_of_a_gated_pod_says_what_holds_it() -> None:
         assert f"held back by the scheduling gate {QUOTA}" in claim_state(claim, known).message
 
 
-async def test_the_booking_of_a_gated_pod_ends_and_its_successor_has_the_gates_that_are_left() -> None:
+async def test_a_gated_pod_whose_booking_ends_gets_a_successor_with_the_remaining_gates() -> None:
     over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T11:00:00Z"}
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE, annotations=over, gates=[QUOTA, "a.example/b"])
@@ -150,10 +150,10 @@ async def test_the_booking_of_a_gated_pod_ends_and_its_successor_has_the_gates_t
 
         successor = await lab.client.get(PODS, "train", "lab")
         assert "carrel.dev/handed-over" in successor["metadata"]["annotations"]
-        assert successor["spec"]["schedulingGates"] == [{"name": QUOTA}], "nobody would open the other one again"
+        assert successor["spec"]["schedulingGates"] == [{"name": QUOTA}], "the other gate was removed already"
 
 
-def test_where_a_gated_pod_may_go_follows_what_is_added_to_it() -> None:
+def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None:
     nodes = [
         msgspec.convert({"metadata": {"name": name, "labels": {"zone": name}}}, NodeObject) for name in ("n1", "n2")
     ]
@@ -175,12 +175,12 @@ def test_where_a_gated_pod_may_go_follows_what_is_added_to_it() -> None:
 
 
 async def nominate(lab: Lab, name: str, node: str) -> Json:
-    """kube-scheduler does so after a preemption and, since 1.35, when it is about to bind; others may, too."""
+    """As kube-scheduler does after a preemption and, since 1.35, before it binds; other programs may do it too."""
     await set_status(lab, name, {"nominatedNodeName": node})
     return await lab.client.get(PODS, name, "lab")
 
 
-async def test_a_nominated_pod_holds_nothing_and_may_go_elsewhere() -> None:
+async def test_a_nominated_pod_holds_nothing_and_may_be_placed_elsewhere() -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE)
         train = await nominate(lab, "train", "n1")
@@ -193,10 +193,10 @@ async def test_a_nominated_pod_holds_nothing_and_may_go_elsewhere() -> None:
         assert await lab.bound() == {other["metadata"]["uid"]: "n1", train["metadata"]["uid"]: "n2"}
 
 
-async def test_a_booked_pod_that_is_nominated_still_waits_and_gets_a_card_where_one_can_be_freed() -> None:
+async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
-        await lab.client.create(NODES, node)  # without cards
+        await lab.client.create(NODES, node)  # without GPUs
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         await nominate(lab, "urgent", "n2")
@@ -206,8 +206,8 @@ async def test_a_booked_pod_that_is_nominated_still_waits_and_gets_a_card_where_
         assert (await pods_of(lab))["urgent"].spec.node_name == "n1"
 
 
-async def test_a_member_of_a_gang_that_is_nominated_is_asked_about_one_node_only_and_planned_for_all() -> None:
-    """kube-scheduler tries the nominated node alone first, and all of them if that will not do."""
+async def test_a_nominated_gang_member_is_filtered_for_one_node_and_planned_for_all() -> None:
+    """kube-scheduler tries the nominated node alone first, and then all nodes."""
     gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         for number in range(2):

@@ -1,4 +1,4 @@
-"""The leader's duties on an API server that refuses, loses answers, drops watches and shows old lists."""
+"""The reconciler on an API server that refuses calls, loses answers, drops watches and shows old lists."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ IMPATIENT = WatchTiming(resync_s=1.0, backoff=Backoff(first_s=0.01, limit_s=0.1)
 async def a_leader(lab: Lab, plan: FaultPlan) -> AsyncIterator[Faulty]:
     transport = Faulty(lab.api, plan)
     replica = ClusterState(Client(transport), ClusterOptions(watch_timing=IMPATIENT))
-    duties = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
+    reconciler = Reconciler(replica, frozenset({"gpu-scheduler"}), ControllerMetrics(lambda: True))
     watching = asyncio.ensure_future(replica.informers.run())
     await replica.informers.wait_synced()
-    working = asyncio.ensure_future(duties.run())
+    working = asyncio.ensure_future(reconciler.run())
     try:
         yield transport
     finally:
@@ -40,7 +40,7 @@ async def a_leader(lab: Lab, plan: FaultPlan) -> AsyncIterator[Faulty]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_have_theirs(seed: int) -> None:
+async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have_their_gpus(seed: int) -> None:
     plan = FaultPlan(
         seed, refuse=0.2, lose_answer=0.2, stale_list=0.2, drop_watch=0.1, double_event=0.1, expire_watch=0.1
     )
@@ -64,13 +64,13 @@ async def test_after_bad_days_cards_are_free_claims_are_right_and_living_pods_ha
         status = (await lab.client.get(GPU_CLAIMS, "one", "lab"))["status"]
         assert (status["phase"], status["allocated"]) == ("Bound", "n1:1"), transport.story
         reasons = [event.reason for event in (await lab.client.list(EVENTS, Selection("lab"))).items]
-        assert reasons.count("GPUAssigned") <= 4, "each pod is told once"
+        assert reasons.count("GPUAssigned") <= 4, "one Event for each pod"
         assert reasons.count("WaitingForGPU") >= 1
         assert transport.story, "a run without a fault proves nothing"
 
 
 async def _settled(lab: Lab, living: set[str]) -> set[str]:
-    """Who holds a card once the leader has done its work, or when it should have."""
+    """The holders of GPUs once the leader has done its work."""
     async with asyncio.timeout(60):
         while True:
             held = {uid for shares in (await lab.held()).values() for uid in shares}

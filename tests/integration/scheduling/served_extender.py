@@ -1,4 +1,4 @@
-"""The extender's app on a loopback port, on a small cluster, and a caller that speaks as kube-scheduler does."""
+"""The extender's app on a loopback port, on a small cluster, and a client that calls it as kube-scheduler does."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ class Answer:
     json: Any = None
 
 
-class Caller:
+class ExtenderClient:
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self.url = url
@@ -57,16 +57,16 @@ async def _read(answer: aiohttp.ClientResponse) -> Answer:
 
 
 @dataclass
-class Opened:
+class ServedExtender:
     lab: Lab
     replica: Replica
     handlers: ExtenderHandlers
-    caller: Caller
+    caller: ExtenderClient
 
 
 @contextlib.asynccontextmanager
-async def an_open_extender(nodes: Sequence[Node]) -> AsyncIterator[Opened]:
+async def a_served_extender(nodes: Sequence[Node]) -> AsyncIterator[ServedExtender]:
     async with a_lab(nodes, in_real_time=True) as lab, lab.replica() as replica:
         handlers = handlers_on(replica, replica.scheduler)
         async with serving(extender_app(handlers), Address()) as url, aiohttp.ClientSession() as session:
-            yield Opened(lab, replica, handlers, Caller(session, url))
+            yield ServedExtender(lab, replica, handlers, ExtenderClient(session, url))
