@@ -1,4 +1,4 @@
-"""The four kinds of patch, by the media type of the body: what each makes of the live object."""
+"""The four kinds of patch, chosen by the media type of the body, applied to the live object."""
 
 from collections.abc import Callable
 from typing import Any
@@ -70,7 +70,7 @@ def _unprocessable(call: Call, error: MalformedInput) -> status.ApiError:
     return status.ApiError(422, "Invalid", told, about)
 
 
-class Applied:
+class ServerSideApply:
     """A server-side apply: the document, and who applies it."""
 
     def __init__(self, call: Call, now: str) -> None:

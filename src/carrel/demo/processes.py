@@ -25,7 +25,7 @@ from carrel.dialects import maia
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
-from kubernetes_in_memory.auth import User, service_account
+from kubernetes_in_memory.access import UserInfo, service_account
 
 DOORS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
@@ -45,7 +45,7 @@ class Badges:
 
     tokens: Mapping[str, str] = field(default_factory=lambda: {door: secrets.token_urlsafe() for door in DOORS})
 
-    def users(self) -> dict[str, User]:
+    def users(self) -> dict[str, UserInfo]:
         return {token: service_account(NAMESPACE, f"carrel-{door}") for door, token in self.tokens.items()}
 
     def worn(self, door: str, api: Transport) -> Transport:

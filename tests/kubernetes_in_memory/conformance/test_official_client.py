@@ -88,7 +88,7 @@ def test_binding_and_a_watch(core: client.CoreV1Api, unique: str) -> None:
     binding.join()
 
 
-def test_a_finalizer_holds_a_deletion(core: client.CoreV1Api, unique: str) -> None:
+def test_a_finalizer_delays_a_deletion(core: client.CoreV1Api, unique: str) -> None:
     core.create_namespaced_pod(unique, pod(unique, finalizers=[HOLD]))
     core.delete_namespaced_pod("train", unique)
     assert core.read_namespaced_pod("train", unique).metadata.deletion_timestamp
