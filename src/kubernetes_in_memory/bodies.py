@@ -71,11 +71,11 @@ def _report_problems(call: Call, problems: ReadProblems) -> None:
     if not problems.unknown:
         return
     wish = call.query.get("fieldValidation") or "Warn"
-    told = [f'unknown field "{path}"' for path in problems.unknown]
+    messages = [f'unknown field "{path}"' for path in problems.unknown]
     if wish == "Strict":
-        raise status.bad_request(f"{named}: strict decoding error: {', '.join(told)}")
+        raise status.bad_request(f"{named}: strict decoding error: {', '.join(messages)}")
     if wish == "Warn":
-        call.warnings.extend(told)
+        call.warnings.extend(messages)
 
 
 def _pruned_fields(before: Any, after: Any, path: str = "") -> list[str]:

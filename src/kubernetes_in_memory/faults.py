@@ -8,7 +8,9 @@ in order, and a stream that ended can be resumed from the last version seen.
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from kubernetes_in_memory import status
 from kubernetes_in_memory.access import ADMIN
@@ -144,7 +146,7 @@ class Faulty:
         answer = await self._api.send(request)
         if answer.stream is None:
             return answer
-        return replace(
+        return msgspec.structs.replace(
             answer, stream=self._disturbed(answer.stream, f"watch {self._watches} of {request.path}", chance)
         )
 

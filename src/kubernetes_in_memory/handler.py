@@ -190,8 +190,8 @@ class EmbeddedApi:
     def _object(self, call: Call, stored: StoredObject, code: int = 200) -> HttpResponse:
         headers = JSON_HEADERS
         if call.warnings:
-            told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
-            headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in told)}
+            escaped = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
+            headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in escaped)}
         return HttpResponse(code, self._reads.renderer(call)(stored), headers)
 
 

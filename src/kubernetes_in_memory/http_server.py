@@ -110,7 +110,7 @@ class Served:
     """With TLS: the certificate that clients have to trust."""
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     capture_signals = staticmethod(contextlib.nullcontext)  # type: ignore[assignment]  # the process handles its signals
 
 
@@ -126,7 +126,7 @@ async def serve(api: Api, *, host: str = "127.0.0.1", port: int = 0, tls: bool =
     config.load()
     config.ssl = _tls_context(certificate) if certificate else None
     with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        server = _Server(config)
+        server = _UvicornServer(config)
         running = asyncio.create_task(server.serve([listener]))
         try:
             while not (server.started or running.done()):  # noqa: ASYNC110 - uvicorn has a flag for it, and no event

@@ -66,8 +66,8 @@ def _document(call: Call) -> Json:
 
 def _unprocessable(call: Call, error: MalformedInput) -> status.ApiError:
     about = {"name": call.target.name, "kind": call.kind.plural}
-    told = f"the server rejected our request due to an error in our request: {error}"
-    return status.ApiError(422, "Invalid", told, about)
+    message = f"the server rejected our request due to an error in our request: {error}"
+    return status.ApiError(422, "Invalid", message, about)
 
 
 class ServerSideApply:

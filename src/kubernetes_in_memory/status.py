@@ -85,11 +85,11 @@ def invalid_options(causes: Sequence[Cause]) -> ApiError:
 
 def _invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     sentences = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
-    told = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
+    message = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     details: Json = {"name": name, "group": group, "kind": kind} if group else {"name": name, "kind": kind}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     qualified = f"{kind}.{group}" if group else kind
-    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {told}', details)
+    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}', details)
 
 
 def bad_request(message: str) -> ApiError:

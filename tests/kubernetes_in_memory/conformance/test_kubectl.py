@@ -222,7 +222,7 @@ def test_what_happened_to_a_pod_is_described(kubectl: Kubectl, lab: Callable[...
     uid = kubectl.json("-n", unique, "get", "pod", "train")["metadata"]["uid"]
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": unique, "name": "train", "uid": uid}
     event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "told", "namespace": unique}}
-    said = {"reason": "FailedScheduling", "note": "no card has room", "type": "Warning", "action": "Scheduler"}
+    said = {"reason": "FailedScheduling", "note": "no GPU has room", "type": "Warning", "action": "Scheduler"}
     by = {"reportingController": "gpu-scheduler", "reportingInstance": "gpu-scheduler-1"}
     lab(
         "create",
@@ -233,7 +233,7 @@ def test_what_happened_to_a_pod_is_described(kubectl: Kubectl, lab: Callable[...
     for command in (("describe", "pod", "train"), ("events", "--for", "pod/train"), ("get", "events")):
         told = lab(*command)
         assert "FailedScheduling" in told, command
-        assert "no card has room" in told, command
+        assert "no GPU has room" in told, command
 
 
 def test_discovery(kubectl: Kubectl) -> None:

@@ -56,11 +56,11 @@ async def test_the_review_contains_everything_about_the_write() -> None:
 
 
 async def test_a_refusal_stores_nothing_and_names_the_webhook(call: Caller, webhook: Webhook) -> None:
-    webhook.decide = lambda request: {"allowed": False, "status": {"code": 403, "message": "no cards today"}}
+    webhook.decide = lambda request: {"allowed": False, "status": {"code": 403, "message": "no GPUs today"}}
     await call.made(VALIDATING, webhook.configuration("Validating"))
     answer = await call("POST", PODS, pod())
     assert answer.status == 403
-    assert answer.message == 'admission webhook "desk.library.example" denied the request: no cards today'
+    assert answer.message == 'admission webhook "desk.library.example" denied the request: no GPUs today'
     assert (await call("GET", PODS)).body["items"] == []
 
 

@@ -43,19 +43,19 @@ def resources(**changes: Any) -> list[Json]:
             {"containers": resources(limits={"nvidia.com/gpu": "0.5"})},
             "spec.containers[0].resources.limits[nvidia.com/gpu]",
             "integer",
-            id="half a card",
+            id="half a GPU",
         ),
         pytest.param(
             {"containers": resources(requests={"nvidia.com/gpu": "1"})},
             "spec.containers[0].resources.limits",
             "nvidia.com/gpu",
-            id="a card requested and not limited",
+            id="a GPU requested and not limited",
         ),
         pytest.param(
             {"containers": resources(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "2"})},
             "spec.containers[0].resources.requests",
             "must be equal to nvidia.com/gpu limit of 2",
-            id="cards cannot be overcommitted",
+            id="GPUs cannot be overcommitted",
         ),
         pytest.param(
             {"containers": resources(requests={"cpu": "2"}, limits={"cpu": "1"})},

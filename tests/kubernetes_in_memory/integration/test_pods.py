@@ -15,14 +15,14 @@ def binding(**metadata: object) -> Json:
 async def test_binding_is_one_change_with_node_annotations_and_condition(call: Caller) -> None:
     made = await call.made(PODS, pod())
     async with call.watching(PODS, resourceVersion=made["metadata"]["resourceVersion"]) as events:
-        await call.made(f"{PODS}/train/binding", binding(uid=made["metadata"]["uid"], annotations={"card": "0"}))
+        await call.made(f"{PODS}/train/binding", binding(uid=made["metadata"]["uid"], annotations={"gpu": "0"}))
         event = await events.next()
         await call.made("/api/v1/namespaces/default/pods", pod("other"))
         assert (await events.next())["object"]["metadata"]["name"] == "other"
     assert event["type"] == "MODIFIED"
     bound = event["object"]
     assert bound["spec"]["nodeName"] == "n1"
-    assert bound["metadata"]["annotations"] == {"card": "0"}
+    assert bound["metadata"]["annotations"] == {"gpu": "0"}
     assert [(one["type"], one["status"]) for one in bound["status"]["conditions"]] == [("PodScheduled", "True")]
 
 

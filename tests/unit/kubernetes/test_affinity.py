@@ -36,8 +36,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         pytest.param(a_pod(expression("zone", "NotIn", "a")), False, id="NotIn"),
         pytest.param(a_pod(expression("zone", "Exists")), True, id="Exists"),
         pytest.param(a_pod(expression("zone", "DoesNotExist")), False, id="DoesNotExist"),
-        pytest.param(a_pod(expression("cards", "Gt", "7")), True, id="Gt"),
-        pytest.param(a_pod(expression("cards", "Lt", "8")), False, id="Lt"),
+        pytest.param(a_pod(expression("gpus", "Gt", "7")), True, id="Gt"),
+        pytest.param(a_pod(expression("gpus", "Lt", "8")), False, id="Lt"),
         pytest.param(a_pod(expression("zone", "Gt", "7")), False, id="Gt of what is no number"),
         pytest.param(a_pod(expression("zone", "Like", "a")), False, id="an operator that nobody knows"),
         pytest.param(a_pod({}), False, id="a term that says nothing"),
@@ -49,7 +49,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_pod_may_run_on_nodes_that_meet_its_requirements(pod: Pod, expected: bool) -> None:
-    assert may_run_on(pod, a_node(zone="a", cards="8")) is expected
+    assert may_run_on(pod, a_node(zone="a", gpus="8")) is expected
 
 
 def test_an_unschedulable_node_accepts_no_pod() -> None:

@@ -329,7 +329,7 @@ async def test_an_error_of_the_work_is_raised_and_the_lease_is_released() -> Non
     election = Election(client, ME, timing=FakeTime().timing())
     with pytest.raises(LookupError):
         async with election.leading():
-            raise LookupError("no such card")
+            raise LookupError("no such GPU")
     assert (await client.get(LEASES, "carrel", "default"))["spec"]["holderIdentity"] == ""
     await api.aclose()
 
