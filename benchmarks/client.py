@@ -1,7 +1,7 @@
 """The client on a large cluster: 50,000 pods listed page by page into an indexed store, and what one event costs.
 
 The pods are recorded bytes as kube-apiserver writes them (managedFields and all, 4 kB each), so that decoding,
-views, store and reflector are measured, and no server or network. Goals: an extender with 5,000 nodes and 50,000 pods
+store and reflector are measured, and no server or network. Goals: an extender with 5,000 nodes and 50,000 pods
 has to start within seconds and to fit in 500 MB beside its ledger.
 """
 

@@ -1,4 +1,4 @@
-"""The embedded Kubernetes API: ten thousand objects must be no strain, and 2,000 creates a second the least."""
+"""The embedded Kubernetes API with ten thousand objects; at least 2,000 creates a second."""
 
 import asyncio
 import time

@@ -1,27 +1,38 @@
-"""A small Kubernetes API server in one process: for the demo, for tests, and for playing.
+"""A Kubernetes API server in one process, in memory: for tests, for demos, and to try things out.
 
-It imitates Kubernetes 1.37, keeps objects in memory and runs no controllers except the ones that deletion needs. Read
-it in this order:
+It imitates Kubernetes 1.37 and runs no controllers except those that deletion needs. Reading order:
 
-    kinds       what is served, and what CRDs add (crds)     store       objects, versions, history
-    calls       what a request asks, and by whom (auth)      reads       get, list, pages, selectors (list_options)
-    bodies      from a body to a tree of known fields        watch       changes, once and in order; streaming lists
-    objects     what holds for every kind                    writes      create, update, patch (patches, apply)
-    rules       what holds for one kind (pods, …)            deletion    deletion, and what goes with it (collector)
-    admission   webhooks, and calling them (webhooks)        subresources  binding and eviction (pod_parts)
-    discovery   what there is (openapi)                      tables      what `kubectl get` shows (columns)
-    forms       whole objects, tables or metadata            protobuf    bodies of clients that send nothing else
-    handler     one call in, one answer out                  http        the same on a socket
-    faults      bad days, by seed
+    messages handler         one HTTP call as values; one call in, one answer out
+    kinds crds               which kinds are served
+    calls access             what a request asks for, and by which user
+    bodies fields protobuf   a body becomes a tree of known fields
+    objects causes status    the rules for all kinds, and the errors
+    kind_rules               the rules for one kind: pods pod_checks built_in_rules event_rules volume_rules
+    store                    objects, versions, history
+    reads list_options       get, list, pages, selectors
+    watch                    changes, once and in order; streaming lists
+    writes patches           create, update, patch: json_patch patch merge_keys apply ownership
+    deletion                 deletion, and what it causes (garbage_collector)
+    subresources pod_parts   binding and eviction; parts of pods
+    reviews                  TokenReview, SubjectAccessReview, tokens
+    admission webhooks       which webhooks are called, and how
+    schema schema_values     the schemas of custom resources; selectors
+    discovery openapi        what clients read about the API itself
+    representations tables   what `kubectl get` shows: columns pod_columns json_path times quantities
+    http_server certificates the API on a socket
+    command run              the API as a process: kubeconfig manifests
+    testing pytest_plugin    the API in a thread, and as a fixture
+    faults                   refused writes, lost answers, cut watches
+    name_generator           uids and generated names; malformed_input is the error for unreadable input
 
-Where it is not like kube-apiserver:
-- no CEL, so matchConditions of webhooks are refused, and admission policies are not served, let alone enforced;
-- no conversion between the versions of a custom resource (they share one shape); no ownership of fields before the
-  first apply; one event loop; everything is gone when the process ends;
-- answers are JSON, also to clients that like protobuf better (they all read JSON too);
-- no kubelet: logs, exec, attach and port-forward are refused with that reason, and nobody acts on a resize;
-- volumes, devices and Events are only kept: nobody provides, protects or expires them;
-- a CRD is served as soon as it is made. kube-apiserver may answer 429 for a moment, which the client waits out.
+Differences from kube-apiserver:
+- no CEL, so matchConditions of webhooks are refused, and admission policies are not served;
+- no conversion between the versions of a custom resource: they share one schema. Field ownership begins with the
+  first apply. There is one event loop, and all objects are lost when the process ends;
+- answers are JSON, also to clients that prefer protobuf (they all read JSON too);
+- no kubelet: logs, exec, attach and port-forward are refused with that reason, and nothing acts on a resize;
+- volumes, devices and Events are only stored: nothing provides, protects or expires them;
+- a CRD is served as soon as it is created. kube-apiserver may answer 429 for a moment.
 """
 
 from kubernetes_in_memory.handler import EmbeddedApi, Settings

@@ -1,7 +1,7 @@
-"""Admission webhooks: which are asked about a write, in which order, and what their answers mean.
+"""Admission webhooks: which are called for a write, in which order, and what their answers mean.
 
-Mutating webhooks are asked one after the other, in the order of their names, each with what the ones before made of the
-object; those that want it are asked again if somebody changed it after them. Then validating webhooks judge, at once.
+Mutating webhooks are called one after the other, in the order of their names, each with the object as the earlier ones
+changed it; those with `IfNeeded` are called again if a later one changed it. Then all validating webhooks are called.
 Limits: matchConditions are refused on configuration (nothing here evaluates CEL); matchPolicy is always Exact.
 """
 
@@ -20,19 +20,19 @@ from kubernetes_in_memory.kinds import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING
 from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.selectors import label_selector_of
 from kubernetes_in_memory.status import ApiError
-from kubernetes_in_memory.store import Store, Stored
-from kubernetes_in_memory.webhooks import Caller, CallFailed
+from kubernetes_in_memory.store import ObjectStore, StoredObject
+from kubernetes_in_memory.webhooks import CallFailed, WebhookClient
 
 Json = dict[str, Any]
 
 OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
-NEVER_ASKED = (MUTATING_WEBHOOKS.storage, VALIDATING_WEBHOOKS.storage)
+NEVER_REVIEWED = (MUTATING_WEBHOOKS.storage, VALIDATING_WEBHOOKS.storage)
 """A broken webhook must not be able to prevent its own removal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One write that is looked at."""
+    """One write that webhooks review."""
 
     operation: str
     call: Call
@@ -47,14 +47,14 @@ class Review:
         return self.tree or self.live or {}
 
 
-class Admission:
-    def __init__(self, store: Store, caller: Caller, new_uid: Callable[[], str]) -> None:
+class AdmissionWebhooks:
+    def __init__(self, store: ObjectStore, caller: WebhookClient, new_uid: Callable[[], str]) -> None:
         self._store = store
         self._caller = caller
         self._new_uid = new_uid
 
     async def mutate(self, review: Review) -> Json:
-        """The object after all mutating webhooks; the very same tree if none changed it."""
+        """The object after all mutating webhooks; the same tree if none changed it."""
         tree = review.some_tree
         left_as: list[tuple[Json, Json]] = []
         for webhook in self._concerned(MUTATING_WEBHOOKS, review):
@@ -72,18 +72,18 @@ class Admission:
     async def validate(self, review: Review) -> None:
         webhooks = [one for one in self._concerned(VALIDATING_WEBHOOKS, review) if _selects_object(one, review)]
         answers = await asyncio.gather(*(self._ask(webhook, review) for webhook in webhooks), return_exceptions=True)
-        # All were asked; the first refusal in the order of their names is told.
+        # All were called; the first refusal in the order of their names is reported.
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def validate_deletion(self, call: Call, live: Stored, dry_run: bool) -> None:
+    async def validate_deletion(self, call: Call, live: StoredObject, dry_run: bool) -> None:
         review = Review("DELETE", call, None, live.tree, dry_run)
         await self.mutate(review)
         await self.validate(review)
 
     def _concerned(self, configurations: Kind, review: Review) -> list[Json]:
-        if review.call.kind.storage in NEVER_ASKED:
+        if review.call.kind.storage in NEVER_REVIEWED:
             return []
         stored = self._store.collection(configurations.storage).items()
         ordered = sorted(stored, key=lambda one: one.key)
@@ -208,13 +208,16 @@ def _operations(response: Json) -> list[Json]:
     return operations
 
 
-def _denied(name: str, told: Json) -> ApiError:
-    why = told.get("message") or told.get("reason")
+def _denied(name: str, status: Json) -> ApiError:
+    why = status.get("message") or status.get("reason")
     message = f'admission webhook "{name}" denied the request' + (f": {why}" if why else " without explanation")
-    # A refusal is never told as a success, whatever the webhook says.
-    code = told.get("code")
+    # A refusal is never answered with a success code, whatever the webhook says.
+    code = status.get("code")
     return ApiError(
-        code if isinstance(code, int) and code >= 400 else 400, told.get("reason") or "", message, told.get("details")
+        code if isinstance(code, int) and code >= 400 else 400,
+        status.get("reason") or "",
+        message,
+        status.get("details"),
     )
 
 

@@ -1,11 +1,11 @@
-"""Server-side apply: a document's fields belong to whoever applies it, and nobody takes another's field by accident.
+"""Server-side apply: the manager that applies a document owns its fields, and no other changes them by accident.
 
 Pure; inputs are never changed, and results may share parts with them.
 - Fields that this manager applied before and leaves out now are removed, unless another manager owns them too.
 - A field that another manager owns and that would get another value is a conflict, unless the apply is forced.
 - Applying the same document twice changes nothing, not even a time.
 
-Limit, on purpose: ownership is recorded from the first apply on. An object that nobody ever applied carries no
+Limit, on purpose: ownership is recorded from the first apply on. An object that was never applied has no
 `managedFields`, so that ordinary writes cost nothing; on its first apply all its fields belong to `before-first-apply`,
 as on a real server for objects that are older than server-side apply.
 """
@@ -20,7 +20,7 @@ from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.merge_keys import MergeKeys
 from kubernetes_in_memory.ownership import (
     Difference,
-    Holding,
+    OwnedFields,
     Owner,
     Owners,
     Path,
@@ -55,7 +55,7 @@ class ApplyConflict(Exception):
 
     def __init__(self, conflicts: Sequence[FieldConflict]) -> None:
         self.conflicts = conflicts
-        super().__init__(_told(conflicts))
+        super().__init__(_conflict_message(conflicts))
 
     @property
     def causes(self) -> list[Cause]:
@@ -72,7 +72,7 @@ def server_side_apply(
     now: str,
     subresource: str = "",
 ) -> Json:
-    """The object that an apply makes of the live one (None: there is none), with its `managedFields`."""
+    """The live object (None: there is none) after an apply, with its `managedFields`."""
     if (applied.get("metadata") or {}).get("managedFields"):
         raise _malformed("metadata.managedFields", applied["metadata"]["managedFields"], "nothing")
     before = live or {}
@@ -93,7 +93,7 @@ def server_side_apply(
     if conflicts and not force:
         raise ApplyConflict(conflicts)
     remaining = _after_write(others, found, now)
-    remaining[me] = owners[me] if me in owners and mine == wanted else Holding(fields_v1(wanted), now)
+    remaining[me] = owners[me] if me in owners and mine == wanted else OwnedFields(fields_v1(wanted), now)
     metadata = {**(merged.get("metadata") or {}), "managedFields": written_owners(remaining)}
     return {**merged, "metadata": metadata}
 
@@ -101,9 +101,9 @@ def server_side_apply(
 def track_update(
     before: Json | None, after: Json, *, manager: str, now: str, keys: MergeKeys, subresource: str = ""
 ) -> list[Json]:
-    """The `managedFields` after a write that is no apply: what it changed is its manager's, and no longer others'.
+    """The `managedFields` after a write that is not an apply: its manager owns what it changed, and the others no more.
 
-    Costs next to nothing while nobody has applied the object, and about what has changed from then on.
+    Costs almost nothing as long as the object was never applied; then it depends on how much the write changed.
     """
     given = after["metadata"].get("managedFields")
     entries = given if given is not None or before is None else before["metadata"].get("managedFields")
@@ -113,7 +113,7 @@ def track_update(
     found = difference(before or {}, after, keys)
     me = Owner(manager, "Update", str(after.get("apiVersion", "")), subresource)
     remaining = _after_write(owners, found, now)
-    remaining[me] = owners.get(me, Holding({}, now)).after(now, lost=found.removed, won=found.changed)
+    remaining[me] = owners.get(me, OwnedFields({}, now)).after(now, lost=found.removed, won=found.changed)
     return written_owners(remaining)
 
 
@@ -121,7 +121,9 @@ def _owners_of(live: Json, keys: MergeKeys, now: str) -> Owners:
     entries = (live.get("metadata") or {}).get("managedFields")
     if live and not entries:
         return {
-            Owner(_BEFORE, "Update", str(live.get("apiVersion", ""))): Holding(fields_v1(owned_paths(live, keys)), now)
+            Owner(_BEFORE, "Update", str(live.get("apiVersion", ""))): OwnedFields(
+                fields_v1(owned_paths(live, keys)), now
+            )
         }
     return read_owners(entries)
 
@@ -137,7 +139,7 @@ def _after_write(owners: Owners, found: Difference, now: str) -> Owners:
 
 
 def _abandoned(dropped: frozenset[Path], wanted: frozenset[Path], others: Owners) -> set[Path]:
-    """Of the paths that their owner dropped, those that nobody keeps, in whole or in part."""
+    """Of the paths that their owner dropped, those that no manager keeps, in whole or in part."""
     if not dropped:
         return set()
     kept = wanted.union(*(holding.paths for holding in others.values()))
@@ -157,7 +159,7 @@ def _merged(live: Any, applied: Any, keys: MergeKeys, place: str) -> Any:
 
 
 def _merged_list(live: Sequence[Any], applied: Sequence[Any], keys: MergeKeys, place: str) -> list[Any]:
-    """Applied elements in their own order; live ones that are not among them stay before what they stood before."""
+    """Applied elements in their own order; other live elements stay before the element that they preceded."""
     known = {element_of(element, keys): element for element in live}
     wanted = {_checked_element(element, keys, place): element for element in applied}
     if len(wanted) < len(applied):
@@ -197,7 +199,7 @@ def _without(value: Any, doomed: Json, keys: MergeKeys) -> Any:
     kept = {}
     for element, below in parts.items():
         doom = doomed.get(element)
-        # An element that stays keeps the keys by which it is known.
+        # An element that remains keeps its merge keys.
         if doom is None or (isinstance(value, dict) and element[2:] in keys.apply_keys):
             kept[element] = below
         elif doom and "." not in doom:
@@ -207,7 +209,7 @@ def _without(value: Any, doomed: Json, keys: MergeKeys) -> Any:
     return {name[2:]: below for name, below in kept.items()} if isinstance(value, dict) else list(kept.values())
 
 
-def _told(conflicts: Sequence[FieldConflict]) -> str:
+def _conflict_message(conflicts: Sequence[FieldConflict]) -> str:
     if len(conflicts) == 1:
         return f"Apply failed with 1 conflict: {conflicts[0].cause.message}: {shown(conflicts[0].path)}"
     lines = []

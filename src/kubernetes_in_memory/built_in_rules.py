@@ -1,4 +1,4 @@
-"""Defaults and checks of the built-in kinds other than pods: what Carrel relies on, and what a user would notice."""
+"""Defaults and checks of the built-in kinds other than pods: what clients rely on, and what a user would notice."""
 
 import base64
 import binascii

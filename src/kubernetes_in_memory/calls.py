@@ -1,4 +1,4 @@
-"""One API call, understood: which verb on which kind, namespace, object and subresource, by whom, answered how.
+"""One parsed API call: which verb on which kind, namespace, object and subresource, by which user, in which form.
 
 Only the request is read here; whether the object exists or may be written is decided elsewhere.
 """
@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from kubernetes_in_memory import protobuf, status
-from kubernetes_in_memory.auth import User
-from kubernetes_in_memory.forms import Form, form_of
+from kubernetes_in_memory.access import UserInfo
 from kubernetes_in_memory.kinds import Kind, Kinds
 from kubernetes_in_memory.messages import RequestLike
+from kubernetes_in_memory.representations import Representation, representation_of
 
 Json = dict[str, Any]
 
@@ -41,9 +41,9 @@ class Call:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-    user: User
+    user: UserInfo
     warnings: list[str] = field(default_factory=list)
-    """What the caller should know although the call succeeds; sent as Warning headers."""
+    """For the client, although the call succeeds; sent as Warning headers."""
 
     @property
     def kind(self) -> Kind:
@@ -51,7 +51,7 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """Kubernetes' word for what is asked, as authorization rules spell it."""
+        """As authorization rules spell it."""
         one = bool(self.target.name)
         match self.method:
             case "GET" if self.flag("watch"):
@@ -77,25 +77,25 @@ class Call:
 
     @property
     def manager(self) -> str:
-        """Who the changed fields belong to."""
+        """The field manager: the owner of the changed fields."""
         return self.query.get("fieldManager") or self.headers.get("user-agent", "").split("/")[0] or "unknown"
 
     @property
-    def form(self) -> Form:
-        """What the caller reads. Raises 406 if the API has no such form, or not of what is asked."""
-        form = form_of(self.headers.get("accept", ""))
-        if form is Form.WHOLE:
+    def form(self) -> Representation:
+        """What the client accepts. Raises 406 if the API cannot answer in this form."""
+        form = representation_of(self.headers.get("accept", ""))
+        if form is Representation.WHOLE:
             return form
         if form is None:
             raise status.not_acceptable(f"only the following media types are accepted: {FORMS}")
-        if form is Form.METADATA and self.verb in ("list", "deletecollection"):
+        if form is Representation.METADATA and self.verb in ("list", "deletecollection"):
             raise status.not_acceptable(f"you requested {form.value}, but the requested object is a list")
-        if form is Form.METADATA_LIST and self.verb != "list":
+        if form is Representation.METADATA_LIST and self.verb != "list":
             raise status.not_acceptable(f"you requested {form.value}, but the requested object is not a list")
         return form
 
-    def check_form(self) -> None:
-        """Whoever cannot read the answer is told before anything is done."""
+    def check_representation(self) -> None:
+        """Refuses a client that cannot read the answer before anything is written."""
         _ = self.form
 
     @property
@@ -132,7 +132,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def _yaml(body: bytes) -> Any:
-    # Clients send JSON under the YAML name more often than not.
+    # Most clients send JSON with the media type of YAML.
     if body.lstrip()[:1] == b"{":
         return decode_json(body)
     import yaml
@@ -149,7 +149,7 @@ def _object(document: Any) -> Json:
     return document
 
 
-def call_of(request: RequestLike, kinds: Kinds, user: User) -> Call:
+def call_of(request: RequestLike, kinds: Kinds, user: UserInfo) -> Call:
     """Reads the path. Raises the API's 404 if it names nothing that is served."""
     target = _target(request.path, kinds)
     return Call(target, request.method, request.query, request.headers, request.body, user)

@@ -1,4 +1,4 @@
-"""What is wrong with a field, in the words of kube-apiserver: field, value, and what would be right."""
+"""What is wrong with a field, in the wording of kube-apiserver: field, value, and what would be right."""
 
 import json
 from collections.abc import Iterable

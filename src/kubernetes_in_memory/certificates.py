@@ -1,4 +1,4 @@
-"""A certificate of our own for a server on loopback: made anew for each start, trusted by whoever is given it."""
+"""A self-signed certificate for a server on loopback, new for each start."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class Certificate:
     pem: bytes
-    """Also the authority that clients trust: it signed itself."""
+    """Also the authority that clients have to trust: it is self-signed."""
     key_pem: bytes
 
     @classmethod
@@ -22,7 +22,7 @@ class Certificate:
 
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Kubernetes API in memory")])
-        # From an hour ago: a client whose clock is a little behind is let in.
+        # From an hour ago: the clock of a client may be a little behind.
         start = datetime.now(UTC) - timedelta(hours=1)
         made = (
             x509.CertificateBuilder()
@@ -43,7 +43,7 @@ class Certificate:
         return cls(made.public_bytes(serialization.Encoding.PEM), private)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Gives the files of the certificate and of its key."""
+        """Returns the files of the certificate and of its key."""
         certificate, key = folder / "certificate.pem", folder / "key.pem"
         certificate.write_bytes(self.pem)
         key.touch(mode=0o600)

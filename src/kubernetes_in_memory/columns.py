@@ -1,6 +1,6 @@
-"""What `kubectl get` shows of each kind: the columns that people know, and how each cell is made.
+"""The columns that `kubectl get` shows for each kind, and how each cell is computed.
 
-Pure. A cell is made from the object and from now (ages). Custom resources bring their own columns as JSONPaths.
+Pure. A cell depends on the object and the time (ages). Custom resources define their own columns as JSONPaths.
 """
 
 from collections.abc import Callable, Iterable

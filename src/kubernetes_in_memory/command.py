@@ -26,10 +26,10 @@ def api(
     """
     import asyncio
 
-    from kubernetes_in_memory.run import Failed, run
+    from kubernetes_in_memory.run import StartFailed, run
 
     try:
         asyncio.run(run(port=port, tls=tls, manifests=load or [], kubeconfig=kubeconfig))
-    except Failed as error:
+    except StartFailed as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error

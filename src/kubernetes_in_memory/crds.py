@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: from a definition to served kinds, and back.
+"""CustomResourceDefinitions: adds and removes served kinds.
 
 A definition that passes its checks is established at once: all of its served versions, with one storage. Versions are
 not converted: they share their objects, and only the apiVersion differs.
@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes_in_memory import schema
 from kubernetes_in_memory.causes import Cause, prohibited
 from kubernetes_in_memory.kinds import BUILT_IN, CRDS, Kind, Kinds
-from kubernetes_in_memory.store import Change, Store
+from kubernetes_in_memory.store import Change, ObjectStore
 from kubernetes_in_memory.times import timestamp
 
 Json = dict[str, Any]
@@ -44,9 +44,9 @@ def check(definition: Json, live: Json | None) -> list[Cause]:
 
 
 class Definitions:
-    """Keeps the served kinds in step with the stored definitions."""
+    """Keeps the served kinds equal to the stored definitions."""
 
-    def __init__(self, store: Store, kinds: Kinds, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, kinds: Kinds, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._kinds = kinds
         self._clock = clock

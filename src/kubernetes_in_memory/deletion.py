@@ -1,7 +1,7 @@
-"""Deletion of one object: at once, or marked and waited for.
+"""Deletes one object: at once, or by a mark and later.
 
-An object stays, marked with deletionTimestamp, while it has finalizers, while its content or dependents have to go
-first (see `collector`), or, for a pod on a node, until the kubelet says with a delete of grace 0 that it has ended.
+An object is kept with a deletionTimestamp as long as it has finalizers, or its content or dependents have to be deleted
+first (see `garbage_collector`), or, for a pod on a node, until the kubelet reports its end by a delete of grace 0.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from kubernetes_in_memory import status
 from kubernetes_in_memory.bodies import read_as
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.kinds import CRDS, NAMESPACES, PODS, Kind
-from kubernetes_in_memory.store import Storage, Store, Stored, encode
+from kubernetes_in_memory.store import ObjectStore, Storage, StoredObject, encode
 from kubernetes_in_memory.times import timestamp
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ PROPAGATIONS = ("Background", "Foreground", "Orphan")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DeleteOptions:
     """DeleteOptions, from the body or the query."""
 
     grace_s: int | None = None
@@ -35,11 +35,11 @@ class Options:
     dry_run: bool = False
 
 
-def options_of(call: Call) -> Options:
+def options_of(call: Call) -> DeleteOptions:
     return read_options(read_as(call, "DeleteOptions") if call.body.strip() else {}, call)
 
 
-def read_options(body: Json, call: Call) -> Options:
+def read_options(body: Json, call: Call) -> DeleteOptions:
     """From a body of the right types, or from the query."""
     preconditions = body.get("preconditions", {})
     grace = body.get("gracePeriodSeconds", call.number("gracePeriodSeconds"))
@@ -52,7 +52,7 @@ def read_options(body: Json, call: Call) -> Options:
         )
     if grace is not None and grace < 0:
         raise status.bad_request(f"gracePeriodSeconds: Invalid value: {grace}: must be a whole number, 0 or more")
-    return Options(
+    return DeleteOptions(
         grace,
         preconditions.get("uid", ""),
         preconditions.get("resourceVersion", ""),
@@ -61,12 +61,12 @@ def read_options(body: Json, call: Call) -> Options:
     )
 
 
-class Deletion:
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+class Deleter:
+    def __init__(self, store: ObjectStore, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
 
-    def check_preconditions(self, kind: Kind, stored: Stored, options: Options) -> None:
+    def check_preconditions(self, kind: Kind, stored: StoredObject, options: DeleteOptions) -> None:
         name = stored.key[1]
         if options.uid and options.uid != stored.uid:
             raise status.conflict(kind, name, status.failed_precondition("UID", options.uid, stored.uid))
@@ -74,24 +74,24 @@ class Deletion:
             why = status.failed_precondition("ResourceVersion", options.resource_version, str(stored.version))
             raise status.conflict(kind, name, why)
 
-    def delete(self, storage: Storage, stored: Stored, options: Options) -> tuple[Stored, bool]:
-        """Removes or marks an object. Gives its last state, and whether it is gone."""
+    def delete(self, storage: Storage, stored: StoredObject, options: DeleteOptions) -> tuple[StoredObject, bool]:
+        """Removes or marks an object. Returns its last state, and whether it is removed."""
         tree = self._marked(storage, stored.tree, options)
         if _is_over(storage, tree):
             return (stored if options.dry_run else self._store.remove(storage, stored)), True
         if tree == stored.tree:
             return stored, False
         if options.dry_run:
-            return Stored(tree, encode(tree), stored.version), False
+            return StoredObject(tree, encode(tree), stored.version), False
         return self._store.write(storage, stored, tree), False
 
-    def finish(self, storage: Storage, stored: Stored) -> Stored:
-        """Removes an object that was waiting and has nothing left to wait for."""
+    def finish(self, storage: Storage, stored: StoredObject) -> StoredObject:
+        """Removes a marked object if nothing keeps it any more."""
         if stored.tree["metadata"].get("deletionTimestamp") and _is_over(storage, stored.tree):
             return self._store.remove(storage, stored)
         return stored
 
-    def drop_finalizer(self, storage: Storage, stored: Stored, finalizer: str) -> None:
+    def drop_finalizer(self, storage: Storage, stored: StoredObject, finalizer: str) -> None:
         metadata = dict(stored.tree["metadata"])
         metadata["finalizers"] = [one for one in metadata.get("finalizers", ()) if one != finalizer]
         if not metadata["finalizers"]:
@@ -104,7 +104,7 @@ class Deletion:
             }
         self.finish(storage, self._store.write(storage, stored, tree))
 
-    def _marked(self, storage: Storage, tree: Json, options: Options) -> Json:
+    def _marked(self, storage: Storage, tree: Json, options: DeleteOptions) -> Json:
         metadata = dict(tree["metadata"])
         finalizers = _finalizers(storage, metadata.get("finalizers", []), options)
         metadata.pop("finalizers", None)
@@ -128,7 +128,7 @@ class Deletion:
         return marked
 
 
-def _finalizers(storage: Storage, present: list[str], options: Options) -> list[str]:
+def _finalizers(storage: Storage, present: list[str], options: DeleteOptions) -> list[str]:
     finalizers = list(present)
     if options.propagation:
         wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(options.propagation, "")
@@ -138,8 +138,8 @@ def _finalizers(storage: Storage, present: list[str], options: Options) -> list[
     return finalizers
 
 
-def _grace_s(storage: Storage, tree: Json, options: Options) -> int:
-    """Only a pod that a kubelet may be running is given time."""
+def _grace_s(storage: Storage, tree: Json, options: DeleteOptions) -> int:
+    """Only a pod that a kubelet may be running has a grace period."""
     if storage != PODS.storage:
         return 0
     if not tree["spec"].get("nodeName") or tree.get("status", {}).get("phase") in ("Succeeded", "Failed"):

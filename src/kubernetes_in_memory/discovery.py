@@ -1,4 +1,4 @@
-"""What a client asks before it asks for objects: versions, groups, resources, health."""
+"""What clients read before they ask for objects: versions, groups, resources, health."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,7 +26,7 @@ HEALTH = ("/healthz", "/livez", "/readyz")
 
 
 def answer(request: RequestLike, kinds: Kinds) -> HttpResponse | None:
-    """The answer to a question about the API itself; None if the path is about objects."""
+    """The answer to a request about the API itself; None if the path is about objects."""
     if request.method not in ("GET", "HEAD"):
         return None
     path = request.path.rstrip("/") or "/"

@@ -1,7 +1,7 @@
-"""What an Event must say. One with an `eventTime` is of the newer kind, and owes more than an old one.
+"""Checks of Events. One with an `eventTime` is of the newer kind, which has more required fields.
 
-Through the group events.k8s.io only the newer kind is made, and afterwards nothing of it changes but its series: how
-often it was repeated. Trees are in the core group's form.
+The group events.k8s.io accepts only the newer kind, and afterwards only its series may change: how often it was
+repeated. Trees are in the core group's form.
 """
 
 from typing import Any

@@ -1,17 +1,19 @@
-"""Faults, injected by seed: a transport that does to a client what clusters do on bad days.
+"""Injects faults by seed: refused writes, lost answers, stale lists, cut and delayed watches, crashes.
 
-One seed is one run: what happens to the n-th call and to the n-th watch depends on the seed and on n, so a failing
-run is repeated by its seed, and `story` tells what was done to it. Kubernetes' own promises are kept: the events of one
-watch stay in order, and a stream that ended can be resumed from the last version seen.
+One seed is one run: what happens to the n-th call and to the n-th watch depends only on the seed and on n, so a failing
+run is repeated by its seed, and `story` lists the faults. Kubernetes' own guarantees hold: the events of one watch stay
+in order, and a stream that ended can be resumed from the last version seen.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.access import ADMIN
 from kubernetes_in_memory.calls import call_of
 from kubernetes_in_memory.handler import EmbeddedApi
 from kubernetes_in_memory.messages import HttpRequest, HttpResponse, RequestLike
@@ -25,16 +27,16 @@ class AnswerLost(ConnectionError):
 
 
 class Crashed(Exception):
-    """The process died here. What it wrote before is written; it will never call again."""
+    """The process crashed here. Its earlier writes are stored; it sends no more calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """How often what goes wrong: chances are between 0 (never) and 1 (always)."""
+    """How often each fault happens: probabilities from 0 (never) to 1 (always)."""
 
     seed: int
     crash_after_write: int = 0
-    """The process dies right after its k-th write took effect. 0: it lives."""
+    """The process crashes right after its k-th write took effect. 0: never."""
     refuse: float = 0.0
     """A write is answered with 409 (not on create), 429 or 500, and nothing is written."""
     lose_answer: float = 0.0
@@ -46,16 +48,16 @@ class FaultPlan:
     drop_watch: float = 0.0
     """For each event: the stream ends before it."""
     double_event: float = 0.0
-    """For each event: it comes twice."""
+    """For each event: it is sent twice."""
     delay_event: float = 0.0
-    """For each event: it comes late, and so after younger events of other watches."""
+    """For each event: it is sent late, so after newer events of other watches."""
     longest_delay_s: float = 0.05
     expire_watch: float = 0.0
-    """A watch starts with 410: half of them as the HTTP status, half as an ERROR event in a stream that stood."""
+    """A watch starts with 410: half of them as the HTTP status, half as an ERROR event in an open stream."""
 
 
 class Faulty:
-    """A `Transport` in front of the embedded API. Each process of a test gets its own."""
+    """Stands in front of the embedded API. Each process of a test gets its own."""
 
     def __init__(
         self,
@@ -73,12 +75,12 @@ class Faulty:
         self._watches = 0
         self._dead = False
         self.writes = 0
-        """How many writes took effect: a crash can be planned after each of them."""
+        """How many writes took effect: a test can plan a crash after each of them."""
         self.story: list[str] = []
 
     async def send(self, request: RequestLike) -> HttpResponse:
         if self._dead:
-            raise Crashed("a dead process does not call")
+            raise Crashed("a crashed process sends no calls")
         if request.method in WRITES:
             return await self._write(request, self._next_chance())
         if request.query.get("watch", "").lower() in ("true", "1"):
@@ -90,15 +92,15 @@ class Faulty:
 
     def _next_chance(self) -> random.Random:
         self._calls += 1
-        return random.Random(f"{self._plan.seed}/call/{self._calls}")  # noqa: S311 - chance, not a secret
+        return random.Random(f"{self._plan.seed}/call/{self._calls}")  # noqa: S311 - not a secret
 
-    def _tell(self, request: RequestLike, what: str) -> None:
+    def _record(self, request: RequestLike, what: str) -> None:
         self.story.append(f"call {self._calls}, {request.method} {request.path}: {what}")
 
     async def _write(self, request: RequestLike, chance: random.Random) -> HttpResponse:
         if chance.random() < self._plan.refuse:
             refusal = chance.choice(_refusals(request))
-            self._tell(request, f"refused with {refusal.code}")
+            self._record(request, f"refused with {refusal.code}")
             return HttpResponse(refusal.code, encode(refusal.status()), {"content-type": "application/json"})
         answer = await self._api.send(request)
         if answer.status >= 400 or request.query.get("dryRun"):
@@ -106,10 +108,10 @@ class Faulty:
         self.writes += 1
         if self.writes == self._plan.crash_after_write:
             self._dead = True
-            self._tell(request, f"crashed after write {self.writes}")
+            self._record(request, f"crashed after write {self.writes}")
             raise Crashed(f"after write {self.writes}: {request.method} {request.path}")
         if chance.random() < self._plan.lose_answer:
-            self._tell(request, "took effect; the answer was lost")
+            self._record(request, "took effect; the answer was lost")
             raise self._answer_lost(f"{request.method} {request.path}: no answer; it may have taken effect")
         return answer
 
@@ -126,25 +128,25 @@ class Faulty:
         now = self._api.store.version
         oldest = max(self._api.store.collection(call.kind.storage).forgotten, now - self._plan.stale_by)
         version = chance.randint(oldest, now)
-        self._tell(request, f"listed as of version {version}, {now - version} old")
+        self._record(request, f"listed as of version {version}, {now - version} old")
         older = {**request.query, "resourceVersion": str(version), "resourceVersionMatch": "Exact"}
         return await self._api.send(HttpRequest(request.method, request.path, older, request.headers, request.body))
 
     async def _watch(self, request: RequestLike) -> HttpResponse:
         self._watches += 1
-        chance = random.Random(f"{self._plan.seed}/watch/{self._watches}")  # noqa: S311 - chance, not a secret
+        chance = random.Random(f"{self._plan.seed}/watch/{self._watches}")  # noqa: S311 - not a secret
         if chance.random() < self._plan.expire_watch:
             gone = encode(status.expired("too old resource version: the history was forgotten").status())
             headers = {"content-type": "application/json"}
             if chance.random() < 0.5:
-                self._tell(request, f"watch {self._watches}: 410 as status")
+                self._record(request, f"watch {self._watches}: 410 as status")
                 return HttpResponse(410, gone, headers)
-            self._tell(request, f"watch {self._watches}: 410 as event")
+            self._record(request, f"watch {self._watches}: 410 as event")
             return HttpResponse(200, headers=headers, stream=_only(b'{"type":"ERROR","object":' + gone + b"}\n"))
         answer = await self._api.send(request)
         if answer.stream is None:
             return answer
-        return replace(
+        return msgspec.structs.replace(
             answer, stream=self._disturbed(answer.stream, f"watch {self._watches} of {request.path}", chance)
         )
 
@@ -175,7 +177,7 @@ async def _only(line: bytes) -> AsyncGenerator[bytes, None]:
 
 
 def _refusals(request: RequestLike) -> list[status.ApiError]:
-    # Without a time after which to come again: the client passes it on, as it does when its patience is at an end.
+    # Without Retry-After: the client reports it to its caller, as after too many retries.
     busy = status.ApiError(429, "TooManyRequests", "the server is busy; try again")
     broken = status.ApiError(500, "InternalError", "Internal error occurred: the storage did not answer")
     changed = status.ApiError(409, "Conflict", f"Operation cannot be fulfilled on {request.path}: {status.MODIFIED}")

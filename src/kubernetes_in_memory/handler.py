@@ -1,7 +1,8 @@
 """The embedded Kubernetes API: one call in, one answer out.
 
 A client in the same process calls `send`; `http_server` serves the same object on a socket. All state is
-in memory and belongs to one event loop. Time and chance are passed in, so a run can be repeated exactly.
+in memory and belongs to one event loop. Clock and random numbers are passed in, so that a run can be
+repeated exactly.
 """
 
 import asyncio
@@ -12,21 +13,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kubernetes_in_memory import discovery, status
-from kubernetes_in_memory.admission import Admission
-from kubernetes_in_memory.auth import Access, Ask, Doorkeeper, User, anything_goes
+from kubernetes_in_memory.access import Access, AccessControl, AccessRequest, UserInfo, allow_everything
+from kubernetes_in_memory.admission import AdmissionWebhooks
 from kubernetes_in_memory.calls import Call, call_of
-from kubernetes_in_memory.collector import Collector
 from kubernetes_in_memory.crds import Definitions
-from kubernetes_in_memory.deletion import Deletion, options_of
+from kubernetes_in_memory.deletion import Deleter, options_of
+from kubernetes_in_memory.garbage_collector import GarbageCollector
 from kubernetes_in_memory.kinds import CREATE_ONLY, OF_A_KUBELET, PODS, SUBRESOURCES, Kinds
 from kubernetes_in_memory.messages import HttpResponse, RequestLike
-from kubernetes_in_memory.names import Names
+from kubernetes_in_memory.name_generator import NameGenerator
 from kubernetes_in_memory.reads import Reads, selected_by
 from kubernetes_in_memory.reviews import Reviews
-from kubernetes_in_memory.store import Store, Stored, encode
+from kubernetes_in_memory.store import ObjectStore, StoredObject, encode
 from kubernetes_in_memory.subresources import Subresources
 from kubernetes_in_memory.watch import Watcher
-from kubernetes_in_memory.webhooks import Caller, ServiceAddress
+from kubernetes_in_memory.webhooks import ServiceAddress, WebhookClient
 from kubernetes_in_memory.writes import Writes
 
 Json = dict[str, Any]
@@ -42,12 +43,12 @@ def _wall_clock() -> datetime:
 @dataclass(frozen=True, slots=True)
 class Settings:
     clock: Callable[[], datetime] = _wall_clock
-    """What timestamps say."""
+    """The clock for timestamps."""
     chance: random.Random = field(default_factory=random.Random)
     """Where uids and generated names come from; seed it to repeat a run."""
-    tokens: Mapping[str, User] | None = None
+    tokens: Mapping[str, UserInfo] | None = None
     """Bearer token → user. None: everybody is the administrator."""
-    may: Access = anything_goes
+    may: Access = allow_everything
     """Who may do what; administrators may do everything."""
     service_address: ServiceAddress | None = None
     """Where the Services are that admission webhooks name; without it only webhooks with a url can be called."""
@@ -61,24 +62,24 @@ class EmbeddedApi:
     def __init__(self, settings: Settings | None = None) -> None:
         settings = settings or Settings()
         self._settings = settings
-        self.store = Store(settings.remembered_changes)
+        self.store = ObjectStore(settings.remembered_changes)
         self.kinds = Kinds()
-        names = Names(settings.chance)
-        self._doorkeeper = Doorkeeper(settings.tokens, settings.may)
-        self._webhooks = Caller(settings.service_address)
-        self._admission = Admission(self.store, self._webhooks, names.uid)
-        self._deletion = Deletion(self.store, settings.clock)
+        names = NameGenerator(settings.chance)
+        self._access = AccessControl(settings.tokens, settings.may)
+        self._webhooks = WebhookClient(settings.service_address)
+        self._admission = AdmissionWebhooks(self.store, self._webhooks, names.uid)
+        self._deletion = Deleter(self.store, settings.clock)
         Definitions(self.store, self.kinds, settings.clock)
-        self._collector = Collector(self.store, self.kinds, self._deletion)
+        self._collector = GarbageCollector(self.store, self.kinds, self._deletion)
         self._reads = Reads(self.store, settings.clock)
         self._writes = Writes(self.store, self._admission, self._deletion, settings.clock, names)
         self._subresources = Subresources(self.store, self._reads, self._admission, self._deletion, settings.clock)
-        self._reviews = Reviews(self._doorkeeper, self._reads, names, settings.clock)
+        self._reviews = Reviews(self._access, self._reads, names, settings.clock)
         self._closing = asyncio.Event()
         for kind in self.kinds.stored():
             self.store.collection(kind.storage)
         for name in FIRST_NAMESPACES:
-            self._writes.found_namespace(name)
+            self._writes.create_namespace(name)
 
     async def send(self, request: RequestLike) -> HttpResponse:
         try:
@@ -94,27 +95,29 @@ class EmbeddedApi:
         await self._webhooks.aclose()
 
     def forget_history(self) -> None:
-        """As a compaction does: no older version can be watched or listed from any more."""
+        """Like a compaction: older versions can no longer be listed or watched from."""
         for _, collection in self.store.collections():
             collection.forget_up_to(self.store.version)
 
     async def _answer(self, request: RequestLike) -> HttpResponse:
-        user = self._doorkeeper.who(request.headers)
+        user = self._access.user_of(request.headers)
         document = discovery.answer(request, self.kinds)
         if document is not None:
             return document
         call = call_of(request, self.kinds, user)
         target = call.target
         verb = call.verb
-        ask = Ask(user, verb, target.kind.group, target.kind.plural, target.subresource, target.namespace, target.name)
-        self._doorkeeper.check(ask)
+        ask = AccessRequest(
+            user, verb, target.kind.group, target.kind.plural, target.subresource, target.namespace, target.name
+        )
+        self._access.check(ask)
         if target.subresource:
             allowed = verb in SUBRESOURCES[target.subresource].verbs
         else:
             allowed = verb in target.kind.verbs and not (target.name and verb == "create")
         if not allowed:
             raise status.method_not_allowed()
-        call.check_form()
+        call.check_representation()
         if target.subresource in OF_A_KUBELET:
             raise status.no_kubelet(self._reads.get(call).key[1], target.subresource)
         return await (self._act(call) if target.subresource and verb == "create" else self._do(call, verb))
@@ -143,7 +146,7 @@ class EmbeddedApi:
                 return await self._delete_collection(call)
 
     async def _act(self, call: Call) -> HttpResponse:
-        """The subresources that are verbs: something is sent there, and nothing is read."""
+        """The subresources that are actions: they are posted to, and not read."""
         match call.target.subresource:
             case "binding":
                 answer = await self._subresources.bind(call)
@@ -184,11 +187,11 @@ class EmbeddedApi:
             200, encode({**head, "items": [call.kind.as_shown(item.tree) for item in items]}), JSON_HEADERS
         )
 
-    def _object(self, call: Call, stored: Stored, code: int = 200) -> HttpResponse:
+    def _object(self, call: Call, stored: StoredObject, code: int = 200) -> HttpResponse:
         headers = JSON_HEADERS
         if call.warnings:
-            told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
-            headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in told)}
+            escaped = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
+            headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in escaped)}
         return HttpResponse(code, self._reads.renderer(call)(stored), headers)
 
 

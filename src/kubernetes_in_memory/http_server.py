@@ -31,7 +31,7 @@ FINISH_S = 1
 IDLE_S = 120
 """Go's clients close an idle connection after 90 s. If the server closed it first, a POST could be lost."""
 LARGEST_BODY = 3 * 1024 * 1024
-"""What kube-apiserver takes."""
+"""The limit of kube-apiserver."""
 TOO_LARGE = ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {LARGEST_BODY}")
 
 
@@ -58,19 +58,19 @@ class AsgiApp:
             await self._stream(answer.stream, receive, send)
 
     async def _stream(self, stream: AsyncGenerator[bytes, None], receive: Receive, send: Send) -> None:
-        """Sends chunks until the stream ends, the reader leaves, or the server stops."""
+        """Sends chunks until the stream ends, the client disconnects, or the server stops."""
 
         async def pump() -> None:
-            # An empty first chunk sends the headers: a reader must know at once that the watch stands.
+            # An empty first chunk sends the headers: a client must know at once that the watch is open.
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             async for chunk in stream:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
-        async def reader_leaves() -> None:
+        async def client_disconnects() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        tasks = [asyncio.ensure_future(wait) for wait in (pump(), reader_leaves(), self.closing.wait())]
+        tasks = [asyncio.ensure_future(wait) for wait in (pump(), client_disconnects(), self.closing.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -110,7 +110,7 @@ class Served:
     """With TLS: the certificate that clients have to trust."""
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     capture_signals = staticmethod(contextlib.nullcontext)  # type: ignore[assignment]  # the process handles its signals
 
 
@@ -126,7 +126,7 @@ async def serve(api: Api, *, host: str = "127.0.0.1", port: int = 0, tls: bool =
     config.load()
     config.ssl = _tls_context(certificate) if certificate else None
     with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        server = _Server(config)
+        server = _UvicornServer(config)
         running = asyncio.create_task(server.serve([listener]))
         try:
             while not (server.started or running.done()):  # noqa: ASYNC110 - uvicorn has a flag for it, and no event

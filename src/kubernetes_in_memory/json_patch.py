@@ -102,7 +102,7 @@ class _Operation:
         return document
 
     def _opened(self, document: Any, tokens: Tokens) -> tuple[Any, Any]:
-        """The document with everything on the way to a place copied, and the copy of the container it is in."""
+        """A copy of the document along the path to a place, and the copy of the container of that place."""
         root = parent = _copied(document)
         for token in tokens[:-1]:
             key = self._existing(parent, token)
@@ -114,7 +114,7 @@ class _Operation:
         return root, parent
 
     def _existing(self, container: Any, token: str) -> Any:
-        """The key or the index of something that is there."""
+        """The key or the index of an existing value."""
         if isinstance(container, dict):
             if token not in container:
                 raise self._wrong("path", token, "a key that exists")

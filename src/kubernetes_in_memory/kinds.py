@@ -36,7 +36,7 @@ SUBRESOURCES = {
     "portforward": Subresource(("create", "get"), "", "v1", "PodPortForwardOptions"),
 }
 OF_A_KUBELET = ("log", "attach", "exec", "portforward")
-"""What a kubelet would answer. There is none, so these are refused with that reason."""
+"""A kubelet would answer these. There is none, so they are refused with that reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ BUILT_IN: tuple[Kind, ...] = (
 
 @dataclass(slots=True)
 class Kinds:
-    """What is served now. Built-in kinds never change; CRDs come and go."""
+    """The kinds that are served now. Built-in kinds never change; those of CRDs are added and removed."""
 
     _served: dict[tuple[str, str, str], Kind] = field(
         default_factory=lambda: {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
@@ -319,7 +319,7 @@ class Kinds:
         )
 
     def stored(self) -> Iterator[Kind]:
-        """One kind for each storage, so that a walk over everything meets each object once."""
+        """One kind for each storage, so that iterating over all objects visits each once."""
         seen: set[tuple[str, str]] = set()
         for kind in self._served.values():
             if kind.storage not in seen and "list" in kind.verbs:

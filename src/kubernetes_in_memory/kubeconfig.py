@@ -1,6 +1,6 @@
 """A kubeconfig for the embedded API: where it is, and which certificate to trust.
 
-Any token will do, since there are no users to tell apart; but kubectl asks for a password where it finds none at all.
+Any token is accepted, since there are no users; but kubectl asks for a password if it finds no token.
 """
 
 import base64

@@ -1,7 +1,7 @@
-"""Which version a list or a watch asks for, and whether it first wants what is there. Contradictions are refused.
+"""Which version a list or a watch asks for, and whether a watch begins with all objects. Contradictions are refused.
 
 The rules are those of kube-apiserver 1.37, which serves streaming lists: a watch that begins with every object as
-ADDED, and says by a bookmark when they are all told.
+ADDED, and marks the end of them with a bookmark.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class WatchStart:
     """Where a watch begins."""
 
     version: int
-    """0: none was named, or any will do."""
+    """0: none was given, or any is acceptable."""
     initial: bool
-    """First everything that is there, as ADDED."""
+    """Send all existing objects first, as ADDED."""
 
 
 def watch_start(call: Call) -> WatchStart:
@@ -41,7 +41,7 @@ def watch_start(call: Call) -> WatchStart:
     if causes:
         raise status.invalid_options(causes)
     version = call.number("resourceVersion") or 0
-    # A watch that names no version has always begun with what is there.
+    # A watch without a version has always begun with all existing objects.
     return WatchStart(version, not version if initial is None else initial)
 
 

@@ -1,6 +1,6 @@
-"""Manifests into a fresh API server: every document of every file, in order, with its status if it brings one.
+"""Loads manifests into a new API server: every document of every file, in order, with its status if it has one.
 
-What `kubectl get -o yaml` wrote can be loaded as it is. All that cannot be loaded is reported, with its file and place.
+The output of `kubectl get -o yaml` can be loaded unchanged. Every failure is reported, with its file and place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ GIVEN_BY_THE_SERVER = ("uid", "resourceVersion", "creationTimestamp", "generatio
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadResult:
     count: int = 0
     problems: list[str] = field(default_factory=list)
 
 
-async def load(api: EmbeddedApi, files: Sequence[Path]) -> Loaded:
-    loaded = Loaded()
+async def load(api: EmbeddedApi, files: Sequence[Path]) -> LoadResult:
+    loaded = LoadResult()
     for path in files:
         for place, document in _documents(path, loaded.problems):
             problem = await _create(api, document)
@@ -58,7 +58,7 @@ def _documents(path: Path, problems: list[str]) -> Iterator[tuple[str, Json]]:
 
 
 async def _create(api: EmbeddedApi, document: Json) -> str:
-    """Empty, or what is wrong."""
+    """Returns an empty text, or what is wrong."""
     kind = api.kinds.of_object(str(document.get("apiVersion", "")), str(document.get("kind", "")))
     if kind is None:
         return (

@@ -1,4 +1,4 @@
-"""Where the lists of built-in kinds are merged, and by which field. A table of facts about Kubernetes' own types.
+"""By which fields the lists of built-in kinds are merged. A table of facts about Kubernetes' own types.
 
 Two merges read it, and they differ in places: a strategic merge patch knows a container's port by `containerPort`,
 server-side apply by `containerPort` and `protocol`. A list that is not named here is replaced as a whole; a map is

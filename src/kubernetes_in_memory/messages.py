@@ -5,8 +5,9 @@ Any object with the attributes of `RequestLike` will do as a request, so that a 
 """
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 
 class RequestLike(Protocol):
@@ -26,22 +27,20 @@ class RequestLike(Protocol):
     def body(self) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """A `RequestLike`."""
 
     method: str
     path: str
-    query: Mapping[str, str] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+class HttpResponse(msgspec.Struct, frozen=True):
     status: int
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Names in lower case."""
     stream: AsyncGenerator[bytes, None] | None = None
     """Of a watch: lines of JSON, in chunks of any size. The caller ends the watch with `aclose()`."""

@@ -1,4 +1,4 @@
-"""What holds for objects of every kind: identity, names, metadata that only the server writes, optimistic concurrency.
+"""The rules for all kinds: identity, names, metadata that only the server writes, optimistic concurrency.
 
 Pure: trees in, a new tree or an `ApiError` out. A tree that comes from a body belongs to the caller and may be changed;
 a stored tree never is.
@@ -65,7 +65,7 @@ def stamp_new(kind: Kind, tree: Json, *, name: str, uid: str, now: str) -> None:
 
 
 def merged_update(target: Target, live: Json, candidate: Json) -> Json:
-    """The object that a write makes of the live one: the candidate, less what this write may not touch.
+    """The live object after a write: the candidate without what this write may not change.
 
     Raises a conflict if the candidate names another version or another object.
     """
@@ -110,7 +110,7 @@ def _desired(tree: Json) -> Json:
 
 
 def same(before: Json, after: Json) -> bool:
-    """True if a write would change nothing: it then gets no new version. Who owns which field does not count."""
+    """True if a write would change nothing: then it gets no new version. Field ownership is not compared."""
     return _comparable(before) == _comparable(after)
 
 

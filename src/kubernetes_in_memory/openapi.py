@@ -1,8 +1,8 @@
-"""OpenAPI, as much as clients ask for before they write.
+"""OpenAPI, as far as clients read it before they write.
 
 Version 3 says for each kind that `fieldValidation` and `dryRun` are understood, which is what kubectl looks up, and
 gives the schemas of custom resources, for `kubectl explain`. Those of built-in kinds are left out on purpose: kubectl
-then uses its own, which know how their lists are merged. Version 2 is an empty document: it has to exist, and no more.
+then uses its own, which know how their lists are merged. Version 2 is an empty document: clients need it to exist.
 """
 
 from collections.abc import Mapping

@@ -45,8 +45,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What one owner owns, and since when it is so. Kept as the tree that is written: most writes touch none."""
+class OwnedFields:
+    """The fields of one owner, and since when. Kept as the tree that is written, because most writes change none."""
 
     fields: Json
     time: str
@@ -63,16 +63,16 @@ class Holding:
             node = node[element]
         return not node or "." in node
 
-    def after(self, now: str, *, lost: Iterable[Path] = (), won: Iterable[Path] = ()) -> "Holding":
-        """The same holding if nothing is lost or won."""
+    def after(self, now: str, *, lost: Iterable[Path] = (), won: Iterable[Path] = ()) -> "OwnedFields":
+        """The same object if nothing is lost or gained."""
         leaving = [path for path in lost if self.holds(path)]
         coming = [path for path in won if not self.holds(path)]
         if not leaving and not coming:
             return self
-        return Holding(fields_v1(self.paths.difference(leaving).union(coming)), now)
+        return OwnedFields(fields_v1(self.paths.difference(leaving).union(coming)), now)
 
 
-Owners = dict[Owner, Holding]
+Owners = dict[Owner, OwnedFields]
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Difference:
 
 
 def owned_paths(document: Mapping[str, Any], keys: MergeKeys) -> frozenset[Path]:
-    """The paths that whoever writes this document owns."""
+    """The paths that the writer of this document owns."""
     paths: set[Path] = set()
     _collect(document, keys, (), paths)
     return frozenset(paths - _NOBODYS)
@@ -98,7 +98,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any], keys: MergeK
 
 
 def element_of(value: Any, keys: MergeKeys) -> str:
-    """How an element of a list is known among the others."""
+    """What identifies an element of a list."""
     if keys.apply_set:
         return "v:" + _compact(value)
     known = value if isinstance(value, dict) else {}
@@ -195,7 +195,7 @@ def read_owners(entries: Any) -> Owners:
     for entry in entries or ():
         if isinstance(entry, dict) and isinstance(entry.get("fieldsV1"), dict):
             words = (entry.get(word, "") for word in ("manager", "operation", "apiVersion", "subresource"))
-            owners[Owner(*words)] = Holding(entry["fieldsV1"], entry.get("time", ""))
+            owners[Owner(*words)] = OwnedFields(entry["fieldsV1"], entry.get("time", ""))
     return owners
 
 

@@ -9,7 +9,7 @@ A strategic merge differs from a merge patch in lists that have a merge key (see
     $setElementOrder/f: [...]           the list f takes this order
 
 Elements that a patch names come in the patch's order; those it does not name keep their place among their old
-neighbours as well as that allows. So an element that is new comes first: surprising, and what the real server does.
+neighbours as far as possible. So a new element comes first: surprising, but the real server does the same.
 """
 
 from collections import deque
@@ -81,7 +81,7 @@ def _retained(target: Mapping[str, Any], patch: Mapping[str, Any], path: str) ->
 
 
 def _named_fields(patch: Mapping[str, Any], path: str) -> Iterable[str]:
-    """The fields that the patch is about, each once, whether named plainly or in a directive."""
+    """The fields that the patch changes, each once, whether named directly or in a directive."""
     fields: dict[str, None] = {}
     for name in patch:
         field = name.removeprefix(_DELETE_FROM).removeprefix(_ORDER)
@@ -93,7 +93,7 @@ def _named_fields(patch: Mapping[str, Any], path: str) -> Iterable[str]:
 
 
 def _merged_field(current: Any, patch: Mapping[str, Any], name: str, keys: MergeKeys, path: str) -> Any:
-    """The field's new value; None: it goes."""
+    """The field's new value; None: it is removed."""
     place, before = f"{path}{name}", current
     if (leaving := patch.get(_DELETE_FROM + name)) is not None and isinstance(current, list):
         gone = _identities(leaving, MergeKeys(patch_set=True), f"{path}{_DELETE_FROM}{name}")
@@ -145,7 +145,7 @@ def _merged_elements(current: Sequence[Any], patch: Sequence[Any], keys: MergeKe
     ]
     wanted = _identities(given, keys, place)
     for identity, element in zip(wanted, given, strict=True):
-        # The live list may hold one identity twice (one port, two protocols): the patch is about the first.
+        # The live list may have one identity twice (one port, two protocols): the patch changes the first.
         at = next((at for at, (known, _) in enumerate(merged) if known == identity), len(merged))
         live = merged[at][1] if at < len(merged) else {}
         merged[at : at + 1] = [(identity, _merged_map(live, element, keys, f"{place}."))]
@@ -192,7 +192,7 @@ def _has_directive(element: Any) -> bool:
 
 
 def _without_directives(value: Any) -> Any:
-    """A value that replaces what was there. Nothing in it can be deleted, so nulls and directives fall away."""
+    """A value that replaces what was there. Nothing in it can be deleted, so nulls and directives are dropped."""
     if isinstance(value, Mapping):
         return {
             name: _without_directives(below)

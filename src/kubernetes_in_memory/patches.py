@@ -1,4 +1,4 @@
-"""The four kinds of patch, by the media type of the body: what each makes of the live object."""
+"""The four kinds of patch, chosen by the media type of the body, applied to the live object."""
 
 from collections.abc import Callable
 from typing import Any
@@ -66,11 +66,11 @@ def _document(call: Call) -> Json:
 
 def _unprocessable(call: Call, error: MalformedInput) -> status.ApiError:
     about = {"name": call.target.name, "kind": call.kind.plural}
-    told = f"the server rejected our request due to an error in our request: {error}"
-    return status.ApiError(422, "Invalid", told, about)
+    message = f"the server rejected our request due to an error in our request: {error}"
+    return status.ApiError(422, "Invalid", message, about)
 
 
-class Applied:
+class ServerSideApply:
     """A server-side apply: the document, and who applies it."""
 
     def __init__(self, call: Call, now: str) -> None:

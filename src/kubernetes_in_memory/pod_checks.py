@@ -1,4 +1,4 @@
-"""Is a pod's spec one that a cluster could run? All that is wrong is reported at once, field by field.
+"""Checks of a pod's spec. Everything that is wrong is reported at once, field by field.
 
 Pure. As strict as kube-apiserver where a user would notice; shapes and types were checked before.
 """

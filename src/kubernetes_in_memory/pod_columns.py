@@ -1,8 +1,8 @@
-"""A pod in one line, as kubectl's users know it: how many containers are ready, its state in one word, restarts.
+"""A pod as a row of `kubectl get`: how many containers are ready, its state in one word, restarts.
 
-The rules are those of Kubernetes 1.37's own printer, because people and scripts read them. In short: while the init
-containers have not all done their part, the state says how far they are; then the first container that waits or has
-ended gives the word. Sidecars (init containers that are restarted always) count as containers.
+The rules are those of Kubernetes 1.37's own printer, because people and scripts read them. In short: until all init
+containers have finished, the state shows their progress; then the first container that waits or has ended determines
+it. Sidecars (init containers that are restarted always) count as containers.
 """
 
 from dataclasses import dataclass, replace
@@ -31,15 +31,15 @@ class Restarts:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PodCells:
     ready: int
     state: str
     restarts: Restarts
 
 
-def line_of(pod: Json) -> Line:
+def cells_of(pod: Json) -> PodCells:
     status = pod.get("status", {})
-    line = _of_init_containers(pod, Line(0, _own_word(status), Restarts()))
+    line = _of_init_containers(pod, PodCells(0, _own_word(status), Restarts()))
     if not line.state.startswith("Init:") or _is_true(status, "Initialized"):
         sidecars = [one for one in status.get("initContainerStatuses", ()) if one.get("name") in _sidecars(pod)]
         restarts = Restarts()
@@ -67,8 +67,8 @@ def _sidecars(pod: Json) -> set[str]:
     return {one["name"] for one in containers if one.get("restartPolicy") == "Always"}
 
 
-def _of_init_containers(pod: Json, line: Line) -> Line:
-    """Up to the first that has not done its part."""
+def _of_init_containers(pod: Json, line: PodCells) -> PodCells:
+    """Up to the first that has not finished."""
     sidecars = _sidecars(pod)
     for index, one in enumerate(pod.get("status", {}).get("initContainerStatuses", ())):
         line = replace(line, restarts=line.restarts.plus(one))
@@ -89,7 +89,7 @@ def _of_init_containers(pod: Json, line: Line) -> Line:
     return line
 
 
-def _of_containers(status: Json, line: Line) -> Line:
+def _of_containers(status: Json, line: PodCells) -> PodCells:
     word, error, ready = line.state, "", 0
     for one in reversed(status.get("containerStatuses", ())):
         line = replace(line, restarts=line.restarts.plus(one))
@@ -123,7 +123,7 @@ def _is_true(status: Json, condition: str) -> bool:
 
 
 def _ready(pod: Json, now: datetime) -> str:
-    return f"{line_of(pod).ready}/{len(pod.get('spec', {}).get('containers', ())) + len(_sidecars(pod))}"
+    return f"{cells_of(pod).ready}/{len(pod.get('spec', {}).get('containers', ())) + len(_sidecars(pod))}"
 
 
 def _address(pod: Json, now: datetime) -> str:
@@ -138,8 +138,8 @@ def _gates(pod: Json, now: datetime) -> str:
 
 POD = (
     ("Ready", _ready, "string", 0),
-    ("Status", lambda pod, now: line_of(pod).state, "string", 0),
-    ("Restarts", lambda pod, now: line_of(pod).restarts.shown(now), "string", 0),
+    ("Status", lambda pod, now: cells_of(pod).state, "string", 0),
+    ("Restarts", lambda pod, now: cells_of(pod).restarts.shown(now), "string", 0),
     ("IP", _address, "string", 1),
     ("Node", lambda pod, now: pod.get("spec", {}).get("nodeName") or NONE, "string", 1),
     ("Nominated Node", lambda pod, now: pod.get("status", {}).get("nominatedNodeName") or NONE, "string", 1),

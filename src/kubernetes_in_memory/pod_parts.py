@@ -1,6 +1,6 @@
-"""Two parts of a pod's spec can be written after it was made, each through a subresource of its own.
+"""The two parts of a pod's spec that can change after its creation, each through a subresource of its own.
 
-`ephemeralcontainers` adds containers for debugging; `resize` changes how much cpu and memory the containers have.
+`ephemeralcontainers` adds containers for debugging; `resize` changes the cpu and memory of the containers.
 Nothing acts on them here: there is no kubelet. Pure.
 """
 
@@ -19,7 +19,7 @@ ONLY = "only cpu and memory resources are mutable"
 
 
 def with_part(part: str, live: Json, candidate: Json) -> Json:
-    """The live pod, with this part of the candidate. Of its metadata only what tells which pod was meant."""
+    """The live pod with this part of the candidate. Of the candidate's metadata only uid and version are used."""
     meant = {
         key: candidate["metadata"][key] for key in ("name", "uid", "resourceVersion") if candidate["metadata"].get(key)
     }
@@ -35,7 +35,7 @@ def with_part(part: str, live: Json, candidate: Json) -> Json:
 
 def _resized(live: list[Json], given: list[Json]) -> list[Json]:
     if [one.get("name") for one in given] != [one["name"] for one in live]:
-        # Containers were added, removed or renamed: the checks will say so.
+        # Containers were added, removed or renamed: the checks report it.
         return given
     parts = ("resources", "resizePolicy")
     kept = ({key: value for key, value in old.items() if key not in parts} for old in live)

@@ -1,4 +1,4 @@
-"""Pods: the defaults that Carrel and its users see, and what may change after creation. Checks are in `pod_checks`."""
+"""Pods: the defaults that clients and users see, and what may change after creation. Checks are in `pod_checks`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""Taints of a node in trouble: a pod that says nothing about them stays for five minutes."""
+"""Taints of a failing node: a pod without a toleration of its own stays for five minutes."""
 GATED = {
     "type": "PodScheduled",
     "status": "False",
@@ -86,7 +86,7 @@ def quality_of(pod: Json) -> str:
 
 
 def admit(pod: Json, priority_class: Callable[[str], Json | None]) -> None:
-    """What kube-apiserver adds to a new pod: priority, patience with a node in trouble, that gates hold it."""
+    """What kube-apiserver adds to a new pod: priority, tolerations of a failing node, the condition for its gates."""
     spec = pod["spec"]
     if spec.get("schedulingGates"):
         pod["status"]["conditions"] = [dict(GATED)]

@@ -2,13 +2,13 @@
 
 kubectl's typed commands (`create namespace`, `create token`, `auth can-i`, `drain` …) send nothing else, nor does
 kube-scheduler when it creates or updates (Events, Bindings, the Lease of its leader). Answers are always JSON, which
-every client reads. The table holds what those send; anything beyond it is refused, never dropped, and the sender is
-told to use JSON.
+every client reads. The table contains what those send; anything else is refused, never dropped, and the error says
+to use JSON.
 
 A field is written `name type`. Types are `string`, `bytes`, `int`, `bool`, `int-or-string`, `quantity`, `time`,
 `micro-time`, the name of another message, `[type]` for repeated, `{type}` for a map from strings. A zero means "not
 given", unless the type ends in `?`: that is a pointer in the sender's types, and its zero is a value. What is `ignored`
-is the server's to write.
+only the server writes.
 """
 
 import base64

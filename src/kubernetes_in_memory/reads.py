@@ -1,7 +1,7 @@
 """Get, list and watch: which objects, from which version, in pages, in the form that the caller reads.
 
-A list and its continue token stand for one version: later pages show the state of the first one. A watch from the
-version of a list misses nothing and doubles nothing.
+A list and its continue token belong to one version: later pages show the state of the first one. A watch from the
+version of a list misses no change and repeats none.
 """
 
 import base64
@@ -15,12 +15,12 @@ import msgspec
 
 from kubernetes_in_memory import status, tables
 from kubernetes_in_memory.calls import Call
-from kubernetes_in_memory.forms import Form
 from kubernetes_in_memory.kinds import Kind
 from kubernetes_in_memory.list_options import list_version, watch_start
 from kubernetes_in_memory.malformed_input import MalformedInput
+from kubernetes_in_memory.representations import Representation
 from kubernetes_in_memory.selectors import FieldSelector, LabelSelector
-from kubernetes_in_memory.store import Collection, Forgotten, Store, Stored, encode
+from kubernetes_in_memory.store import Collection, HistoryExpired, ObjectStore, StoredObject, encode
 from kubernetes_in_memory.watch import Watch
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ PAGE_TOO_OLD = (
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class ObjectSelection:
     """Which objects a call is about."""
 
     kind: Kind
@@ -46,7 +46,7 @@ class Selected:
     def everything(self) -> bool:
         return not (self.labels.requirements or self.fields.requirements or self.name)
 
-    def matches(self, stored: Stored) -> bool:
+    def matches(self, stored: StoredObject) -> bool:
         metadata = stored.tree["metadata"]
         if self.namespace and metadata.get("namespace", "") != self.namespace:
             return False
@@ -59,7 +59,7 @@ class Selected:
         )
 
 
-def selected_by(call: Call) -> Selected:
+def selected_by(call: Call) -> ObjectSelection:
     kind = call.kind
     try:
         labels = LabelSelector.parse(call.query.get("labelSelector", ""))
@@ -72,11 +72,11 @@ def selected_by(call: Call) -> Selected:
                 f'Unable to find "{kind.api_version}, Resource={kind.plural}" that match label selector '
                 f'"{labels}", field selector "{fields}": field label not supported: {field}'
             )
-    return Selected(kind, call.target.namespace, call.target.name, labels, fields)
+    return ObjectSelection(kind, call.target.namespace, call.target.name, labels, fields)
 
 
 def field_of(tree: Json, path: str) -> str:
-    """A field as field selectors compare it: text, empty if it is not there."""
+    """A field as field selectors compare it: text, empty if it is absent."""
     if path == "source":
         # An Event's source is chosen by its component.
         path = "source.component"
@@ -90,10 +90,10 @@ def field_of(tree: Json, path: str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def in_version(kind: Kind) -> Callable[[Stored], bytes]:
+def in_version(kind: Kind) -> Callable[[StoredObject], bytes]:
     """How an object is written in the group and version that was asked for."""
 
-    def render(stored: Stored) -> bytes:
+    def render(stored: StoredObject) -> bytes:
         if stored.tree["apiVersion"] == kind.api_version:
             return stored.raw
         return encode(kind.as_shown(stored.tree))
@@ -102,28 +102,28 @@ def in_version(kind: Kind) -> Callable[[Stored], bytes]:
 
 
 class Reads:
-    def __init__(self, store: Store, clock: Callable[[], datetime]) -> None:
+    def __init__(self, store: ObjectStore, clock: Callable[[], datetime]) -> None:
         self._store = store
         self._clock = clock
 
-    def renderer(self, call: Call) -> Callable[[Stored], bytes]:
+    def renderer(self, call: Call) -> Callable[[StoredObject], bytes]:
         """How one object is written in the form that the caller reads."""
         form = call.form
-        if form is Form.TABLE:
+        if form is Representation.TABLE:
             return tables.one_row(call, self._clock)
-        return in_version(call.kind) if form is Form.WHOLE else _metadata_of
+        return in_version(call.kind) if form is Representation.WHOLE else _metadata_of
 
-    def get(self, call: Call) -> Stored:
+    def get(self, call: Call) -> StoredObject:
         return self.find(call.target.kind, call.target.namespace, call.target.name)
 
-    def find(self, kind: Kind, namespace: str, name: str) -> Stored:
+    def find(self, kind: Kind, namespace: str, name: str) -> StoredObject:
         stored = self._store.collection(kind.storage).get(namespace, name)
         if stored is None:
             raise status.not_found(kind, name)
         return stored
 
-    def selection(self, selected: Selected) -> list[Stored]:
-        """What is there now, in the order of namespace and name."""
+    def selection(self, selected: ObjectSelection) -> list[StoredObject]:
+        """The objects that exist now, in the order of namespace and name."""
         found = filter(selected.matches, self._store.collection(selected.kind.storage).items(selected.namespace))
         return sorted(found, key=lambda stored: stored.key)
 
@@ -145,16 +145,16 @@ class Reads:
             if selected.everything:
                 metadata["remainingItemCount"] = len(items) - limit
             items = items[:limit]
-        if form is Form.TABLE:
+        if form is Representation.TABLE:
             return tables.table(call, [item.tree for item in items], metadata, self._clock())
-        if form is Form.METADATA_LIST:
+        if form is Representation.METADATA_LIST:
             head = {"kind": form.value, "apiVersion": META, "metadata": metadata}
             return _joined(head, map(_metadata_of, items))
         head = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version, "metadata": metadata}
         return _joined(head, map(in_version(call.kind), items))
 
     def _place(self, call: Call) -> tuple[int, tuple[str, str] | None]:
-        """The version to list at, and the object after which to go on."""
+        """The version to list at, and the object after which to continue."""
         asked, exact = list_version(call)
         if token := call.query.get("continue", ""):
             return _read_token(token)
@@ -164,10 +164,10 @@ class Reads:
         return (asked, None) if exact else (current, None)
 
     @staticmethod
-    def _items_at(collection: Collection, version: int, call: Call) -> list[Stored]:
+    def _items_at(collection: Collection, version: int, call: Call) -> list[StoredObject]:
         try:
             return collection.items_at(version, call.target.namespace)
-        except Forgotten as gone:
+        except HistoryExpired as gone:
             raise status.expired(PAGE_TOO_OLD if call.query.get("continue") else str(gone)) from gone
 
     def watch(self, call: Call) -> Watch:
@@ -187,8 +187,8 @@ class Reads:
         )
 
 
-def _metadata_of(stored: Stored) -> bytes:
-    return encode({"kind": Form.METADATA.value, "apiVersion": META, "metadata": stored.tree["metadata"]})
+def _metadata_of(stored: StoredObject) -> bytes:
+    return encode({"kind": Representation.METADATA.value, "apiVersion": META, "metadata": stored.tree["metadata"]})
 
 
 def _joined(head: Json, items: Iterable[bytes]) -> bytes:

@@ -1,6 +1,6 @@
-"""Questions about people, asked as objects that are never stored: who is this token, may this user do that, who am I.
+"""TokenReview, SubjectAccessReview and SelfSubjectReview: created, answered and never stored.
 
-Also the tokens of ServiceAccounts, which are such an answer.
+Also the tokens of ServiceAccounts.
 """
 
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.auth import Ask, Doorkeeper, User, service_account
+from kubernetes_in_memory.access import AccessControl, AccessRequest, UserInfo, service_account
 from kubernetes_in_memory.bodies import read_as
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.causes import required
 from kubernetes_in_memory.kinds import PODS
-from kubernetes_in_memory.names import Names
+from kubernetes_in_memory.name_generator import NameGenerator
 from kubernetes_in_memory.reads import Reads
 from kubernetes_in_memory.times import timestamp
 
@@ -24,14 +24,16 @@ AUTHENTICATION = "authentication.kubernetes.io"
 
 
 class Reviews:
-    def __init__(self, doorkeeper: Doorkeeper, reads: Reads, names: Names, clock: Callable[[], datetime]) -> None:
-        self._doorkeeper = doorkeeper
+    def __init__(
+        self, doorkeeper: AccessControl, reads: Reads, names: NameGenerator, clock: Callable[[], datetime]
+    ) -> None:
+        self._access = doorkeeper
         self._reads = reads
         self._names = names
         self._clock = clock
 
     def answer(self, call: Call) -> Json:
-        """The question with its `status` filled in."""
+        """The review with its `status`."""
         spec = read_as(call, call.kind.kind).get("spec", {})
         answers = {
             "TokenReview": self._token_review,
@@ -45,7 +47,7 @@ class Reviews:
     def _token_review(self, call: Call, spec: Json) -> Json:
         if not spec.get("token"):
             raise status.invalid(call.kind, "", [required("spec.token")])
-        user = self._doorkeeper.known(spec["token"])
+        user = self._access.user_of_token(spec["token"])
         if user is None:
             return {"authenticated": False, "user": {}, "error": "invalid bearer token"}
         return {"authenticated": True, "user": user.as_json(), "audiences": spec.get("audiences", [])}
@@ -56,22 +58,22 @@ class Reviews:
     def _access_review(self, call: Call, spec: Json) -> Json:
         user = call.user
         if call.kind.kind == "SubjectAccessReview":
-            user = User(spec.get("user", ""), spec.get("uid", ""), tuple(spec.get("groups", ())))
+            user = UserInfo(spec.get("user", ""), spec.get("uid", ""), tuple(spec.get("groups", ())))
             if not user.name and not user.groups:
                 raise status.invalid(
                     call.kind, "", [required("spec.user", "at least one of user or group must be specified")]
                 )
-        return {"allowed": self._doorkeeper.may(_asked(call, user, spec))}
+        return {"allowed": self._access.may(_asked(call, user, spec))}
 
     def issue_token(self, call: Call) -> Json:
-        """A TokenRequest for a ServiceAccount. The token is good as long as the process lives; one that is bound to a
-        pod, as long as the pod is there."""
+        """A TokenRequest for a ServiceAccount. The token is valid as long as the process runs; one that is bound to a
+        pod, as long as the pod exists."""
         spec = read_as(call, "TokenRequest").get("spec", {})
         account = self._reads.get(call)
         token = self._names.token()
         namespace, name = account.key
         extra, is_bound = self._bound(namespace, name, spec.get("boundObjectRef"))
-        self._doorkeeper.issue(token, service_account(namespace, name, account.uid, extra), is_bound)
+        self._access.issue(token, service_account(namespace, name, account.uid, extra), is_bound)
         lives = timedelta(seconds=spec.get("expirationSeconds", HOUR_S))
         return {
             "kind": "TokenRequest",
@@ -84,7 +86,7 @@ class Reviews:
     def _bound(
         self, namespace: str, account: str, bound: Json | None
     ) -> tuple[dict[str, list[str]], Callable[[], bool]]:
-        """What the token says about the pod that it is bound to, and whether that pod still is."""
+        """What the token says about the pod that it is bound to, and whether that pod still exists."""
         if bound is None:
             return {}, lambda: True
         if bound.get("kind") != PODS.kind:
@@ -108,14 +110,14 @@ class Reviews:
         return {f"{AUTHENTICATION}/pod-name": [name], f"{AUTHENTICATION}/pod-uid": [pod.uid]}, lives
 
 
-def _asked(call: Call, user: User, spec: Json) -> Ask:
+def _asked(call: Call, user: UserInfo, spec: Json) -> AccessRequest:
     match spec:
         case {"resourceAttributes": {}, "nonResourceAttributes": {}}:
             pass
         case {"resourceAttributes": {} as about}:
             fields = ("group", "resource", "subresource", "namespace", "name")
-            return Ask(user, about.get("verb", ""), *(about.get(field, "") for field in fields))
+            return AccessRequest(user, about.get("verb", ""), *(about.get(field, "") for field in fields))
         case {"nonResourceAttributes": {} as about}:
-            return Ask(user, about.get("verb", ""), path=about.get("path", ""))
+            return AccessRequest(user, about.get("verb", ""), path=about.get("path", ""))
     why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
     raise status.invalid(call.kind, "", [required("spec.resourceAttributes", why)])

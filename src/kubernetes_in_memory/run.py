@@ -1,4 +1,4 @@
-"""Starts the embedded API, loads manifests into it, and serves until a signal comes. Open watches end with it."""
+"""Starts the embedded API, loads manifests into it, and serves until SIGINT or SIGTERM. Open watches end then."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ from kubernetes_in_memory.kubeconfig import kubeconfig_for
 from kubernetes_in_memory.manifests import load
 
 
-class Failed(Exception):
+class StartFailed(Exception):
     """The server cannot start. The message says why, and what helps."""
 
 
@@ -25,14 +25,14 @@ async def run(*, port: int, tls: bool, manifests: Sequence[Path], kubeconfig: Pa
     try:
         loaded = await load(api, manifests)
         if loaded.problems:
-            raise Failed("\n".join(loaded.problems))
+            raise StartFailed("\n".join(loaded.problems))
         async with serve(api, port=port, tls=tls) as served:
             if kubeconfig is not None:
                 _write(kubeconfig, kubeconfig_for(served))
-            _greet(served, loaded.count, kubeconfig)
+            _print_address(served, loaded.count, kubeconfig)
             await stop.wait()
     except OSError as error:
-        raise Failed(
+        raise StartFailed(
             f"cannot serve on port {port}: {error.strerror or error}. Try another --port, or --port 0."
         ) from error
     finally:
@@ -44,17 +44,17 @@ def _write(path: Path, text: str) -> None:
         path.touch(mode=0o600)
         path.write_text(text)
     except OSError as error:
-        raise Failed(f"cannot write the kubeconfig {path}: {error.strerror}") from error
+        raise StartFailed(f"cannot write the kubeconfig {path}: {error.strerror}") from error
 
 
-def _greet(served: Served, loaded: int, kubeconfig: Path | None) -> None:
+def _print_address(served: Served, loaded: int, kubeconfig: Path | None) -> None:
     if kubeconfig is not None:
         reach = f"kubectl --kubeconfig {kubeconfig}"
     elif served.certificate is not None:
         reach = f"kubectl --server {served.url} --insecure-skip-tls-verify"
     else:
         reach = f"kubectl --server {served.url}"
-    typer.echo(f"Embedded Kubernetes API on {served.url}, in memory: gone when it stops (Ctrl-C).")
+    typer.echo(f"Kubernetes API on {served.url}, in memory: all objects are lost when it stops (Ctrl-C).")
     if loaded:
         typer.echo(f"{loaded} objects loaded.")
     typer.echo(f"Try:  {reach} get pods -A -w")

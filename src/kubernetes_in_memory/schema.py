@@ -1,9 +1,9 @@
-"""CustomResourceDefinitions: is one sane, is its schema structural, and how are its lists merged.
+"""Checks of CustomResourceDefinitions and their structural schemas, and how their lists are merged.
 
-Pure. The rules are those a real API server has for `apiextensions.k8s.io/v1`; all broken ones are reported at once, at
-the path of the definition where they are broken. What a checked schema says about objects is in `schema_values`.
-Limits: conversion, printer columns, selectable fields and rules in CEL are not looked at; a pattern must be one that
-Python reads too.
+Pure. The rules are those of a real API server for `apiextensions.k8s.io/v1`; all violations are reported at once, with
+their path in the definition. What a checked schema says about objects is in `schema_values`.
+Limits: conversion, printer columns, selectable fields and rules in CEL are not checked; a pattern must be valid in
+Python too.
 """
 
 import re
@@ -29,12 +29,12 @@ _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")
 _STRUCTURE = ("type", "default", "additionalProperties", "nullable", "title", "description")
-"""What only the structure may say; allOf, anyOf, oneOf and not are there to constrain values."""
+"""Allowed in the structure only; allOf, anyOf, oneOf and not may only constrain values."""
 _JUNCTORS = ("allOf", "anyOf", "oneOf")
 
 
 def _shape() -> Schema:
-    """What a definition looks like, as a schema of its own: the rest of this module need not fear other types."""
+    """The schema of a definition itself, so that the rest of this module can rely on the types."""
     text, flag = {"type": "string"}, {"type": "boolean"}
     texts = {"type": "array", "items": text}
     words: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Values of custom resources against the structural schema of their definition: prune, default, validate.
+"""Prunes, defaults and validates custom resources by the structural schema of their definition.
 
-Pure; inputs are never changed, and results may share parts with them. Reasons and messages are the API server's own.
+Pure; inputs are never changed, and results may share parts with them. Reasons and messages are those of the API server.
 The order of a write is: prune, apply_defaults, validate. At the root, `apiVersion`, `kind` and `metadata` are left
 alone: they are the same for every kind and are checked elsewhere. A schema is taken as already checked (see `schema`).
 Limit: rules in CEL (`x-kubernetes-validations`) are not evaluated.
@@ -203,7 +203,7 @@ def _check_maximum(bound: float, schema: Schema, value: Any, path: str, causes: 
 
 
 def _check_multiple(factor: float, schema: Schema, value: Any, path: str, causes: list[Cause]) -> None:
-    # Decimals, because 0.3 is a multiple of 0.1 for whoever wrote the schema.
+    # Decimals, because to the author of a schema 0.3 is a multiple of 0.1.
     if _is_number(value) and Decimal(str(value)) % Decimal(str(factor)):
         causes.append(wrong(path, value, f"{path} in body should be a multiple of {_number(factor)}"))
 
@@ -277,7 +277,7 @@ def _check_not(inverse: Schema, schema: Schema, value: Any, path: str, causes: l
 
 
 def _fewest(failed: list[list[Cause]]) -> list[Cause]:
-    """The alternative that was meant is most likely the one that fits best."""
+    """The intended alternative is most likely the one with the fewest errors."""
     return min(failed, key=len)
 
 

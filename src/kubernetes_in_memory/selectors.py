@@ -1,4 +1,4 @@
-"""Which objects a list or a watch is about: label selectors and field selectors, in Kubernetes' own syntax.
+"""Label selectors and field selectors, in Kubernetes' own syntax.
 
 Pure. Reading is as strict as the real API server: label keys and values are checked, an escape must be a known one, and
 whatever cannot be understood raises `MalformedInput`. `str()` of a selector parses back to an equal selector.
@@ -121,7 +121,7 @@ class FieldRequirement:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """Matches an object whose fields all (do not) have the given values. A field that is missing reads as empty."""
+    """Matches an object whose fields all (do not) have the given values. A missing field counts as empty."""
 
     requirements: tuple[FieldRequirement, ...] = ()
 

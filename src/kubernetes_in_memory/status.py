@@ -1,7 +1,7 @@
-"""What the API answers when it says no: Kubernetes' Status objects.
+"""Errors as Kubernetes' Status objects.
 
-`ApiError` is raised anywhere below the handler, which turns it into the HTTP answer. The words and codes are
-kube-apiserver's own, because people and programs read them.
+`ApiError` is raised anywhere below the handler, which turns it into the HTTP answer. Messages and codes are
+those of kube-apiserver, because people and programs read them.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def not_found(kind: Kind, name: str) -> ApiError:
 
 
 def no_such_path() -> ApiError:
-    # Clients look into the details, and kubectl 1.35 crashes where there are none.
+    # Clients read the details, and kubectl 1.35 crashes without them.
     causes = [{"reason": "UnexpectedServerResponse", "message": "404 page not found"}]
     return ApiError(404, "NotFound", "the server could not find the requested resource", {"causes": causes})
 
@@ -79,17 +79,17 @@ def invalid(kind: Kind, name: str, causes: Sequence[Cause]) -> ApiError:
 
 
 def invalid_options(causes: Sequence[Cause]) -> ApiError:
-    """The query of a list or a watch says what does not go together."""
+    """The query of a list or a watch contradicts itself."""
     return _invalid("meta.k8s.io", "ListOptions", "", causes)
 
 
 def _invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     sentences = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
-    told = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
+    message = sentences[0] if len(sentences) == 1 else f"[{', '.join(sentences)}]"
     details: Json = {"name": name, "group": group, "kind": kind} if group else {"name": name, "kind": kind}
     details["causes"] = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     qualified = f"{kind}.{group}" if group else kind
-    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {told}', details)
+    return ApiError(422, "Invalid", f'{qualified} "{name}" is invalid: {message}', details)
 
 
 def bad_request(message: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""The subresources that do more than write a part of an object: binding and eviction.
+"""The subresources that are actions: binding and eviction.
 
 Binding writes the node, the annotations and the PodScheduled condition in one step: a watcher sees one change.
 """
@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.admission import Admission, Review
+from kubernetes_in_memory.admission import AdmissionWebhooks, Review
 from kubernetes_in_memory.bodies import read_as
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.causes import required, unsupported
-from kubernetes_in_memory.deletion import Deletion, read_options
+from kubernetes_in_memory.deletion import Deleter, read_options
 from kubernetes_in_memory.kinds import DISRUPTION_BUDGETS, PODS
 from kubernetes_in_memory.reads import Reads
 from kubernetes_in_memory.selectors import label_selector_of
-from kubernetes_in_memory.store import Store, Stored
+from kubernetes_in_memory.store import ObjectStore, StoredObject
 from kubernetes_in_memory.times import timestamp
 
 Json = dict[str, Any]
@@ -26,7 +26,12 @@ DONE: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "S
 
 class Subresources:
     def __init__(
-        self, store: Store, reads: Reads, admission: Admission, deletion: Deletion, clock: Callable[[], datetime]
+        self,
+        store: ObjectStore,
+        reads: Reads,
+        admission: AdmissionWebhooks,
+        deletion: Deleter,
+        clock: Callable[[], datetime],
     ) -> None:
         self._store = store
         self._reads = reads
@@ -53,7 +58,7 @@ class Subresources:
             self._store.write(PODS.storage, pod, self._bound(pod.tree, node, binding["metadata"]))
         return DONE
 
-    def _check_bindable(self, pod: Stored, binding: Json) -> None:
+    def _check_bindable(self, pod: StoredObject, binding: Json) -> None:
         name = pod.key[1]
         metadata, spec = pod.tree["metadata"], pod.tree["spec"]
         given = binding["metadata"].get("uid", "")
@@ -90,7 +95,7 @@ class Subresources:
         self._deletion.delete(PODS.storage, pod, options)
         return DONE
 
-    def _check_budgets(self, pod: Stored, dry_run: bool) -> None:
+    def _check_budgets(self, pod: StoredObject, dry_run: bool) -> None:
         namespace, name = pod.key
         if pod.tree["metadata"].get("deletionTimestamp") or pod.tree.get("status", {}).get("phase") in (
             "Succeeded",
@@ -113,7 +118,7 @@ class Subresources:
         for budget in budgets:
             self._spend(budget, name, dry_run)
 
-    def _spend(self, budget: Stored, pod_name: str, dry_run: bool) -> None:
+    def _spend(self, budget: StoredObject, pod_name: str, dry_run: bool) -> None:
         """Takes one disruption from a budget, or refuses."""
         known = budget.tree.get("status", {})
         allowed = known.get("disruptionsAllowed", 0)

@@ -7,7 +7,7 @@ from typing import Any
 from kubernetes_in_memory import status
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.columns import columns_of, definitions
-from kubernetes_in_memory.store import Stored, encode
+from kubernetes_in_memory.store import StoredObject, encode
 from kubernetes_in_memory.watch import INITIAL_EVENTS_END
 
 Json = dict[str, Any]
@@ -21,7 +21,7 @@ def table(call: Call, trees: Iterable[Json], metadata: Json, now: datetime, *, h
     rows = []
     for tree in trees:
         row: Json = {"cells": [column.cell(tree, now) for column in columns]}
-        # The mark at the end of a streaming list is in the metadata: it comes along also for those who want no objects.
+        # The mark at the end of a streaming list is in the metadata: it is sent also to clients that want no objects.
         if include != "None" or INITIAL_EVENTS_END in tree["metadata"].get("annotations", ()):
             row["object"] = call.kind.as_shown(tree) if include == "Object" else _metadata(tree)
         rows.append(row)
@@ -33,11 +33,11 @@ def _metadata(tree: Json) -> Json:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": tree["metadata"]}
 
 
-def one_row(call: Call, clock: Callable[[], datetime]) -> Callable[[Stored], bytes]:
+def one_row(call: Call, clock: Callable[[], datetime]) -> Callable[[StoredObject], bytes]:
     """An object as a table of one row, for a get or a watch. Only the first row of a watch comes with the columns."""
     first = True
 
-    def render(stored: Stored) -> bytes:
+    def render(stored: StoredObject) -> bytes:
         nonlocal first
         headers, first = first, False
         return table(call, [stored.tree], {"resourceVersion": str(stored.version)}, clock(), headers=headers)

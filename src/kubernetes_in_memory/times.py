@@ -8,7 +8,7 @@ def timestamp(at: datetime) -> str:
 
 
 def age(since: object, now: datetime) -> str:
-    """How long ago, in the few letters that kubectl's users know: `12s`, `4m3s`, `5h2m`, `3d`."""
+    """How long ago, as kubectl prints it: `12s`, `4m3s`, `5h2m`, `3d`."""
     if not isinstance(since, str):
         return "<unknown>"
     try:

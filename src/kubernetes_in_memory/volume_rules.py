@@ -67,7 +67,7 @@ def default_resource_claim(claim: Json) -> Json:
 
 
 def requires(*paths: str) -> Callable[[Json, Json | None], list[Cause]]:
-    """A check that these fields are there, by their dotted paths."""
+    """A check that these fields are present, by their dotted paths."""
     return lambda tree, live: [required(path) for path in paths if not _at(tree, path)]
 
 

@@ -1,8 +1,8 @@
 """A watch: every change after a version, once and in order, as lines of JSON.
 
-The watcher keeps no queue. It has a place in the collection's history and reads on from there when it is woken; one
-that falls behind what is remembered is told so (410) and has to list again. Selection can change while an object
-stays: one that enters it is ADDED to the watcher, one that leaves is DELETED.
+The watcher has no queue. It has a position in the collection's history and continues from there when it is woken; one
+that falls behind the kept history gets 410 and has to list again. An object can change so that a selector matches it or
+no longer matches it: the watcher sees that as ADDED or DELETED.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.store import Change, Collection, Forgotten, Store, Stored, encode
+from kubernetes_in_memory.store import Change, Collection, HistoryExpired, ObjectStore, StoredObject, encode
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -19,15 +19,15 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 class Watch:
     """What one watcher asked for."""
 
-    matches: Callable[[Stored], bool]
-    render: Callable[[Stored], bytes]
+    matches: Callable[[StoredObject], bool]
+    render: Callable[[StoredObject], bytes]
     """An object in the version and form that the watcher reads."""
     api_version: str
     kind: str
     after: int
     """Changes later than this version are shown."""
     initial: bool = False
-    """First show what is there, as ADDED."""
+    """Send all existing objects first, as ADDED."""
     marks_initial_end: bool = False
     bookmarks: bool = False
     timeout_s: float = 3600.0
@@ -38,7 +38,7 @@ def _line(change: bytes, body: bytes) -> bytes:
 
 
 class Watcher:
-    def __init__(self, store: Store, collection: Collection, watch: Watch, bookmark_every_s: float) -> None:
+    def __init__(self, store: ObjectStore, collection: Collection, watch: Watch, bookmark_every_s: float) -> None:
         self._store = store
         self._collection = collection
         self._watch = watch
@@ -46,7 +46,7 @@ class Watcher:
         self._seen = watch.after
 
     async def lines(self, closing: asyncio.Event) -> AsyncGenerator[bytes, None]:
-        """Until the time is up, the server closes, or the reader goes away."""
+        """Until the time-out, the end of the server, or the end of the client."""
         woken = asyncio.Event()
         self._collection.listeners.add(woken)
         stopper = asyncio.ensure_future(self._wake_on(closing, woken))
@@ -64,8 +64,8 @@ class Watcher:
             while True:
                 woken.clear()
                 try:
-                    chunk = self._news()
-                except Forgotten as gone:
+                    chunk = self._new_lines()
+                except HistoryExpired as gone:
                     yield _line(b"ERROR", encode(status.expired(str(gone)).status()))
                     return
                 if chunk:
@@ -103,19 +103,19 @@ class Watcher:
         if not self._watch.initial:
             return b""
         if self._watch.after > self._store.version:
-            # What was asked for is not there yet; the caller comes again.
+            # The requested version does not exist yet; the caller waits.
             raise status.too_large_version(self._watch.after, self._store.version)
         self._seen = self._store.version
         there = sorted(self._collection.items(), key=lambda stored: stored.key)
         chunk = b"".join(_line(b"ADDED", self._watch.render(item)) for item in there if self._watch.matches(item))
         return chunk + self._bookmark({INITIAL_EVENTS_END: "true"}) if self._watch.marks_initial_end else chunk
 
-    def _news(self) -> bytes:
+    def _new_lines(self) -> bytes:
         changes = self._collection.changes_after(self._seen)
         self._seen = max(self._seen, self._store.version)
-        return b"".join(map(self._told, changes))
+        return b"".join(map(self._line_for, changes))
 
-    def _told(self, change: Change) -> bytes:
+    def _line_for(self, change: Change) -> bytes:
         """The line that this watcher gets for a change, or nothing."""
         was = change.before is not None and self._watch.matches(change.before)
         is_now = change.after is not None and self._watch.matches(change.after)
@@ -125,10 +125,10 @@ class Watcher:
             return b""
         last = change.last
         if change.after is not None and change.before is not None:
-            # It left the selection: the watcher gets the last state that it could see, at the version of the change.
+            # The selector no longer matches: the watcher gets the last state that matched, at the new version.
             tree = change.before.tree
             tree = {**tree, "metadata": {**tree["metadata"], "resourceVersion": str(change.version)}}
-            last = Stored(tree, encode(tree), change.version)
+            last = StoredObject(tree, encode(tree), change.version)
         return _line(b"DELETED", self._watch.render(last))
 
     def _bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
@@ -136,4 +136,4 @@ class Watcher:
         if annotations:
             metadata["annotations"] = annotations
         tree = {"kind": self._watch.kind, "apiVersion": self._watch.api_version, "metadata": metadata}
-        return _line(b"BOOKMARK", self._watch.render(Stored(tree, encode(tree), self._seen)))
+        return _line(b"BOOKMARK", self._watch.render(StoredObject(tree, encode(tree), self._seen)))

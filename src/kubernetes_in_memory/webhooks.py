@@ -1,4 +1,4 @@
-"""One call to one admission webhook over HTTP(S): the question out, the answer checked. It decides nothing itself."""
+"""Calls one admission webhook over HTTP(S) and checks the form of its answer. It decides nothing itself."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ class CallFailed(Exception):
     """No usable answer: the webhook's failurePolicy decides what that means."""
 
 
-class Caller:
+class WebhookClient:
     def __init__(self, service_address: ServiceAddress | None = None) -> None:
         self._service_address = service_address
         self._session: aiohttp.ClientSession | None = None
@@ -55,7 +55,7 @@ class Caller:
         return _response(body, review["request"]["uid"])
 
     def _address(self, client_config: Json) -> tuple[str, str]:
-        """The URL, and the name that the certificate must carry where it is not the URL's own."""
+        """The URL, and the name that the certificate must have where it is not the URL's own."""
         if url := client_config.get("url"):
             return url, ""
         service = client_config["service"]
@@ -69,7 +69,7 @@ class Caller:
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
-            # aiohttp closes sockets a moment later than it says.
+            # aiohttp closes sockets a moment after `close()` returns.
             await asyncio.sleep(0)
             self._session = None
 
@@ -81,7 +81,7 @@ def _trust(client_config: Json) -> ssl.SSLContext | bool:
 
 @lru_cache(maxsize=16)
 def _trusting(bundle: str) -> ssl.SSLContext:
-    """The same one for the same bundle: with another, aiohttp would not use a connection again."""
+    """The same context for the same bundle: otherwise aiohttp would not reuse a connection."""
     try:
         return ssl.create_default_context(cadata=base64.b64decode(bundle).decode("ascii"))
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError) as error:

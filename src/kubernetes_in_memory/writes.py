@@ -1,8 +1,8 @@
 """Create, update and patch: from a body to a stored object, through defaults, admission and checks.
 
-Admission may wait for a webhook; until then and after it nothing else runs in between. A write therefore looks again
-before it stores: if the object changed while a webhook was asked, a patch starts over, and an update that named a
-version is a conflict. No lock is held while anybody waits.
+Only calls of admission webhooks wait; before and after them nothing else runs in between. Therefore a write reads the
+object again before it stores: if it changed while a webhook was called, a patch starts again, and an update with a
+version is a conflict. No lock is held while a write waits.
 """
 
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from datetime import datetime
 from typing import Any
 
 from kubernetes_in_memory import causes, objects, pod_parts, pods, status
-from kubernetes_in_memory.admission import Admission, Review
+from kubernetes_in_memory.admission import AdmissionWebhooks, Review
 from kubernetes_in_memory.apply import track_update
 from kubernetes_in_memory.bodies import read_body
 from kubernetes_in_memory.built_in_rules import SYSTEM_PRIORITIES
 from kubernetes_in_memory.calls import Call, Target
-from kubernetes_in_memory.deletion import Deletion
+from kubernetes_in_memory.deletion import Deleter
+from kubernetes_in_memory.kind_rules import rules_of
 from kubernetes_in_memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
-from kubernetes_in_memory.names import Names
-from kubernetes_in_memory.patches import APPLY_PATCH, Applied, keys_of, patch_of
-from kubernetes_in_memory.rules import rules_of
-from kubernetes_in_memory.store import Store, Stored, encode
+from kubernetes_in_memory.name_generator import NameGenerator
+from kubernetes_in_memory.patches import APPLY_PATCH, ServerSideApply, keys_of, patch_of
+from kubernetes_in_memory.store import ObjectStore, StoredObject, encode
 from kubernetes_in_memory.times import timestamp
 
 Json = dict[str, Any]
@@ -30,23 +30,25 @@ ATTEMPTS = 10
 
 
 class Writes:
-    def __init__(self, store: Store, admission: Admission, deletion: Deletion, clock: Clock, names: Names) -> None:
+    def __init__(
+        self, store: ObjectStore, admission: AdmissionWebhooks, deletion: Deleter, clock: Clock, names: NameGenerator
+    ) -> None:
         self._store = store
         self._admission = admission
         self._deletion = deletion
         self._clock = clock
         self._names = names
 
-    def found_namespace(self, name: str) -> None:
-        """One of the namespaces that are there from the start."""
+    def create_namespace(self, name: str) -> None:
+        """One of the namespaces that exist from the start."""
         tree: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {}}
         objects.stamp_new(NAMESPACES, tree, name=name, uid=self._names.uid(), now=timestamp(self._clock()))
         self._store.write(NAMESPACES.storage, None, rules_of(NAMESPACES).default(tree))
 
-    async def create(self, call: Call) -> Stored:
+    async def create(self, call: Call) -> StoredObject:
         return await self._create(call, call.document())
 
-    async def update(self, call: Call) -> tuple[Stored, bool]:
+    async def update(self, call: Call) -> tuple[StoredObject, bool]:
         """The updated object, and whether it is new."""
         body = call.document()
         metadata = body.get("metadata")
@@ -63,31 +65,31 @@ class Writes:
             raise status.invalid(call.kind, call.target.name, [cause])
         return await self._change(call, lambda live: body, anew=not metadata.get("resourceVersion")), False
 
-    async def _create_by_update(self, call: Call, body: Json, metadata: Json) -> Stored:
+    async def _create_by_update(self, call: Call, body: Json, metadata: Json) -> StoredObject:
         if uid := metadata.get("uid"):
             raise status.conflict(call.kind, call.target.name, status.failed_precondition("UID", uid, ""))
         kept = {key: value for key, value in metadata.items() if key != "resourceVersion"}
         return await self._create(call, {**body, "metadata": kept})
 
-    async def patch(self, call: Call) -> tuple[Stored, bool]:
-        """The patched object, and whether it is new: only an apply makes a new one."""
+    async def patch(self, call: Call) -> tuple[StoredObject, bool]:
+        """The patched object, and whether it is new: only an apply creates one."""
         if call.media_type == APPLY_PATCH:
             return await self._apply(call)
         return await self._change(call, patch_of(call)), False
 
-    async def _apply(self, call: Call) -> tuple[Stored, bool]:
-        applied = Applied(call, timestamp(self._clock()))
+    async def _apply(self, call: Call) -> tuple[StoredObject, bool]:
+        applied = ServerSideApply(call, timestamp(self._clock()))
         if self._live(call.target) is None and not call.target.subresource:
             return await self._create(call, applied.to(None)), True
         return await self._change(call, applied.to), False
 
-    async def _create(self, call: Call, body: Json) -> Stored:
+    async def _create(self, call: Call, body: Json) -> StoredObject:
         kind = call.kind
         tree = read_body(call, body)
         objects.check_creatable(kind, tree)
         self._check_namespace(call.target, tree["metadata"].get("name", ""))
         if kind.has_status and kind.storage != NODES.storage:
-            # A new object has no past. Only a kubelet brings the status of its node along.
+            # A new object has no status, except a Node, whose kubelet sends it.
             tree.pop("status", None)
         rules = rules_of(kind)
         tree = rules.default(tree)
@@ -106,11 +108,11 @@ class Writes:
         if collection.get(call.target.namespace, name) is not None:
             raise status.already_exists(kind, name)
         if call.dry_run:
-            return Stored(tree, encode(tree), self._store.version)
+            return StoredObject(tree, encode(tree), self._store.version)
         return self._store.write(kind.storage, None, tree)
 
-    async def _change(self, call: Call, proposed: Callable[[Json], Json], anew: bool = True) -> Stored:
-        """Writes what `proposed` makes of the live object; starts over if that changed while a webhook was asked."""
+    async def _change(self, call: Call, proposed: Callable[[Json], Json], anew: bool = True) -> StoredObject:
+        """Writes what `proposed` returns for the live object; starts again if that changed during a webhook call."""
         target = call.target
         for _ in range(ATTEMPTS):
             live = self._live(target)
@@ -123,21 +125,21 @@ class Writes:
                 break
         raise status.conflict(target.kind, target.name)
 
-    def _live(self, target: Target) -> Stored | None:
+    def _live(self, target: Target) -> StoredObject | None:
         return self._store.collection(target.kind.storage).get(target.namespace, target.name)
 
-    def _proposed(self, call: Call, live: Stored, proposed: Callable[[Json], Json]) -> Json:
+    def _proposed(self, call: Call, live: StoredObject, proposed: Callable[[Json], Json]) -> Json:
         target = call.target
         tree = read_body(call, proposed(target.kind.as_shown(live.tree)))
         return self._merged(target, live, rules_of(target.kind).default(tree))
 
     @staticmethod
-    def _merged(target: Target, live: Stored, tree: Json) -> Json:
+    def _merged(target: Target, live: StoredObject, tree: Json) -> Json:
         if target.subresource in pod_parts.PARTS:
             tree = pod_parts.with_part(target.subresource, live.tree, tree)
         return objects.merged_update(target, live.tree, tree)
 
-    async def _admitted(self, call: Call, live: Stored, tree: Json) -> Json:
+    async def _admitted(self, call: Call, live: StoredObject, tree: Json) -> Json:
         mutated = await self._admission.mutate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         if mutated is not tree:
             tree = self._merged(call.target, live, rules_of(call.kind).default(read_body(call, mutated)))
@@ -146,7 +148,7 @@ class Writes:
         await self._admission.validate(Review("UPDATE", call, tree, live.tree, call.dry_run))
         return tree
 
-    def _stored(self, call: Call, live: Stored, tree: Json) -> Stored:
+    def _stored(self, call: Call, live: StoredObject, tree: Json) -> StoredObject:
         if call.media_type == APPLY_PATCH:
             # An apply that changes no value may still change who owns it.
             if tree == live.tree:
@@ -156,7 +158,7 @@ class Writes:
         elif live.tree["metadata"].get("managedFields"):
             tree["metadata"]["managedFields"] = self._owned(call, live.tree, tree)
         if call.dry_run:
-            return Stored(tree, encode(tree), live.version)
+            return StoredObject(tree, encode(tree), live.version)
         stored = self._store.write(call.kind.storage, live, tree)
         return self._deletion.finish(call.kind.storage, stored)
 

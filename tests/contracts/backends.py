@@ -1,7 +1,7 @@
-"""What the contract suite runs on. A backend is a client of some API server, and how to do there what no client can.
+"""What the contract suite runs on. A backend is a client of an API server, with what only its operator can do.
 
-The suite assumes nothing of the cluster but that its client is an administrator's: every test works in a namespace of
-its own and gives names to cluster-wide objects that nobody else has.
+The suite assumes only that its client is an administrator: every test has a namespace of its own, and unique names for
+cluster-wide objects.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Cluster, FieldValidation
+from carrel.kubernetes.cluster import FieldValidation
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.access import ADMIN
 from kubernetes_in_memory.http_server import serve
 
 T = TypeVar("T")
@@ -30,13 +30,13 @@ TOKEN = "the administrator's token"
 class Backend:
     client: Client
     lenient: Client
-    """As doors are in production: what the server does not know is dropped, and it warns."""
+    """As components in production: unknown fields are dropped with a warning."""
     stranger: Client
     """The same server, with a token that it does not know."""
     compact: Callable[[], Awaitable[None]]
-    """Makes the server's storage forget all history, so that continue tokens may expire."""
+    """Compacts the server's history, so that continue tokens may expire."""
     wire: Transport
-    """The administrator's calls as other clients make them: what our client never asks for."""
+    """For calls of other clients, which our own client never makes."""
 
     @classmethod
     def on(cls, wire: Transport, strangers: Transport, compact: Callable[[], Awaitable[None]]) -> "Backend":
@@ -44,7 +44,7 @@ class Backend:
 
 
 class WithToken:
-    """A transport straight into a server, with the header that a socket transport would add."""
+    """A transport without sockets, with the header that a socket transport would add."""
 
     def __init__(self, transport: Transport, token: str) -> None:
         self._transport = transport
@@ -103,8 +103,3 @@ async def eventually(look: Callable[[], Awaitable[T]], limit_s: float = 90.0) ->
         while not (seen := await look()):  # noqa: ASYNC110 (an API server has no event to wait for)
             await asyncio.sleep(0.05)
         return seen
-
-
-def as_port(client: Client) -> Cluster:
-    """The type checker proves here that the client has every verb of the port."""
-    return client

@@ -77,7 +77,7 @@ class TestTheStatusSubresource:
             await cluster.patch(desks, "d1", MergePatch({"status": {"reader": 7}}), namespace, subresource="status")
 
 
-async def test_a_watch_of_a_custom_kind_tells_its_changes(
+async def test_a_watch_of_a_custom_kind_shows_its_changes(
     cluster: Client, namespace: str, desks: Resource[Any]
 ) -> None:
     page = await cluster.list(desks, Selection(namespace))
@@ -94,7 +94,7 @@ async def test_a_watch_of_a_custom_kind_tells_its_changes(
     assert seen == [("ADDED", "d1"), ("DELETED", "d1")]
 
 
-async def test_a_kind_that_is_taken_away_takes_its_objects_with_it(cluster: Client, namespace: str) -> None:
+async def test_deleting_a_definition_deletes_its_objects(cluster: Client, namespace: str) -> None:
     kind = custom_kind(f"{unique('library')}.example")
     definition = definition_of(kind)
     name = definition["metadata"]["name"]

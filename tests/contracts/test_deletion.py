@@ -75,7 +75,7 @@ class TestFinalizers:
             )
             assert await is_gone(cluster, CONFIG_MAPS, "one", namespace) is (left == 0)
 
-    async def test_an_object_that_is_going_gets_no_new_finalizer(self, cluster: Client, namespace: str) -> None:
+    async def test_an_object_that_is_being_deleted_gets_no_new_finalizer(self, cluster: Client, namespace: str) -> None:
         await cluster.create(CONFIG_MAPS, config_map("one", finalizers=[self.NAME]), namespace)
         await cluster.delete(CONFIG_MAPS, "one", namespace)
         with pytest.raises(Invalid) as refused:
@@ -99,12 +99,12 @@ class TestFinalizers:
 
 
 class TestAPod:
-    async def test_without_a_node_goes_at_once(self, cluster: Client, namespace: str) -> None:
+    async def test_without_a_node_is_deleted_at_once(self, cluster: Client, namespace: str) -> None:
         await cluster.create(PODS, pod("one"), namespace)
         await cluster.delete(PODS, "one", namespace)
         assert await is_gone(cluster, PODS, "one", namespace)
 
-    async def test_on_a_node_has_its_grace(self, cluster: Client, namespace: str) -> None:
+    async def test_on_a_node_has_its_grace_period(self, cluster: Client, namespace: str) -> None:
         spec = {"nodeName": unique("node"), "terminationGracePeriodSeconds": 7}
         await cluster.create(PODS, pod("one", spec=spec), namespace)
         await cluster.delete(PODS, "one", namespace)
@@ -116,13 +116,13 @@ class TestAPod:
         await cluster.delete(PODS, "one", namespace, how=AT_ONCE)
         assert await is_gone(cluster, PODS, "one", namespace)
 
-    async def test_grace_can_be_asked_for(self, cluster: Client, namespace: str) -> None:
+    async def test_the_grace_period_can_be_given(self, cluster: Client, namespace: str) -> None:
         await cluster.create(PODS, pod("one", spec={"nodeName": unique("node")}), namespace)
         going = await cluster.delete(PODS, "one", namespace, how=DeleteOptions(grace_seconds=3))
         assert going["metadata"]["deletionGracePeriodSeconds"] == 3
         await cluster.delete(PODS, "one", namespace, how=AT_ONCE)
 
-    async def test_grace_can_become_shorter_but_not_longer(self, cluster: Client, namespace: str) -> None:
+    async def test_the_grace_period_can_become_shorter_but_not_longer(self, cluster: Client, namespace: str) -> None:
         await cluster.create(PODS, pod("one", spec={"nodeName": unique("node")}), namespace)
         for asked, given in ((20, 20), (5, 5), (60, 5)):
             going = await cluster.delete(PODS, "one", namespace, how=DeleteOptions(grace_seconds=asked))
@@ -131,7 +131,7 @@ class TestAPod:
 
 
 class TestOwners:
-    async def test_what_is_owned_goes_after_its_owner(self, cluster: Client, namespace: str) -> None:
+    async def test_dependents_are_deleted_after_their_owner(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         await cluster.create(LEASES, lease("owned", ownerReferences=owned_by(owner)), namespace)
         await cluster.create(LEASES, lease("free"), namespace)
@@ -146,7 +146,7 @@ class TestOwners:
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
         assert "ownerReferences" not in (await cluster.get(LEASES, "owned", namespace))["metadata"]
 
-    async def test_in_the_foreground_the_owner_waits_for_what_it_owns(self, cluster: Client, namespace: str) -> None:
+    async def test_in_the_foreground_the_owner_waits_for_its_dependents(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         body = lease("owned", ownerReferences=owned_by(owner), finalizers=["carrel.dev/hand-over"])
         await cluster.create(LEASES, body, namespace)
@@ -163,14 +163,16 @@ class TestOwners:
         await cluster.patch(LEASES, "owned", MergePatch({"metadata": {"finalizers": None}}), namespace)
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
 
-    async def test_an_owner_that_never_was_does_not_keep_what_it_owns(self, cluster: Client, namespace: str) -> None:
+    async def test_an_owner_that_never_existed_does_not_keep_its_dependents(
+        self, cluster: Client, namespace: str
+    ) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         owner["metadata"]["uid"] = OTHER_UID
         await cluster.create(LEASES, lease("owned", ownerReferences=owned_by(owner)), namespace)
         assert await eventually(lambda: is_gone(cluster, LEASES, "owned", namespace))
 
 
-async def test_a_namespace_takes_everything_with_it(cluster: Client, namespace: str) -> None:
+async def test_deleting_a_namespace_deletes_its_content(cluster: Client, namespace: str) -> None:
     await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
     await cluster.create(PODS, pod("one"), namespace)
     await cluster.delete(NAMESPACES, namespace)

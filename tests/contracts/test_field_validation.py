@@ -25,7 +25,7 @@ async def test_an_unknown_field_of_a_custom_kind_is_refused_by_name(
         await backend.client.get(desks, "d1", namespace)
 
 
-async def test_or_it_is_dropped_and_the_warning_names_it(
+async def test_an_unknown_field_is_dropped_and_the_warning_names_it(
     backend: Backend, namespace: str, desks: Resource[Any]
 ) -> None:
     made = await backend.lenient.create(desks, desk(desks, "d1", {"seats": 2}), namespace)
@@ -51,7 +51,7 @@ async def test_or_it_is_dropped_and_the_warning_names_it(
         ),
     ],
 )
-async def test_a_patch_is_judged_too(
+async def test_a_patch_is_validated_too(
     backend: Backend, namespace: str, desks: Resource[Any], patch: Any, subresource: str
 ) -> None:
     await backend.client.create(desks, desk(desks, "d1", {"seats": 2}), namespace)
@@ -68,7 +68,7 @@ async def test_a_patch_is_judged_too(
     assert f'unknown field "{part}.wheels"' in warned
 
 
-async def test_the_built_in_kinds_are_judged_alike(backend: Backend, namespace: str) -> None:
+async def test_built_in_kinds_are_validated_the_same_way(backend: Backend, namespace: str) -> None:
     wrong: Json = pod("p1")
     wrong["spec"]["containers"][0]["imagee"] = "work"
     with pytest.raises(Invalid) as refused:

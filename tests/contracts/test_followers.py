@@ -61,7 +61,7 @@ class ForgetsBetweenPages:
         pass
 
 
-async def test_a_reflector_has_everything_although_history_was_forgotten_between_two_pages(
+async def test_a_reflector_has_everything_although_history_was_compacted_between_two_pages(
     backend: Backend, cluster: Client, namespace: str
 ) -> None:
     """The second page is of the world of the first, or the list begins anew: a server may do either."""

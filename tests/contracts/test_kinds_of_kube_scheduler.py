@@ -136,7 +136,7 @@ def of_cluster(group: str, plural: str, kind: str) -> Resource[Any]:
         ),
     ],
 )
-async def test_it_is_made_with_defaults_and_found(
+async def test_it_is_created_with_defaults_and_found(
     cluster: Client, namespace: str, kind: Resource[Any], body: Json, defaults: Json
 ) -> None:
     name = f"{unique('contract')}.example"
@@ -188,7 +188,7 @@ def _has(made: Any, expected: Any) -> None:
         ),
     ],
 )
-async def test_what_lacks_its_main_part_is_refused(
+async def test_an_object_without_its_main_part_is_refused(
     cluster: Client, namespace: str, kind: Resource[Any], body: Json, field: str
 ) -> None:
     full = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": unique("contract")}, **body}
@@ -239,7 +239,7 @@ async def test_an_event_of_the_new_group_is_repeated_by_a_patch_of_its_series(cl
     assert (await cluster.get(EVENTS, "told", namespace))["series"]["count"] == 3
 
 
-async def test_nothing_else_of_it_changes(cluster: Client, namespace: str) -> None:
+async def test_nothing_else_of_an_event_may_change(cluster: Client, namespace: str) -> None:
     await cluster.create(NEW_EVENTS, an_event(namespace), namespace)
     with pytest.raises(Invalid) as refused:
         await cluster.patch(NEW_EVENTS, "told", MergePatch({"note": "something else"}), namespace)
@@ -258,7 +258,9 @@ async def test_nothing_else_of_it_changes(cluster: Client, namespace: str) -> No
         pytest.param({"series": {"count": 1, "lastObservedTime": None}}, "series.count", id="a series of one"),
     ],
 )
-async def test_an_event_of_the_new_group_owes_more(cluster: Client, namespace: str, fields: Json, wrong: str) -> None:
+async def test_an_event_of_the_new_group_has_more_required_fields(
+    cluster: Client, namespace: str, fields: Json, wrong: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         await cluster.create(NEW_EVENTS, an_event(namespace, **fields), namespace)
     assert wrong in [cause["field"] for cause in refused.value.details["causes"]]

@@ -41,7 +41,7 @@ async def test_a_list_over_all_namespaces_has_ours_too(cluster: Client, namespac
     assert [(item.metadata.namespace, item.metadata.name) for item in page.items] == [(namespace, name)]
 
 
-async def test_a_view_has_what_carrel_reads_of_a_pod(cluster: Client, namespace: str) -> None:
+async def test_a_listed_pod_has_what_carrel_reads(cluster: Client, namespace: str) -> None:
     limits = {"aliyun.com/gpu-mem": "8138"}
     spec = {"containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits}}]}
     owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
@@ -149,7 +149,7 @@ class TestPaging:
         assert max(map(len, pages)) <= 2
         assert len(pages) >= 3
 
-    async def test_later_pages_show_the_world_of_the_first(self, cluster: Client, namespace: str) -> None:
+    async def test_later_pages_show_the_state_of_the_first_page(self, cluster: Client, namespace: str) -> None:
         for name in ("a", "b", "d"):
             await cluster.create(LEASES, lease(name), namespace)
         first = await cluster.list(LEASES, Selection(namespace), limit=2)
@@ -165,7 +165,7 @@ class TestPaging:
             await cluster.create(LEASES, lease(name), namespace)
         assert (await cluster.list(LEASES, Selection(namespace), limit=2)).continue_token == ""
 
-    async def test_after_a_compaction_a_token_shows_the_world_of_the_first_page_or_has_expired(
+    async def test_after_a_compaction_a_token_shows_the_state_of_the_first_page_or_has_expired(
         self, backend: Backend, cluster: Client, namespace: str
     ) -> None:
         """Since 1.34 a server may have that world in its watch cache; nobody may rely on it."""
@@ -181,7 +181,7 @@ class TestPaging:
         else:
             assert (names(second), second.resource_version) == (["c"], first.resource_version)
 
-    async def test_a_token_that_nobody_gave_is_refused(self, cluster: Client, namespace: str) -> None:
+    async def test_an_unknown_continue_token_is_refused(self, cluster: Client, namespace: str) -> None:
         with pytest.raises(Invalid) as refused:
             await cluster.list(LEASES, Selection(namespace), limit=2, continue_token="made up")
         assert refused.value.status == 400

@@ -52,7 +52,7 @@ async def test_of_an_update_and_a_deletion_of_one_version_one_wins(cluster: Clie
                 await cluster.get(LEASES, name, namespace)
 
 
-async def test_counting_with_conflicts_and_another_try_loses_nothing(cluster: Client, namespace: str) -> None:
+async def test_counting_with_conflicts_and_retries_loses_nothing(cluster: Client, namespace: str) -> None:
     await cluster.create(LEASES, lease("counter", annotations={"count": "0"}), namespace)
 
     async def count() -> None:

@@ -28,13 +28,13 @@ async def test_a_token_that_the_server_does_not_know_is_refused(backend: Backend
         await backend.stranger.create(PODS, pod("one"), namespace)
 
 
-async def test_a_token_review_does_not_vouch_for_a_token_that_nobody_was_given(cluster: Client) -> None:
+async def test_a_token_review_refuses_an_unknown_token(cluster: Client) -> None:
     review: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "made-up"}}
     answer = await cluster.create(TOKEN_REVIEWS, review)
     assert not answer["status"].get("authenticated", False)
 
 
-async def test_a_token_is_good_while_the_pod_is_there_that_it_is_bound_to(cluster: Client, namespace: str) -> None:
+async def test_a_token_is_valid_as_long_as_its_pod_exists(cluster: Client, namespace: str) -> None:
     made = await cluster.create(PODS, pod("bound", spec={"serviceAccountName": "default"}), namespace)
     tokens = Resource(Object, "", "v1", "serviceaccounts/default/token", "TokenRequest")
     bound: Json = {"apiVersion": "v1", "kind": "Pod", "name": "bound", "uid": made["metadata"]["uid"]}
@@ -89,7 +89,7 @@ async def test_an_access_review_lets_an_administrator_do_anything(cluster: Clien
     assert (await cluster.create(SUBJECT_ACCESS_REVIEWS, review))["status"]["allowed"] is True
 
 
-async def test_an_access_review_without_a_question_is_refused(cluster: Client) -> None:
+async def test_an_empty_access_review_is_refused(cluster: Client) -> None:
     review: Json = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

@@ -169,7 +169,7 @@ async def test_a_restart_says_how_long_ago_it_was(backend: Backend, cluster: Cli
     assert re.fullmatch(r"3 \(1[5-9]m ago\)", (await _row(backend, namespace))["Restarts"])
 
 
-async def test_a_pod_that_goes_is_terminating_until_it_is_gone(
+async def test_a_deleted_pod_is_terminating_until_it_is_removed(
     backend: Backend, cluster: Client, namespace: str
 ) -> None:
     await cluster.create(PODS, pod("train", spec={"nodeName": "n1"}), namespace)

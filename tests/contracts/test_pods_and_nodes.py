@@ -85,7 +85,9 @@ class TestBinding:
         assert bound["spec"]["nodeName"] == f"n{winners[0]}"
         assert bound["metadata"]["annotations"]["by"] == str(winners[0])
 
-    async def test_is_for_the_pod_that_was_meant(self, cluster: Client, namespace: str, waiting: Json) -> None:
+    async def test_is_refused_for_another_pod_of_the_same_name(
+        self, cluster: Client, namespace: str, waiting: Json
+    ) -> None:
         stranger = BindTarget(namespace, "waiting", OTHER_UID, "n1", {"new": "3"})
         with pytest.raises(Conflict):
             await cluster.bind(stranger)
@@ -95,7 +97,7 @@ class TestBinding:
         with pytest.raises(NotFound):
             await cluster.bind(BindTarget(namespace, "nobody", OTHER_UID, "n1"))
 
-    async def test_of_a_pod_that_is_going_is_a_conflict(self, cluster: Client, namespace: str) -> None:
+    async def test_of_a_pod_that_is_being_deleted_is_a_conflict(self, cluster: Client, namespace: str) -> None:
         made = await cluster.create(PODS, pod("going", finalizers=["carrel.dev/hand-over"]), namespace)
         await cluster.delete(PODS, "going", namespace)
         with pytest.raises(Conflict):
@@ -109,13 +111,15 @@ class TestEviction:
         with pytest.raises(NotFound):
             await cluster.get(PODS, "waiting", namespace)
 
-    async def test_gives_a_pod_on_a_node_its_grace(self, cluster: Client, namespace: str, waiting: Json) -> None:
+    async def test_gives_a_pod_on_a_node_its_grace_period(self, cluster: Client, namespace: str, waiting: Json) -> None:
         await cluster.bind(target_of(waiting))
         await cluster.evict(namespace, "waiting", how=DeleteOptions(grace_seconds=9))
         going = await cluster.get(PODS, "waiting", namespace)
         assert going["metadata"]["deletionGracePeriodSeconds"] == 9
 
-    async def test_is_for_the_pod_that_was_meant(self, cluster: Client, namespace: str, waiting: Json) -> None:
+    async def test_is_refused_for_another_pod_of_the_same_name(
+        self, cluster: Client, namespace: str, waiting: Json
+    ) -> None:
         with pytest.raises(Conflict):
             await cluster.evict(namespace, "waiting", how=DeleteOptions(uid=OTHER_UID))
         assert await cluster.get(PODS, "waiting", namespace) == waiting
@@ -154,7 +158,7 @@ class TestStatus:
             await cluster.update(PODS, {**waiting, "status": {"phase": "Failed"}}, subresource="status")
 
 
-async def test_a_node_advertises_cards_through_its_status(cluster: Client) -> None:
+async def test_a_node_advertises_gpus_through_its_status(cluster: Client) -> None:
     name = unique("node")
     await cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     try:

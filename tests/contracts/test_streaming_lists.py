@@ -69,7 +69,7 @@ def leases_of(namespace: str) -> str:
     return LEASES.path(namespace)
 
 
-async def test_a_streaming_list_has_everything_then_a_mark_then_what_happens(
+async def test_a_streaming_list_has_all_objects_then_a_mark_then_changes(
     backend: Backend, cluster: Client, namespace: str
 ) -> None:
     made = [await cluster.create(LEASES, lease(name), namespace) for name in ("a", "b")]
@@ -113,9 +113,7 @@ async def test_a_streaming_list_shows_what_is_selected(backend: Backend, cluster
         assert await stream.next_named() == ("ADDED", "a")
 
 
-async def test_a_version_that_is_there_already_is_good_enough(
-    backend: Backend, cluster: Client, namespace: str
-) -> None:
+async def test_a_version_that_exists_already_is_accepted(backend: Backend, cluster: Client, namespace: str) -> None:
     first = await cluster.create(LEASES, lease("a"), namespace)
     await cluster.create(LEASES, lease("b"), namespace)
     query = {**STREAMING, "resourceVersion": first["metadata"]["resourceVersion"]}
@@ -124,7 +122,7 @@ async def test_a_version_that_is_there_already_is_good_enough(
         assert (await stream.next_event())[0] == "BOOKMARK"
 
 
-async def test_a_version_that_is_not_there_yet_ends_the_stream_with_a_timeout(
+async def test_a_version_that_does_not_exist_yet_ends_the_stream_with_a_timeout(
     backend: Backend, cluster: Client, namespace: str
 ) -> None:
     made = await cluster.create(LEASES, lease("a"), namespace)
@@ -158,7 +156,7 @@ async def test_a_watch_that_wants_no_initial_events_gets_none(
     "query",
     [pytest.param({}, id="no version"), pytest.param({"resourceVersion": "0"}, id="any version")],
 )
-async def test_a_watch_that_says_nothing_of_initial_events_gets_them_with_the_mark(
+async def test_a_watch_without_the_option_gets_initial_events_with_the_mark(
     backend: Backend, cluster: Client, namespace: str, query: Mapping[str, str]
 ) -> None:
     await cluster.create(LEASES, lease("a"), namespace)
@@ -206,7 +204,7 @@ async def test_a_watch_that_says_nothing_of_initial_events_gets_them_with_the_ma
         ),
     ],
 )
-async def test_what_contradicts_itself_is_refused(
+async def test_contradicting_options_are_refused(
     backend: Backend, namespace: str, query: Mapping[str, str], fields: list[str]
 ) -> None:
     answer = await _get(backend, leases_of(namespace), query, AS_JSON)
@@ -260,7 +258,7 @@ async def test_a_list_of_metadata(backend: Backend, cluster: Client, namespace: 
         pytest.param(AS_METADATA.split(",")[0], 406, id="a list as the metadata of one object"),
     ],
 )
-async def test_the_answer_is_in_a_form_that_the_caller_reads(
+async def test_the_answer_is_in_a_form_that_the_client_accepts(
     backend: Backend, namespace: str, accept: str, status: int
 ) -> None:
     answer = await _get(backend, leases_of(namespace), {}, accept)

@@ -26,7 +26,7 @@ async def take(events: AsyncIterator[WatchEvent[Any]], count: int) -> list[tuple
     raise AssertionError(f"the watch ended after {taken}")
 
 
-async def test_changes_after_the_list_come_in_order(cluster: Client, namespace: str) -> None:
+async def test_changes_after_the_list_are_in_order(cluster: Client, namespace: str) -> None:
     selection = Selection(namespace)
     await cluster.create(LEASES, lease("before"), namespace)
     page = await cluster.list(LEASES, selection)
@@ -47,7 +47,7 @@ async def test_what_happened_between_list_and_watch_is_replayed(cluster: Client,
         assert await take(events, 2) == [("ADDED", "a"), ("DELETED", "a")]
 
 
-async def test_a_watch_can_go_on_where_another_ended(cluster: Client, namespace: str) -> None:
+async def test_a_watch_can_continue_where_another_ended(cluster: Client, namespace: str) -> None:
     selection = Selection(namespace)
     version = (await cluster.list(LEASES, selection)).resource_version
     for name in ("a", "b", "c"):
@@ -94,7 +94,7 @@ async def test_a_deletion_shows_the_last_state(cluster: Client, namespace: str) 
     assert int(event.resource_version) > int(made["metadata"]["resourceVersion"])
 
 
-async def test_an_update_that_changes_nothing_is_not_told(cluster: Client, namespace: str) -> None:
+async def test_an_update_that_changes_nothing_is_no_event(cluster: Client, namespace: str) -> None:
     made = await cluster.create(LEASES, lease("a"), namespace)
     version = made["metadata"]["resourceVersion"]
     async with cluster.watch(LEASES, Selection(namespace), resource_version=version) as events:
@@ -133,7 +133,7 @@ async def test_a_watch_sees_its_own_namespace_only(cluster: Client, namespace: s
         assert await take(events, 1) == [("ADDED", "here")]
 
 
-async def test_many_watches_all_hear_the_same(cluster: Client, namespace: str) -> None:
+async def test_many_watches_all_get_the_same_events(cluster: Client, namespace: str) -> None:
     selection = Selection(namespace)
     page = await cluster.list(LEASES, selection)
 
@@ -182,7 +182,7 @@ async def test_a_bookmark_moves_the_version_on_without_an_object(
     assert int(event.resource_version) >= int(later["metadata"]["resourceVersion"])
 
 
-async def test_a_version_from_before_the_servers_memory_has_expired(
+async def test_a_version_older_than_the_history_has_expired(
     cluster: Client, namespace: str, desks: Resource[Any]
 ) -> None:
     await cluster.create(desks, desk(desks, "d1"), namespace)

@@ -23,7 +23,7 @@ async def test_a_created_object_has_a_uid_a_version_and_a_time(cluster: Client, 
     assert await cluster.get(CONFIG_MAPS, "one", namespace) == made
 
 
-async def test_a_name_is_taken_once(cluster: Client, namespace: str) -> None:
+async def test_a_name_can_be_used_once(cluster: Client, namespace: str) -> None:
     first = await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
     with pytest.raises(AlreadyExists) as refused:
         await cluster.create(CONFIG_MAPS, config_map("one", {"colour": "blue"}), namespace)
@@ -31,7 +31,7 @@ async def test_a_name_is_taken_once(cluster: Client, namespace: str) -> None:
     assert await cluster.get(CONFIG_MAPS, "one", namespace) == first
 
 
-async def test_a_name_can_be_taken_again_after_deletion_with_another_uid(cluster: Client, namespace: str) -> None:
+async def test_a_name_can_be_used_again_after_deletion_with_another_uid(cluster: Client, namespace: str) -> None:
     first = await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
     await cluster.delete(CONFIG_MAPS, "one", namespace)
     second = await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
@@ -46,7 +46,7 @@ async def test_generate_name_makes_different_names(cluster: Client, namespace: s
     assert all(re.fullmatch(r"made-[a-z0-9]{5}", name) for name in names)
 
 
-async def test_what_is_missing_is_named(cluster: Client, namespace: str) -> None:
+async def test_the_error_names_the_missing_object(cluster: Client, namespace: str) -> None:
     with pytest.raises(NotFound) as missing:
         await cluster.get(CONFIG_MAPS, "nothing", namespace)
     assert (missing.value.status, missing.value.reason) == (404, "NotFound")
@@ -54,7 +54,7 @@ async def test_what_is_missing_is_named(cluster: Client, namespace: str) -> None
     assert missing.value.details["kind"] == "configmaps"
 
 
-async def test_a_kind_that_nobody_defined_is_missing(cluster: Client, namespace: str) -> None:
+async def test_an_undefined_kind_is_not_found(cluster: Client, namespace: str) -> None:
     unknown: Resource[Any] = Resource(Object, "nobody.example", "v1", "things", "Thing")
     with pytest.raises(NotFound):
         await cluster.list(unknown, Selection(namespace))
@@ -120,9 +120,7 @@ async def test_an_update_of_what_does_not_exist_creates_nothing(cluster: Client,
         await cluster.get(CONFIG_MAPS, "one", namespace)
 
 
-async def test_an_update_that_names_its_uid_does_not_bring_a_deleted_lease_back(
-    cluster: Client, namespace: str
-) -> None:
+async def test_an_update_with_a_uid_does_not_create_a_deleted_lease(cluster: Client, namespace: str) -> None:
     made = await cluster.create(LEASES, lease("lock"), namespace)
     await cluster.delete(LEASES, "lock", namespace)
     with pytest.raises(Conflict):
@@ -131,7 +129,7 @@ async def test_an_update_that_names_its_uid_does_not_bring_a_deleted_lease_back(
         await cluster.get(LEASES, "lock", namespace)
 
 
-async def test_generation_counts_changes_of_what_is_wanted_only(
+async def test_generation_counts_changes_of_the_spec_only(
     cluster: Client, namespace: str, desks: Resource[Any]
 ) -> None:
     made = await cluster.create(desks, desk(desks, "d1"), namespace)
@@ -156,7 +154,7 @@ class TestADryRunChangesNothing:
         assert shown["data"] == {"colour": "blue"}
         assert await cluster.get(CONFIG_MAPS, "one", namespace) == made
 
-    async def test_but_says_what_would_be_refused(self, cluster: Client, namespace: str) -> None:
+    async def test_but_reports_what_would_be_refused(self, cluster: Client, namespace: str) -> None:
         await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
         with pytest.raises(AlreadyExists):
             await cluster.create(CONFIG_MAPS, config_map("one"), namespace, dry_run=True)
@@ -190,7 +188,7 @@ async def test_an_invalid_object_is_refused_with_the_field(
     assert field in {cause["field"] for cause in refused.value.details["causes"]}
 
 
-async def test_everything_wrong_is_told_at_once(cluster: Client, namespace: str) -> None:
+async def test_all_errors_are_reported_at_once(cluster: Client, namespace: str) -> None:
     wrong = config_map("Not_A_Name", labels={"a": "not a label!"})
     with pytest.raises(Invalid) as refused:
         await cluster.create(CONFIG_MAPS, wrong, namespace)
@@ -217,7 +215,7 @@ async def test_a_body_for_another_namespace_is_refused(cluster: Client, namespac
     assert refused.value.status == 400
 
 
-async def test_a_namespace_is_active_once_made(cluster: Client, namespace: str) -> None:
+async def test_a_new_namespace_is_active(cluster: Client, namespace: str) -> None:
     assert (await cluster.get(NAMESPACES, namespace))["status"]["phase"] == "Active"
 
 

@@ -25,7 +25,7 @@ from carrel.dialects import maia
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
-from kubernetes_in_memory.auth import User, service_account
+from kubernetes_in_memory.access import UserInfo, service_account
 
 COMPONENTS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
@@ -45,7 +45,7 @@ class ComponentTokens:
 
     tokens: Mapping[str, str] = field(default_factory=lambda: {name: secrets.token_urlsafe() for name in COMPONENTS})
 
-    def users(self) -> dict[str, User]:
+    def users(self) -> dict[str, UserInfo]:
         return {token: service_account(NAMESPACE, f"carrel-{name}") for name, token in self.tokens.items()}
 
     def transport(self, component: str, api: Transport) -> Transport:

@@ -187,13 +187,7 @@ class Cluster(Protocol):
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json: ...
 
     async def list(
-        self,
-        resource: Resource[V],
-        selection: Selection = EVERYTHING,
-        *,
-        limit: int = 0,
-        continue_token: str = "",
-        resource_version: str = "",
+        self, resource: Resource[V], selection: Selection = EVERYTHING, *, limit: int = 0, continue_token: str = ""
     ) -> ListPage[V]: ...
 
     def watch(
@@ -202,23 +196,14 @@ class Cluster(Protocol):
         """Changes after the given version, until the server ends the stream. Raises `Expired` if it is too old."""
         ...
 
-    async def create(
-        self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False
-    ) -> Json: ...
+    async def create(self, resource: Resource[V], body: Json, namespace: str = "") -> Json: ...
 
-    async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
+    async def update(self, resource: Resource[V], body: Json, *, subresource: str = "") -> Json:
         """Replaces the object named in the body's metadata; a resourceVersion in it is a precondition."""
         ...
 
     async def patch(
-        self,
-        resource: Resource[V],
-        name: str,
-        patch: Patch,
-        namespace: str = "",
-        *,
-        subresource: str = "",
-        dry_run: bool = False,
+        self, resource: Resource[V], name: str, patch: Patch, namespace: str = "", *, subresource: str = ""
     ) -> Json: ...
 
     def warnings(

@@ -27,7 +27,7 @@ class ApiResponse:
     headers: Mapping[str, str] = field(default_factory=dict)
     """Keys in lower case."""
     stream: AsyncGenerator[bytes, None] | None = None
-    """Set for a watch: newline-separated JSON, cut anywhere. Whoever receives it closes it with `aclose()`."""
+    """Set for a watch: newline-separated JSON, in chunks of any size. The receiver closes it with `aclose()`."""
 
 
 class ResponseLike(Protocol):

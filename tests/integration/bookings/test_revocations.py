@@ -17,7 +17,7 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.access import ADMIN
 from kubernetes_in_memory.calls import call_of
 from tests.kit.booking import Opened
 from tests.kit.eventually import LIMIT_S

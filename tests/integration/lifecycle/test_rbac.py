@@ -29,7 +29,7 @@ from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.access import ADMIN
 from kubernetes_in_memory.calls import call_of
 from tests.kit.agent import an_agent
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace

@@ -136,7 +136,7 @@ def test_a_stale_replace_is_a_conflict(kubectl: Kubectl, lab: Callable[..., str]
     assert "the object has been modified" in told
 
 
-def test_a_finalizer_holds_a_deletion(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+def test_a_finalizer_delays_a_deletion(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
     lab("apply", "-f", "-", given=pod(unique, finalizers=[HOLD]))
     lab("delete", "pod", "train", "--wait=false")
     assert "deletionTimestamp" in kubectl.json("-n", unique, "get", "pod", "train")["metadata"]
@@ -183,7 +183,7 @@ def test_typed_commands(kubectl: Kubectl, lab: Callable[..., str], unique: str) 
     assert kubectl("auth", "can-i", "create", "pods") == "yes"
 
 
-def test_a_disruption_budget_is_made(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+def test_a_disruption_budget_is_created(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
     lab("create", "pdb", "web", "--selector=app=web", "--min-available=50%")
     assert kubectl.json("-n", unique, "get", "pdb", "web")["spec"] == {
         "minAvailable": "50%",
@@ -222,7 +222,7 @@ def test_what_happened_to_a_pod_is_described(kubectl: Kubectl, lab: Callable[...
     uid = kubectl.json("-n", unique, "get", "pod", "train")["metadata"]["uid"]
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": unique, "name": "train", "uid": uid}
     event = {"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "told", "namespace": unique}}
-    said = {"reason": "FailedScheduling", "note": "no card has room", "type": "Warning", "action": "Scheduler"}
+    said = {"reason": "FailedScheduling", "note": "no GPU has room", "type": "Warning", "action": "Scheduler"}
     by = {"reportingController": "gpu-scheduler", "reportingInstance": "gpu-scheduler-1"}
     lab(
         "create",
@@ -233,10 +233,10 @@ def test_what_happened_to_a_pod_is_described(kubectl: Kubectl, lab: Callable[...
     for command in (("describe", "pod", "train"), ("events", "--for", "pod/train"), ("get", "events")):
         told = lab(*command)
         assert "FailedScheduling" in told, command
-        assert "no card has room" in told, command
+        assert "no GPU has room" in told, command
 
 
-def test_what_there_is_to_ask_for(kubectl: Kubectl) -> None:
+def test_discovery(kubectl: Kubectl) -> None:
     names = set(kubectl("api-resources", "-o", "name").splitlines())
     assert names >= {
         *("pods", "nodes", "events", "events.events.k8s.io", "leases.coordination.k8s.io", "jobs.batch"),
@@ -245,7 +245,7 @@ def test_what_there_is_to_ask_for(kubectl: Kubectl) -> None:
     }
 
 
-def test_a_namespace_goes_with_its_content(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+def test_a_namespace_is_deleted_with_its_content(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
     lab("create", "configmap", "one")
     kubectl("delete", "namespace", unique, "--wait=false")
     ends_at = time.monotonic() + LIMIT_S

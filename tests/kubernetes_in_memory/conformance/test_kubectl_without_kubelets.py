@@ -19,7 +19,7 @@ __all__ = ["kubectl", "lab"]
         pytest.param(("attach", "train"), id="the container's terminal"),
     ],
 )
-def test_what_only_a_kubelet_knows_is_refused_with_a_reason(
+def test_requests_for_a_kubelet_are_refused_with_a_reason(
     kubectl: Kubectl, lab: Callable[..., str], unique: str, command: tuple[str, ...]
 ) -> None:
     lab("apply", "-f", "-", given=pod(unique))
@@ -27,5 +27,5 @@ def test_what_only_a_kubelet_knows_is_refused_with_a_reason(
     assert "needs a kubelet, and the embedded API has none" in told
 
 
-def test_logs_of_a_pod_that_is_not_there_are_not_found(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
+def test_logs_of_an_absent_pod_are_not_found(kubectl: Kubectl, lab: Callable[..., str], unique: str) -> None:
     assert 'pods "train" not found' in kubectl.refused("-n", unique, "logs", "train")

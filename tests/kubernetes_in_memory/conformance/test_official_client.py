@@ -73,7 +73,7 @@ def test_binding_and_a_watch(core: client.CoreV1Api, unique: str) -> None:
     made = core.create_namespaced_pod(unique, pod(unique))
     version = made.metadata.resource_version
     body = client.V1Binding(
-        metadata=client.V1ObjectMeta(name="train", annotations={"card": "0"}),
+        metadata=client.V1ObjectMeta(name="train", annotations={"gpu": "0"}),
         target=client.V1ObjectReference(kind="Node", name="n1"),
     )
     binding = threading.Thread(
@@ -83,12 +83,12 @@ def test_binding_and_a_watch(core: client.CoreV1Api, unique: str) -> None:
     stream = watch.Watch()
     for event in stream.stream(core.list_namespaced_pod, unique, resource_version=version, timeout_seconds=LIMIT_S):
         assert (event["type"], event["object"].spec.node_name) == ("MODIFIED", "n1")
-        assert event["object"].metadata.annotations["card"] == "0"
+        assert event["object"].metadata.annotations["gpu"] == "0"
         stream.stop()
     binding.join()
 
 
-def test_a_finalizer_holds_a_deletion(core: client.CoreV1Api, unique: str) -> None:
+def test_a_finalizer_delays_a_deletion(core: client.CoreV1Api, unique: str) -> None:
     core.create_namespaced_pod(unique, pod(unique, finalizers=[HOLD]))
     core.delete_namespaced_pod("train", unique)
     assert core.read_namespaced_pod("train", unique).metadata.deletion_timestamp

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubernetes_in_memory.auth import User
+from kubernetes_in_memory.access import UserInfo
 from tests.kubernetes_in_memory.integration.caller import MERGE, PODS, Caller, Json, api_of, embedded, pod
 from tests.kubernetes_in_memory.integration.webhook_server import Webhook, patch, webhook_server
 
@@ -35,8 +35,8 @@ async def test_a_mutating_webhook_changes_the_object_that_is_stored(call: Caller
     assert made["spec"]["containers"][1]["terminationMessagePolicy"] == "File", "what it added gets defaults too"
 
 
-async def test_the_question_tells_everything_about_the_write() -> None:
-    call = embedded(tokens={"t": User("ada", groups=("readers",))}, may=lambda ask: True)
+async def test_the_review_contains_everything_about_the_write() -> None:
+    call = embedded(tokens={"t": UserInfo("ada", groups=("readers",))}, may=lambda ask: True)
     alice = Caller(call.transport, "t")
     async with webhook_server() as webhook:
         await alice.made(MUTATING, webhook.configuration())
@@ -55,16 +55,16 @@ async def test_the_question_tells_everything_about_the_write() -> None:
     assert (await alice("GET", PODS)).body["items"] == []
 
 
-async def test_a_refusal_stores_nothing_and_says_who_refused(call: Caller, webhook: Webhook) -> None:
-    webhook.decide = lambda request: {"allowed": False, "status": {"code": 403, "message": "no cards today"}}
+async def test_a_refusal_stores_nothing_and_names_the_webhook(call: Caller, webhook: Webhook) -> None:
+    webhook.decide = lambda request: {"allowed": False, "status": {"code": 403, "message": "no GPUs today"}}
     await call.made(VALIDATING, webhook.configuration("Validating"))
     answer = await call("POST", PODS, pod())
     assert answer.status == 403
-    assert answer.message == 'admission webhook "desk.library.example" denied the request: no cards today'
+    assert answer.message == 'admission webhook "desk.library.example" denied the request: no GPUs today'
     assert (await call("GET", PODS)).body["items"] == []
 
 
-async def test_a_refusal_without_words_is_told_as_such(call: Caller, webhook: Webhook) -> None:
+async def test_a_refusal_without_a_message_says_so(call: Caller, webhook: Webhook) -> None:
     webhook.decide = lambda request: {"allowed": False}
     await call.made(VALIDATING, webhook.configuration("Validating"))
     answer = await call("POST", PODS, pod())
@@ -72,7 +72,7 @@ async def test_a_refusal_without_words_is_told_as_such(call: Caller, webhook: We
     assert answer.message == 'admission webhook "desk.library.example" denied the request without explanation'
 
 
-async def test_validating_webhooks_see_what_mutating_ones_made(call: Caller, webhook: Webhook) -> None:
+async def test_validating_webhooks_see_the_mutated_object(call: Caller, webhook: Webhook) -> None:
     async with webhook_server() as judge:
         webhook.decide = patch(LABEL)
         await call.made(MUTATING, webhook.configuration())
@@ -81,7 +81,7 @@ async def test_validating_webhooks_see_what_mutating_ones_made(call: Caller, web
         assert judge.asked[0]["object"]["metadata"]["labels"] == {"seen": "yes"}
 
 
-async def test_a_webhook_is_asked_again_if_another_changed_the_object_after_it(call: Caller, webhook: Webhook) -> None:
+async def test_a_webhook_is_called_again_if_another_changed_the_object_after_it(call: Caller, webhook: Webhook) -> None:
     async with webhook_server() as later:
         later.decide = patch(LABEL)
         await call.made(MUTATING, webhook.configuration(name="a", reinvocationPolicy="IfNeeded"))
@@ -92,7 +92,7 @@ async def test_a_webhook_is_asked_again_if_another_changed_the_object_after_it(c
     assert len(later.asked) == 1
 
 
-async def test_a_webhook_is_not_asked_again_if_nobody_changed_the_object_after_it(
+async def test_a_webhook_is_not_called_again_if_no_other_changed_the_object_after_it(
     call: Caller, webhook: Webhook
 ) -> None:
     async with webhook_server() as later:
@@ -123,9 +123,7 @@ async def test_a_broken_webhook_is_ignored_or_fails_the_write(
 
 
 @pytest.mark.parametrize(("policy", "status"), [("Ignore", 201), ("Fail", 500)])
-async def test_a_webhook_that_is_not_there_is_ignored_or_fails_the_write(
-    call: Caller, policy: str, status: int
-) -> None:
+async def test_an_unreachable_webhook_is_ignored_or_fails_the_write(call: Caller, policy: str, status: int) -> None:
     async with webhook_server() as webhook:
         configuration = webhook.configuration(failurePolicy=policy)
     await call.made(MUTATING, configuration)
@@ -213,7 +211,7 @@ async def test_updates_deletions_bindings_and_status_are_reviewed_too(call: Call
     assert webhook.asked[3]["object"] is None
 
 
-async def test_a_dry_run_of_a_deletion_is_told_as_one(call: Caller, webhook: Webhook) -> None:
+async def test_a_dry_run_of_a_deletion_is_marked_as_one(call: Caller, webhook: Webhook) -> None:
     await call.made(PODS, pod())
     await call.made(VALIDATING, webhook.configuration("Validating"))
     await call("DELETE", f"{PODS}/train", {"dryRun": ["All"]})
@@ -228,7 +226,7 @@ async def test_a_webhook_cannot_prevent_its_own_removal(call: Caller, webhook: W
     assert (await call("DELETE", f"{VALIDATING}/desk")).status == 200
 
 
-async def test_a_patch_starts_over_when_the_object_changes_while_a_webhook_is_asked(webhook: Webhook) -> None:
+async def test_a_patch_starts_again_if_the_object_changes_during_a_webhook_call(webhook: Webhook) -> None:
     call = embedded()
     await call.made(PODS, pod())
     await call.made(VALIDATING, webhook.configuration("Validating"))
@@ -251,13 +249,13 @@ async def test_a_patch_starts_over_when_the_object_changes_while_a_webhook_is_as
     await call.transport.aclose()
 
 
-async def test_warnings_reach_the_caller(call: Caller, webhook: Webhook) -> None:
+async def test_warnings_of_webhooks_reach_the_client(call: Caller, webhook: Webhook) -> None:
     webhook.decide = lambda request: {"allowed": True, "warnings": ["mind the gap"]}
     await call.made(MUTATING, webhook.configuration())
     assert (await call("POST", PODS, pod())).headers["warning"] == '299 - "mind the gap"'
 
 
-async def test_a_webhook_behind_a_service_is_reached_where_the_embedder_says() -> None:
+async def test_a_webhook_behind_a_service_is_called_at_the_configured_address() -> None:
     async with webhook_server("hook.lab.svc") as webhook:
         asked: list[Any] = []
 

@@ -72,7 +72,7 @@ def test_any_object_is_stored_or_refused(kind: Kind, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("kind", QUESTIONS, ids=lambda kind: kind.plural)
 @given(body=documents(st.sampled_from(["spec", "token", "user", "groups", "resourceAttributes", "verb"])))
-def test_any_question_is_answered(kind: Kind, body: Any) -> None:
+def test_any_request_is_answered(kind: Kind, body: Any) -> None:
     request = HttpRequest("POST", collection_of(kind), {}, {}, msgspec.json.encode(body))
     assert asyncio.run(embedded().transport.send(request)).status in (201, 400, 422)
 

@@ -29,7 +29,7 @@ async def bind(call: Caller, name: str = "train") -> None:
     assert answer.status == 201
 
 
-async def test_dependents_go_with_their_owner_and_theirs_with_them(call: Caller) -> None:
+async def test_dependents_are_deleted_with_their_owner_and_so_are_their_own(call: Caller) -> None:
     owner = await call.made(PODS, pod())
     child = await call.made(MAPS, owned("child", owner))
     await call.made(MAPS, owned("grandchild", child))
@@ -69,7 +69,7 @@ async def test_in_the_foreground_the_owner_waits_for_those_that_block_it(call: C
     assert names(await call("GET", MAPS)) == []
 
 
-async def test_an_object_made_for_an_owner_that_is_gone_goes_too(call: Caller) -> None:
+async def test_an_object_created_for_a_deleted_owner_is_deleted(call: Caller) -> None:
     owner = await call.made(PODS, pod())
     await call("DELETE", f"{PODS}/train")
     await call.made(MAPS, owned("late", owner))
@@ -86,7 +86,7 @@ async def test_the_same_name_with_another_uid_is_not_the_owner(call: Caller) -> 
 
 
 class TestANamespace:
-    async def test_goes_with_all_that_is_in_it(self, call: Caller) -> None:
+    async def test_is_deleted_with_its_content(self, call: Caller) -> None:
         await call.made("/api/v1/namespaces", {"metadata": {"name": "lab"}})
         await call.made("/api/v1/namespaces/lab/configmaps", config_map())
         await call.made("/api/v1/namespaces/lab/pods", pod())
@@ -95,7 +95,7 @@ class TestANamespace:
         assert (await call("GET", "/api/v1/namespaces/lab")).status == 404
         assert (await call("GET", "/api/v1/configmaps")).body["items"] == []
 
-    async def test_waits_for_a_pod_that_a_kubelet_runs_and_takes_nothing_new(self, call: Caller) -> None:
+    async def test_waits_for_a_pod_that_a_kubelet_runs_and_accepts_no_new_objects(self, call: Caller) -> None:
         await call.made("/api/v1/namespaces", {"metadata": {"name": "lab"}})
         pods = "/api/v1/namespaces/lab/pods"
         await call.made(pods, pod())
@@ -109,7 +109,7 @@ class TestANamespace:
 
 
 class TestABoundPod:
-    async def test_is_given_time_and_ends_with_the_kubelets_word(self, call: Caller) -> None:
+    async def test_has_a_grace_period_and_ends_when_the_kubelet_says_so(self, call: Caller) -> None:
         await call.made(PODS, pod(terminationGracePeriodSeconds=5))
         await bind(call)
         marked = (await call("DELETE", f"{PODS}/train")).body["metadata"]
@@ -118,7 +118,7 @@ class TestABoundPod:
         assert (await call("DELETE", f"{PODS}/train", {"gracePeriodSeconds": 0})).status == 200
         assert (await call("GET", f"{PODS}/train")).status == 404
 
-    async def test_the_wait_can_be_shortened_and_not_lengthened(self, call: Caller) -> None:
+    async def test_the_grace_period_can_be_shortened_but_not_extended(self, call: Caller) -> None:
         await call.made(PODS, pod())
         await bind(call)
         await call("DELETE", f"{PODS}/train")
@@ -128,7 +128,7 @@ class TestABoundPod:
         assert longer["deletionGracePeriodSeconds"] == 10
 
     @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-    async def test_that_has_ended_vanishes_at_once(self, call: Caller, phase: str) -> None:
+    async def test_that_has_ended_is_deleted_at_once(self, call: Caller, phase: str) -> None:
         await call.made(PODS, pod())
         await bind(call)
         await call("PATCH", f"{PODS}/train/status", {"status": {"phase": phase}}, MERGE)
@@ -136,7 +136,7 @@ class TestABoundPod:
         assert (await call("GET", f"{PODS}/train")).status == 404
 
 
-async def test_a_definition_goes_with_its_objects(call: Caller) -> None:
+async def test_a_definition_is_deleted_with_its_objects(call: Caller) -> None:
     names_of = {"plural": "desks", "kind": "Desk"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}

@@ -89,7 +89,7 @@ async def test_old_clients_get_an_empty_open_api_in_protobuf(call: Caller) -> No
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
-async def test_it_is_well(call: Caller, path: str) -> None:
+async def test_the_health_checks_succeed(call: Caller, path: str) -> None:
     answer = await call.transport.send(HttpRequest("GET", path))
     assert (answer.status, answer.body) == (200, b"ok")
 
@@ -164,7 +164,7 @@ class TestProtobuf:
         times = {"acquireTime": "2026-11-16T10:00:04.000000Z", "leaseTransitions": 0}
         assert made["spec"] == {"holderIdentity": "me", "leaseDurationSeconds": 15, **times}
 
-    async def test_a_time_that_no_calendar_has_is_a_bad_request(self, call: Caller) -> None:
+    async def test_an_impossible_time_is_a_bad_request(self, call: Caller) -> None:
         spec = part(3, moment(b"\xff" * 8 + b"\x7f"))
         lease = in_protobuf(b"Lease", part(1, part(1, b"leader")), part(2, spec), version=b"coordination.k8s.io/v1")
         made = await self.send(call, "/apis/coordination.k8s.io/v1/namespaces/default/leases", lease)

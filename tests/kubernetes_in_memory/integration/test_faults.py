@@ -20,7 +20,7 @@ def faulty(healthy: Caller, **plan: Any) -> tuple[Caller, Faulty]:
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-async def test_a_crash_comes_after_the_write_took_effect_and_is_for_ever(call: Caller, k: int) -> None:
+async def test_a_crash_follows_the_write_and_is_permanent(call: Caller, k: int) -> None:
     process, faults = faulty(call, crash_after_write=k)
     made = 0
     with pytest.raises(Crashed):
@@ -33,7 +33,7 @@ async def test_a_crash_comes_after_the_write_took_effect_and_is_for_ever(call: C
     assert faults.story == [f"call {k}, POST {MAPS}: crashed after write {k}"]
 
 
-async def test_what_was_refused_or_only_tried_is_no_write(call: Caller) -> None:
+async def test_a_refused_write_and_a_dry_run_do_not_count_as_writes(call: Caller) -> None:
     process, faults = faulty(call, crash_after_write=2)
     await process.made(MAPS, config_map())
     assert (await process("POST", MAPS, config_map())).status == 409
@@ -55,7 +55,7 @@ async def test_an_update_may_be_refused_with_a_conflict(call: Caller) -> None:
     assert {answer.status for answer in answers} == {409, 429, 500}
 
 
-async def test_a_lost_answer_is_of_a_write_that_took_effect(call: Caller) -> None:
+async def test_a_write_whose_answer_is_lost_took_effect(call: Caller) -> None:
     process, faults = faulty(call, lose_answer=1.0)
     with pytest.raises(AnswerLost):
         await process("POST", MAPS, config_map())
@@ -108,7 +108,7 @@ async def test_late_events_stay_in_order(call: Caller) -> None:
     assert slept
 
 
-async def test_gone_comes_in_both_of_its_forms(call: Caller) -> None:
+async def test_410_is_sent_as_status_and_as_event(call: Caller) -> None:
     process, faults = faulty(call, expire_watch=1.0)
     forms = set()
     for _ in range(20):

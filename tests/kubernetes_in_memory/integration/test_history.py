@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubernetes_in_memory.store import Forgotten, Store
+from kubernetes_in_memory.store import HistoryExpired, ObjectStore
 from tests.kubernetes_in_memory.integration.caller import PODS, Caller, api_of, config_map, embedded, names, pod
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -14,8 +14,8 @@ WRITES = st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=30)
 
 
 @given(WRITES, st.integers(min_value=2, max_value=40))
-def test_every_remembered_state_can_be_found_again(writes: list[tuple[str, bool]], remembered: int) -> None:
-    store = Store(remembered)
+def test_every_state_in_the_history_can_be_restored(writes: list[tuple[str, bool]], remembered: int) -> None:
+    store = ObjectStore(remembered)
     collection = store.collection(STORAGE)
     states = {store.version: dict[str, int]()}
     for name, remove in writes:
@@ -32,7 +32,7 @@ def test_every_remembered_state_can_be_found_again(writes: list[tuple[str, bool]
         if version < collection.forgotten:
             try:
                 collection.items_at(version)
-            except Forgotten as gone:
+            except HistoryExpired as gone:
                 assert gone.oldest == collection.forgotten
             else:
                 raise AssertionError(f"version {version} is older than {collection.forgotten}")
@@ -56,7 +56,7 @@ async def test_later_pages_show_the_state_of_the_first(call: Caller) -> None:
     assert "continue" not in third.body["metadata"]
 
 
-async def test_a_page_of_a_forgotten_state_has_expired(call: Caller) -> None:
+async def test_a_page_of_a_state_outside_the_history_has_expired(call: Caller) -> None:
     for name in "abc":
         await call.made(MAPS, config_map(name))
     first = await call("GET", MAPS, limit="1")
@@ -66,7 +66,7 @@ async def test_a_page_of_a_forgotten_state_has_expired(call: Caller) -> None:
     assert (answer.status, answer.body["reason"]) == (410, "Expired")
 
 
-async def test_a_watch_from_a_list_misses_nothing_and_doubles_nothing(call: Caller) -> None:
+async def test_a_watch_from_a_list_misses_no_change_and_repeats_none(call: Caller) -> None:
     await call.made(MAPS, config_map("before"))
     listed = await call("GET", MAPS)
     await call.made(MAPS, config_map("between"))
@@ -91,7 +91,7 @@ async def test_an_object_enters_and_leaves_what_a_watch_selects(call: Caller) ->
         assert left["object"]["metadata"]["resourceVersion"] == changed.body["metadata"]["resourceVersion"]
 
 
-async def test_a_watcher_that_falls_behind_is_told_to_list_again() -> None:
+async def test_a_watcher_that_falls_behind_gets_410() -> None:
     call = embedded(remembered_changes=8)
     version = (await call("GET", MAPS)).body["metadata"]["resourceVersion"]
     async with call.watching(MAPS, resourceVersion=version) as events:
@@ -102,7 +102,7 @@ async def test_a_watcher_that_falls_behind_is_told_to_list_again() -> None:
     assert told[-1]["object"]["code"] == 410
 
 
-async def test_a_watch_that_asks_for_the_start_gets_it_with_a_mark_at_its_end(call: Caller) -> None:
+async def test_a_watch_with_initial_events_marks_their_end(call: Caller) -> None:
     await call.made(MAPS, config_map("a"))
     query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
     async with call.watching(MAPS, **query) as events:
@@ -112,7 +112,7 @@ async def test_a_watch_that_asks_for_the_start_gets_it_with_a_mark_at_its_end(ca
     assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_bookmarks_come_as_often_as_set() -> None:
+async def test_bookmarks_are_sent_as_often_as_configured() -> None:
     call = embedded(bookmark_every_s=0.01)
     async with call.watching(MAPS, allowWatchBookmarks="true") as events:
         assert (await events.next())["type"] == "BOOKMARK"
@@ -123,7 +123,7 @@ async def test_bookmarks_come_as_often_as_set() -> None:
             assert mark["type"] == "BOOKMARK"
 
 
-async def test_a_watch_ends_when_its_time_is_up(call: Caller) -> None:
+async def test_a_watch_ends_after_its_timeout(call: Caller) -> None:
     """The first bookmark marks the end of what was there, the last one says how far the watch has come."""
     async with call.watching(MAPS, timeoutSeconds="1", allowWatchBookmarks="true") as events:
         told = await events.all()

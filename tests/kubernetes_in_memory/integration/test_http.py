@@ -20,7 +20,7 @@ async def test_a_call_over_a_socket_is_the_same_call(call: Caller) -> None:
         assert msgspec.json.decode(over_http) == listed.body
 
 
-async def test_the_certificate_is_trusted_by_those_who_are_given_it(call: Caller) -> None:
+async def test_a_client_that_has_the_certificate_trusts_it(call: Caller) -> None:
     async with serve(api_of(call), tls=True) as served:
         assert served.certificate is not None
         context = ssl.create_default_context(cadata=served.certificate.pem.decode())
@@ -28,7 +28,7 @@ async def test_the_certificate_is_trusted_by_those_who_are_given_it(call: Caller
             assert answer.status == 200
 
 
-async def test_a_watch_over_a_socket_stands_at_once_and_ends_with_the_server(call: Caller) -> None:
+async def test_a_watch_over_a_socket_is_open_at_once_and_ends_with_the_server(call: Caller) -> None:
     async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as http:
         async with serve(api_of(call)) as served:
             # The headers come before anything happens, or a client could not know that it misses nothing from here on.
@@ -42,7 +42,7 @@ async def test_a_watch_over_a_socket_stands_at_once_and_ends_with_the_server(cal
         assert (await events.next())["type"] == "ADDED", "the API lives on"
 
 
-async def test_a_reader_that_leaves_is_forgotten(call: Caller) -> None:
+async def test_a_client_that_disconnects_ends_its_watch(call: Caller) -> None:
     listeners = api_of(call).store.collection(("", "pods")).listeners
     async with asyncio.timeout(LIMIT_S), serve(api_of(call)) as served, aiohttp.ClientSession() as http:
         answer = await http.get(f"{served.url}{PODS}", params={"watch": "1"})

@@ -43,19 +43,19 @@ def resources(**changes: Any) -> list[Json]:
             {"containers": resources(limits={"nvidia.com/gpu": "0.5"})},
             "spec.containers[0].resources.limits[nvidia.com/gpu]",
             "integer",
-            id="half a card",
+            id="half a GPU",
         ),
         pytest.param(
             {"containers": resources(requests={"nvidia.com/gpu": "1"})},
             "spec.containers[0].resources.limits",
             "nvidia.com/gpu",
-            id="a card requested and not limited",
+            id="a GPU requested and not limited",
         ),
         pytest.param(
             {"containers": resources(requests={"nvidia.com/gpu": "1"}, limits={"nvidia.com/gpu": "2"})},
             "spec.containers[0].resources.requests",
             "must be equal to nvidia.com/gpu limit of 2",
-            id="cards cannot be overcommitted",
+            id="GPUs cannot be overcommitted",
         ),
         pytest.param(
             {"containers": resources(requests={"cpu": "2"}, limits={"cpu": "1"})},
@@ -103,7 +103,7 @@ async def test_a_malformed_pod_is_refused_with_its_field(call: Caller, spec: Jso
     assert (await call("GET", PODS)).body["items"] == []
 
 
-async def test_everything_wrong_is_told_at_once(call: Caller) -> None:
+async def test_all_errors_are_reported_at_once(call: Caller) -> None:
     wrong = pod(name="Not_a_name", containers=[{"name": "x", "resources": {"limits": {"cpu": "a", "b": "1"}}}])
     answer = await call("POST", PODS, wrong)
     assert {
@@ -128,7 +128,7 @@ async def test_everything_wrong_is_told_at_once(call: Caller) -> None:
         pytest.param({"metadata": {"name": "a", "ownerReferences": [1]}}, "metadata.ownerReferences[0]", id="owner 1"),
     ],
 )
-async def test_what_has_the_wrong_type_cannot_be_decoded(call: Caller, changes: Json, told: str) -> None:
+async def test_a_value_of_the_wrong_type_cannot_be_decoded(call: Caller, changes: Json, told: str) -> None:
     answer = await call("POST", PODS, {**pod(), **changes})
     assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
     assert told in answer.message
@@ -154,20 +154,20 @@ async def test_a_body_that_is_no_object_of_the_kind_is_refused(call: Caller, bod
     assert told in answer.body.decode()
 
 
-class TestAFieldThatNobodyKnows:
-    async def test_is_dropped_and_told_by_default(self, call: Caller) -> None:
+class TestAnUnknownField:
+    async def test_is_dropped_with_a_warning_by_default(self, call: Caller) -> None:
         answer = await call("POST", PODS, pod(containres=[]))
         assert answer.status == 201
         assert "containres" not in answer.body["spec"]
         assert answer.headers["warning"] == r'299 - "unknown field \"spec.containres\""'
 
-    async def test_is_refused_where_strictness_is_asked_for(self, call: Caller) -> None:
+    async def test_is_refused_with_strict_validation(self, call: Caller) -> None:
         wrong = pod(containers=[{"name": "a", "image": "b", "imagee": "c"}])
         answer = await call("POST", PODS, wrong, fieldValidation="Strict")
         assert answer.status == 400
         assert 'strict decoding error: unknown field "spec.containers[0].imagee"' in answer.message
 
-    async def test_is_dropped_in_silence_where_that_is_asked_for(self, call: Caller) -> None:
+    async def test_is_dropped_without_a_warning_if_the_client_asks_for_that(self, call: Caller) -> None:
         answer = await call("POST", PODS, pod(containres=[]), fieldValidation="Ignore")
         assert answer.status == 201
         assert "warning" not in answer.headers
@@ -283,12 +283,12 @@ async def test_quantities_are_kept_as_text(call: Caller) -> None:
     }
 
 
-async def test_a_missing_namespace_is_told(call: Caller) -> None:
+async def test_a_missing_namespace_is_reported(call: Caller) -> None:
     answer = await call("POST", "/api/v1/namespaces/nowhere/configmaps", config_map())
     assert (answer.status, answer.message) == (404, 'namespaces "nowhere" not found')
 
 
-async def test_a_path_that_is_not_served_is_told_with_details(call: Caller) -> None:
+async def test_a_path_that_is_not_served_is_reported_with_details(call: Caller) -> None:
     """kubectl looks into them, and crashes where there are none."""
     answer = await call("GET", f"{PODS}/train/horoscope")
     assert (answer.status, answer.body["reason"]) == (404, "NotFound")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from kubernetes_in_memory.auth import ADMIN, Ask, User
+from kubernetes_in_memory.access import ADMIN, AccessRequest, UserInfo
 from tests.kubernetes_in_memory.integration.caller import PODS, Caller, Json, embedded, pod
 
-ADA = User("ada", "uid-1", ("readers",))
+ADA = UserInfo("ada", "uid-1", ("readers",))
 SAR = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
-def only_reading(ask: Ask) -> bool:
+def only_reading(ask: AccessRequest) -> bool:
     return ask.verb in ("get", "list", "watch", "create") if ask.resource == "tokenreviews" else ask.verb == "list"
 
 
@@ -32,7 +32,7 @@ async def test_an_unknown_token_is_refused(admin: Caller) -> None:
     assert (await Caller(admin.transport, "x")("GET", PODS)).status == 401
 
 
-async def test_no_token_is_nobody(admin: Caller) -> None:
+async def test_a_call_without_a_token_is_anonymous(admin: Caller) -> None:
     refused = await Caller(admin.transport)("POST", PODS, pod())
     assert (refused.status, "system:anonymous" in refused.message) == (403, True)
 
@@ -63,7 +63,7 @@ async def test_an_access_review_says_what_they_may_do(admin: Caller, verb: str, 
     assert (await admin.made(SAR, {"spec": spec}))["status"] == {"allowed": allowed}
 
 
-async def test_an_access_review_about_nobody_is_refused(admin: Caller) -> None:
+async def test_an_access_review_without_a_user_is_refused(admin: Caller) -> None:
     answer = await admin("POST", SAR, {"spec": {"resourceAttributes": {"verb": "list"}}})
     assert (answer.status, answer.fields) == (422, ["spec.user"])
 

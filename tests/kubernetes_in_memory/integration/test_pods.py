@@ -15,14 +15,14 @@ def binding(**metadata: object) -> Json:
 async def test_binding_is_one_change_with_node_annotations_and_condition(call: Caller) -> None:
     made = await call.made(PODS, pod())
     async with call.watching(PODS, resourceVersion=made["metadata"]["resourceVersion"]) as events:
-        await call.made(f"{PODS}/train/binding", binding(uid=made["metadata"]["uid"], annotations={"card": "0"}))
+        await call.made(f"{PODS}/train/binding", binding(uid=made["metadata"]["uid"], annotations={"gpu": "0"}))
         event = await events.next()
         await call.made("/api/v1/namespaces/default/pods", pod("other"))
         assert (await events.next())["object"]["metadata"]["name"] == "other"
     assert event["type"] == "MODIFIED"
     bound = event["object"]
     assert bound["spec"]["nodeName"] == "n1"
-    assert bound["metadata"]["annotations"] == {"card": "0"}
+    assert bound["metadata"]["annotations"] == {"gpu": "0"}
     assert [(one["type"], one["status"]) for one in bound["status"]["conditions"]] == [("PodScheduled", "True")]
 
 
@@ -78,7 +78,7 @@ class TestEviction:
         )
         assert (await call("GET", f"{PODS}/train")).body["metadata"]["deletionGracePeriodSeconds"] == 7
 
-    async def test_is_asked_for_in_the_words_of_policy_v1(self, call: Caller) -> None:
+    async def test_needs_an_eviction_of_policy_v1(self, call: Caller) -> None:
         """kube-apiserver 1.37 still takes v1beta1; nothing that runs on the embedded API says it any more."""
         await running(call)
         old = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": "train"}}
@@ -93,7 +93,7 @@ class TestEviction:
         assert (answer.status, answer.body["reason"]) == (429, "TooManyRequests")
         assert "deletionTimestamp" not in (await call("GET", f"{PODS}/train")).body["metadata"]
 
-    async def test_spends_the_budget(self, call: Caller) -> None:
+    async def test_uses_up_the_budget(self, call: Caller) -> None:
         await running(call)
         await budget(call, 1)
         await call.made(f"{PODS}/train/eviction", {"metadata": {"name": "train"}})
@@ -121,7 +121,7 @@ class TestPriority:
         answer = await call("POST", PODS, pod(priorityClassName="none"))
         assert (answer.status, "no PriorityClass with name none" in answer.message) == (403, True)
 
-    async def test_cannot_be_made_up(self, call: Caller) -> None:
+    async def test_cannot_be_set_by_the_user(self, call: Caller) -> None:
         assert (await call("POST", PODS, pod(priority=9))).status == 403
 
 
@@ -133,7 +133,7 @@ class TestPriority:
         pytest.param({"requests": {"cpu": "1"}}, "Burstable", id="a request"),
     ],
 )
-async def test_the_quality_of_service_is_told(call: Caller, resources: Json, quality: str) -> None:
+async def test_the_quality_of_service_is_in_the_status(call: Caller, resources: Json, quality: str) -> None:
     made = await call.made(PODS, pod(containers=[{"name": "a", "image": "b", "resources": resources}]))
     assert made["status"]["qosClass"] == quality
 
@@ -152,6 +152,6 @@ async def test_an_image_that_may_change_is_always_pulled(call: Caller, image: st
     assert made["spec"]["containers"][0]["imagePullPolicy"] == policy
 
 
-async def test_a_new_pod_has_no_past(call: Caller) -> None:
+async def test_a_new_pod_has_no_status_of_its_own(call: Caller) -> None:
     made = await call.made(PODS, {**pod(), "status": {"phase": "Running", "podIP": "10.0.0.1"}})
     assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}

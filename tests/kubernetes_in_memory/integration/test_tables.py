@@ -26,7 +26,7 @@ def shown(answer: Answer | Json, wide: bool = False) -> list[dict[str, Any]]:
     ]
 
 
-async def test_pods_are_shown_as_people_know_them(call: Caller) -> None:
+async def test_pods_are_shown_as_kubectl_shows_them(call: Caller) -> None:
     await call.made(PODS, pod())
     assert shown(await call("GET", PODS, accept=TABLE)) == [
         {"Name": "train", "Ready": "0/1", "Status": "Pending", "Restarts": "0", "Age": "0s"}
@@ -67,7 +67,7 @@ async def test_a_pods_state_is_one_word(call: Caller, status: Json, word: str) -
     assert shown(await call("GET", PODS, accept=TABLE))[0]["Status"] == word
 
 
-async def test_a_pod_that_goes_is_terminating(call: Caller) -> None:
+async def test_a_pod_that_is_being_deleted_is_terminating(call: Caller) -> None:
     await call.made(PODS, pod())
     await call("POST", f"{PODS}/train/binding", {"metadata": {"name": "train"}, "target": {"name": "n1"}})
     await call("DELETE", f"{PODS}/train")
@@ -91,7 +91,7 @@ async def test_a_watch_shows_rows_too(call: Caller) -> None:
     assert shown(event["object"])[0]["Name"] == "train"
 
 
-async def test_a_definition_brings_its_own_columns() -> None:
+async def test_a_definition_has_its_own_columns() -> None:
     now = NOON
     call = embedded(clock=lambda: now)
     columns = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kubernetes_in_memory.apply import ApplyConflict, server_side_apply, track_update
 from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.merge_keys import merge_keys_for
-from kubernetes_in_memory.ownership import Holding, fields_v1, owned_paths
+from kubernetes_in_memory.ownership import OwnedFields, fields_v1, owned_paths
 
 Json = dict[str, Any]
 POD = merge_keys_for("Pod")
@@ -82,7 +82,7 @@ def test_a_field_that_is_left_out_is_removed() -> None:
     assert plain(apply(created, applied)) == applied
 
 
-def test_a_map_that_is_left_empty_goes_too() -> None:
+def test_a_map_that_becomes_empty_is_removed() -> None:
     created = apply(None, pod({"a": "1"}, nodeName="n1"))
     assert plain(apply(created, pod(nodeName="n1"))) == pod(nodeName="n1")
 
@@ -126,7 +126,7 @@ def test_anothers_field_is_a_conflict() -> None:
     ]
 
 
-def test_several_conflicts_are_told_at_once() -> None:
+def test_several_conflicts_are_reported_at_once() -> None:
     created = apply(None, pod({"a": "1"}, nodeName="n1", tolerations=[{"key": "k"}]), "helm")
     with pytest.raises(ApplyConflict) as caught:
         apply(created, pod({"a": "2"}, nodeName="n2", tolerations=[]), "carrel")
@@ -167,7 +167,7 @@ def test_elements_are_put_in_order(live: str, applied: str, expected: str) -> No
     assert [container["name"] for container in after["spec"]["containers"]] == list(expected)
 
 
-def test_ports_are_known_by_number_and_protocol_and_tcp_is_the_default() -> None:
+def test_ports_are_identified_by_number_and_protocol_and_tcp_is_the_default() -> None:
     created = apply(None, pod(containers=[{"name": "a", "ports": [{"containerPort": 53}]}]))
     both = [{"containerPort": 53, "name": "tcp"}, {"containerPort": 53, "protocol": "UDP"}]
     changed = apply(created, pod(containers=[{"name": "a", "ports": both}]))
@@ -184,7 +184,7 @@ def test_finalizers_are_owned_one_by_one() -> None:
     assert apply(shared, pod(), "carrel")["metadata"]["finalizers"] == ["a"]
 
 
-def test_before_the_first_apply_everything_belongs_to_whoever_wrote_it() -> None:
+def test_before_the_first_apply_everything_belongs_to_before_first_apply() -> None:
     live = pod({"a": "1"}, nodeName="n1")
     with pytest.raises(ApplyConflict, match=r'conflict with "before-first-apply" using v1: \.metadata\.labels\.a'):
         apply(live, pod({"a": "2"}))
@@ -233,7 +233,7 @@ def test_a_write_that_changes_nothing_keeps_owners_and_times() -> None:
     assert update(written, written, now=T3) == written
 
 
-def test_an_object_that_nobody_applied_carries_no_owners() -> None:
+def test_an_object_that_was_never_applied_has_no_owners() -> None:
     assert track_update(None, pod({"a": "1"}), manager="kubectl", now=T1, keys=POD) == []
     assert track_update(pod({"a": "1"}), pod({"a": "2"}), manager="kubectl", now=T1, keys=POD) == []
 
@@ -259,7 +259,7 @@ PODS = st.builds(lambda labels, containers: pod(labels, containers=containers), 
 @given(PODS)
 def test_owned_paths_read_back_as_they_are_written(applied: Json) -> None:
     paths = owned_paths(applied, POD)
-    holding = Holding(fields_v1(paths), T1)
+    holding = OwnedFields(fields_v1(paths), T1)
     assert holding.paths == paths
     assert all(holding.holds(path) for path in paths)
 

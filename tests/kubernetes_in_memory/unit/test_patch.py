@@ -133,7 +133,7 @@ def test_a_pod_spec_is_merged_strategically(target: Json, patch: Json, expected:
     assert strategic_merge(pod(**target), {"spec": patch}, POD) == pod(**expected)
 
 
-def test_finalizers_are_merged_as_a_set_and_leave_by_name() -> None:
+def test_finalizers_are_merged_as_a_set_and_removed_by_name() -> None:
     target = {"metadata": {"finalizers": ["a", "b"]}}
     added = strategic_merge(target, {"metadata": {"finalizers": ["c", "b"]}}, POD)
     assert sorted(added["metadata"]["finalizers"]) == ["a", "b", "c"]

@@ -66,7 +66,7 @@ CLAIM: Json = {
 
 def claim(**spec: Any) -> Json:
     return {
-        "apiVersion": "carrel.dev/v1",
+        "apiVersion": "lab.example/v1",
         "kind": "GpuClaim",
         "metadata": {"name": "c", "labels": {"a": "b"}},
         "spec": {"devices": {"count": 1}, **spec},
@@ -217,12 +217,14 @@ def claim(**spec: Any) -> Json:
         ),
     ],
 )
-def test_a_wrong_field_is_named_in_kubernetes_words(spec: Json, field: str, reason: str, message: str) -> None:
+def test_a_wrong_field_is_reported_in_the_wording_of_kubernetes(
+    spec: Json, field: str, reason: str, message: str
+) -> None:
     causes = validate(CLAIM, claim(**spec))
     assert [(cause.field, cause.reason, cause.message) for cause in causes] == [(field, reason, message)]
 
 
-def test_everything_wrong_is_named_at_once() -> None:
+def test_all_errors_of_a_value_are_reported_at_once() -> None:
     causes = validate(CLAIM, claim(devices={"policy": "x"}, note="1", since="?"))
     assert {cause.field for cause in causes} == {"spec.devices.count", "spec.devices.policy", "spec.note", "spec.since"}
 
@@ -322,7 +324,7 @@ def test_unknown_fields_are_pruned_and_metadata_is_left_alone() -> None:
     )
 
 
-def test_below_the_root_the_words_of_an_object_are_no_exception() -> None:
+def test_below_the_root_apiversion_kind_and_metadata_are_pruned_too() -> None:
     assert prune(CLAIM, claim(devices={"count": 1, "kind": "x", "metadata": {}})) == claim()
 
 
@@ -370,9 +372,9 @@ def test_a_default_is_not_shared_between_objects() -> None:
 
 def crd(schema: Json | None = None, **spec: Any) -> Json:
     return {
-        "metadata": {"name": "gpuclaims.carrel.dev"},
+        "metadata": {"name": "gpuclaims.lab.example"},
         "spec": {
-            "group": "carrel.dev",
+            "group": "lab.example",
             "scope": "Namespaced",
             "names": {"plural": "gpuclaims", "kind": "GpuClaim"},
             "versions": [
@@ -388,7 +390,7 @@ def crd(schema: Json | None = None, **spec: Any) -> Json:
     }
 
 
-def test_a_sane_definition_has_nothing_wrong() -> None:
+def test_a_valid_definition_has_no_errors() -> None:
     assert check_schema(crd()) == []
 
 
@@ -476,7 +478,7 @@ def field(**schema: Any) -> Json:
         ),
     ],
 )
-def test_a_broken_definition_is_told_where(definition: Json, where: str) -> None:
+def test_an_invalid_definition_is_reported_with_its_path(definition: Json, where: str) -> None:
     assert where in [cause.field for cause in check_schema(definition)]
 
 

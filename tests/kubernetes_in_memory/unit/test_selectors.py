@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.selectors import FieldRequirement, FieldSelector, LabelSelector, label_selector_of
 
-LABELS = {"app": "train", "tier": "booked", "rank": "3", "empty": "", "carrel.dev/node": "n1"}
+LABELS = {"app": "train", "tier": "booked", "rank": "3", "empty": "", "lab.example/node": "n1"}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ LABELS = {"app": "train", "tier": "booked", "rank": "3", "empty": "", "carrel.de
         pytest.param("other", False, id="does not exist, asked to exist"),
         pytest.param("!other", True, id="asked not to exist"),
         pytest.param("!app", False, id="exists, asked not to exist"),
-        pytest.param("carrel.dev/node=n1", True, id="a key with a prefix"),
+        pytest.param("lab.example/node=n1", True, id="a key with a prefix"),
         pytest.param("rank>2", True, id="greater than"),
         pytest.param("rank<3", False, id="less than"),
         pytest.param("app>2", False, id="a word is not greater than a number"),
@@ -163,7 +163,7 @@ def test_a_field_selector_that_cannot_be_read_is_malformed(text: str) -> None:
         FieldSelector.parse(text)
 
 
-LABEL_KEYS = st.sampled_from(["app", "tier", "in", "notin", "carrel.dev/node"])
+LABEL_KEYS = st.sampled_from(["app", "tier", "in", "notin", "lab.example/node"])
 LABEL_VALUES = st.text(string.ascii_letters + string.digits, max_size=4)
 EXPRESSIONS = st.one_of(
     st.fixed_dictionaries(

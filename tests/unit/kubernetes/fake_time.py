@@ -1,4 +1,4 @@
-"""Time that passes only when the test says so."""
+"""A clock that advances only when the test says so."""
 
 import asyncio
 import heapq
@@ -8,9 +8,9 @@ from itertools import count
 from carrel.kubernetes.backoff import Timing
 
 _TURNS = 25
-"""Turns of the event loop after which most of what does not wait for time has come to rest."""
-_PATIENCE = 100
-"""How often to settle again while nobody waits for time, before it is taken for a standstill."""
+"""Turns of the event loop after which most tasks that do not wait for time have finished."""
+_ATTEMPTS = 100
+"""How often to settle again while no task waits for time, before the test fails."""
 
 
 class FakeTime:
@@ -22,7 +22,7 @@ class FakeTime:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def timing(self) -> Timing:
-        """Without chance: every wait is as long as it may be."""
+        """Without randomness: every wait has its full length."""
         return Timing(now=lambda: self.now, sleep=self.sleep, chance=lambda: 1.0)
 
     async def sleep(self, seconds: float) -> None:
@@ -36,7 +36,7 @@ class FakeTime:
             await asyncio.sleep(0)
 
     async def advance(self, seconds: float) -> None:
-        """Lets time pass; whoever wakes on the way acts at its own moment."""
+        """Lets time pass; each sleeper is woken at its own time."""
         end = self.now + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -45,7 +45,7 @@ class FakeTime:
         await self.settle()
 
     async def pause(self, seconds: float) -> None:
-        """The process is stopped: time passes, nobody acts, and then everybody wakes at once."""
+        """The process is stopped: time passes, no task runs, and then all due sleepers wake at once."""
         self.now += seconds
         while self._sleepers and self._sleepers[0][0] <= self.now:
             _, _, waiting = heapq.heappop(self._sleepers)
@@ -64,11 +64,11 @@ class FakeTime:
                 await self._wake_next()
 
     async def _wait_sleeper(self, condition: Callable[[], object]) -> None:
-        for _ in range(_PATIENCE):
+        for _ in range(_ATTEMPTS):
             if self._sleepers or condition():
                 return
             await self.settle()
-        raise AssertionError("nobody waits for time, and the condition does not hold")
+        raise AssertionError("no task waits for time, and the condition does not hold")
 
     async def _wake_next(self) -> None:
         due, _, waiting = heapq.heappop(self._sleepers)

@@ -34,7 +34,7 @@ def page(version: int, *items: Pod, token: str = "") -> ListPage[Any]:
 
 
 SILENCE = object()
-"""In a watch: nothing is said any more, and the stream stays open."""
+"""In a watch: the stream sends nothing more and stays open."""
 
 
 class ScriptedCluster:

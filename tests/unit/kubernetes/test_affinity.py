@@ -36,8 +36,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         pytest.param(a_pod(expression("zone", "NotIn", "a")), False, id="NotIn"),
         pytest.param(a_pod(expression("zone", "Exists")), True, id="Exists"),
         pytest.param(a_pod(expression("zone", "DoesNotExist")), False, id="DoesNotExist"),
-        pytest.param(a_pod(expression("cards", "Gt", "7")), True, id="Gt"),
-        pytest.param(a_pod(expression("cards", "Lt", "8")), False, id="Lt"),
+        pytest.param(a_pod(expression("gpus", "Gt", "7")), True, id="Gt"),
+        pytest.param(a_pod(expression("gpus", "Lt", "8")), False, id="Lt"),
         pytest.param(a_pod(expression("zone", "Gt", "7")), False, id="Gt of what is no number"),
         pytest.param(a_pod(expression("zone", "Like", "a")), False, id="an operator that nobody knows"),
         pytest.param(a_pod({}), False, id="a term that says nothing"),
@@ -48,11 +48,11 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         pytest.param(a_pod(expression("zone", "In", "a"), zone="b"), False, id="both must hold"),
     ],
 )
-def test_a_pod_may_run_where_what_it_says_is_true(pod: Pod, expected: bool) -> None:
-    assert may_run_on(pod, a_node(zone="a", cards="8")) is expected
+def test_a_pod_may_run_on_nodes_that_meet_its_requirements(pod: Pod, expected: bool) -> None:
+    assert may_run_on(pod, a_node(zone="a", gpus="8")) is expected
 
 
-def test_a_node_that_takes_no_pods_takes_none() -> None:
+def test_an_unschedulable_node_accepts_no_pod() -> None:
     assert not may_run_on(a_pod(), a_node(unschedulable=True))
 
 
@@ -96,11 +96,11 @@ def tainted(*taints: dict[str, str]) -> NodeObject:
         ),
     ],
 )
-def test_a_taint_keeps_away_who_does_not_tolerate_it(pod: Pod, taint: dict[str, str], expected: str) -> None:
+def test_a_taint_excludes_pods_that_do_not_tolerate_it(pod: Pod, taint: dict[str, str], expected: str) -> None:
     assert intolerable(pod, tainted(taint)) == expected
 
 
-def test_pods_that_say_the_same_about_nodes_have_the_same_demands() -> None:
+def test_pods_with_the_same_node_requirements_have_equal_demands() -> None:
     pods = [
         a_pod(),
         a_pod(zone="a"),

@@ -1,4 +1,4 @@
-"""What the client sends, and what it makes of what it hears."""
+"""What the client sends, and how it reads the answers."""
 
 import json
 from typing import Any
@@ -35,7 +35,13 @@ from carrel.kubernetes.cluster import (
 )
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
-from tests.unit.kubernetes.scripted import Answering, Scripted, refused, said, streamed
+from tests.unit.kubernetes.scripted_transport import (
+    FunctionTransport,
+    ScriptedTransport,
+    error_response,
+    json_response,
+    stream_response,
+)
 
 TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})
 
@@ -53,14 +59,14 @@ def body_of(request: ApiRequest) -> Any:
 
 class TestWhatIsSent:
     async def test_get(self) -> None:
-        transport = Scripted(said({}))
+        transport = ScriptedTransport(json_response({}))
         await Client(transport).get(LEASES, "gpu-n1-0", "carrel")
         [asked] = transport.asked
         assert (asked.method, asked.path) == ("GET", "/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-n1-0")
         assert (dict(asked.query), asked.body) == ({}, b"")
 
     async def test_list_with_everything(self) -> None:
-        transport = Scripted(said({"metadata": {}, "items": None}))
+        transport = ScriptedTransport(json_response({"metadata": {}, "items": None}))
         selection = Selection("lab", labels="a=b", fields="spec.nodeName=n1")
         await Client(transport).list(PODS, selection, limit=500, continue_token="abc", resource_version="7")
         [asked] = transport.asked
@@ -74,7 +80,7 @@ class TestWhatIsSent:
         }
 
     async def test_watch(self) -> None:
-        transport = Scripted(streamed([]))
+        transport = ScriptedTransport(stream_response([]))
         async with Client(transport).watch(NODES, resource_version="7") as events:
             assert [event async for event in events] == []
         [asked] = transport.asked
@@ -103,7 +109,7 @@ class TestWhatIsSent:
         ids=["json", "merge", "strategic", "apply", "apply by force"],
     )
     async def test_patch(self, patch: Patch, content_type: str, body: Any, query: dict[str, str]) -> None:
-        transport = Scripted(said({}))
+        transport = ScriptedTransport(json_response({}))
         await Client(transport).patch(PODS, "train", patch, "lab", subresource="status", dry_run=True)
         [asked] = transport.asked
         assert (asked.method, asked.path) == ("PATCH", "/api/v1/namespaces/lab/pods/train/status")
@@ -112,7 +118,7 @@ class TestWhatIsSent:
         assert asked.query == {"fieldValidation": "Strict", "dryRun": "All"} | query
 
     async def test_delete_with_everything(self) -> None:
-        transport = Scripted(said({}))
+        transport = ScriptedTransport(json_response({}))
         how = DeleteOptions("u1", "7", grace_seconds=0, propagation="Foreground", dry_run=True)
         await Client(transport).delete(PODS, "train", "lab", how=how)
         [asked] = transport.asked
@@ -128,7 +134,7 @@ class TestWhatIsSent:
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a/../b", "%2e%2e"])
     async def test_a_name_that_would_make_another_path_is_never_sent(self, name: str) -> None:
-        transport = Scripted(said({}))
+        transport = ScriptedTransport(json_response({}))
         client = Client(transport)
         with pytest.raises(Invalid):
             await client.delete(PODS, name, "lab")
@@ -139,7 +145,7 @@ class TestWhatIsSent:
         assert transport.asked == []
 
     async def test_a_namespace_that_would_make_another_path_is_never_sent(self) -> None:
-        transport = Scripted(said({}))
+        transport = ScriptedTransport(json_response({}))
         with pytest.raises(Invalid):
             await Client(transport).create(PODS, {}, "lab/pods/x")
         assert transport.asked == []
@@ -147,7 +153,7 @@ class TestWhatIsSent:
 
 class TestBind:
     async def test_is_one_call_that_names_the_uid(self) -> None:
-        transport = Scripted(said({"kind": "Status"}, 201))
+        transport = ScriptedTransport(json_response({"kind": "Status"}, 201))
         await Client(transport).bind(TARGET)
         assert [(asked.method, asked.path) for asked in transport.asked] == [
             ("POST", "/api/v1/namespaces/lab/pods/train/binding")
@@ -156,7 +162,7 @@ class TestBind:
 
 
 async def test_an_eviction_is_one_call_with_its_preconditions() -> None:
-    transport = Scripted(said({"kind": "Status"}, 201))
+    transport = ScriptedTransport(json_response({"kind": "Status"}, 201))
     await Client(transport).evict("lab", "train", how=DeleteOptions(uid="u1"))
     (asked,) = transport.asked
     eviction = body_of(asked)
@@ -165,13 +171,13 @@ async def test_an_eviction_is_one_call_with_its_preconditions() -> None:
     assert eviction["deleteOptions"]["preconditions"] == {"uid": "u1"}
 
 
-class TestAServerThatAsksToComeAgain:
+class TestAServerThatAsksToRetryLater:
     """As right after a custom resource was defined: 429, `storage is (re)initializing`, Retry-After: 1."""
 
-    LATER = refused(429, "TooManyRequests", retry_after="1")
+    LATER = error_response(429, "TooManyRequests", retry_after="1")
 
-    def client(self, *answers: ApiResponse) -> tuple[Client, Scripted, list[float]]:
-        transport, slept = Scripted(*answers), list[float]()
+    def client(self, *answers: ApiResponse) -> tuple[Client, ScriptedTransport, list[float]]:
+        transport, slept = ScriptedTransport(*answers), list[float]()
 
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
@@ -179,8 +185,8 @@ class TestAServerThatAsksToComeAgain:
         return Client(transport, timing=Timing(sleep=sleep)), transport, slept
 
     @pytest.mark.parametrize("verb", ["get", "create", "delete"])
-    async def test_is_asked_again_after_that_time(self, verb: str) -> None:
-        client, transport, slept = self.client(self.LATER, self.LATER, said({"kind": "Pod"}))
+    async def test_is_called_again_after_that_time(self, verb: str) -> None:
+        client, transport, slept = self.client(self.LATER, self.LATER, json_response({"kind": "Pod"}))
         calls = {
             "get": lambda: client.get(PODS, "train", "lab"),
             "create": lambda: client.create(PODS, {"metadata": {"name": "train"}}, "lab"),
@@ -190,26 +196,26 @@ class TestAServerThatAsksToComeAgain:
         assert slept == [1, 1]
         assert transport.asked == [transport.asked[0]] * 3
 
-    async def test_is_not_asked_for_ever(self) -> None:
-        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after="4"))
+    async def test_is_not_called_for_ever(self) -> None:
+        client, transport, slept = self.client(error_response(429, "TooManyRequests", retry_after="4"))
         with pytest.raises(Busy):
             await client.get(PODS, "train", "lab")
         assert (len(transport.asked), slept) == (4, [4, 4, 4])
 
     @pytest.mark.parametrize("asked_for", ["", "3600", "tomorrow", "-1"])
-    async def test_is_not_asked_again_if_it_says_no_time_or_a_long_one(self, asked_for: str) -> None:
-        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after=asked_for))
+    async def test_is_not_called_again_if_it_gives_no_time_or_a_long_one(self, asked_for: str) -> None:
+        client, transport, slept = self.client(error_response(429, "TooManyRequests", retry_after=asked_for))
         with pytest.raises(Busy):
             await client.get(PODS, "train", "lab")
         assert (len(transport.asked), slept) == (1, [])
 
-    async def test_about_an_eviction_is_a_word_for_the_caller(self) -> None:
-        client, transport, slept = self.client(refused(429, "TooManyRequests", retry_after="10"))
+    async def test_an_eviction_is_not_repeated(self) -> None:
+        client, transport, slept = self.client(error_response(429, "TooManyRequests", retry_after="10"))
         with pytest.raises(Busy):
             await client.evict("lab", "train")
         assert (len(transport.asked), slept) == (1, [])
 
-    async def test_is_not_asked_again_by_who_may_no_longer_write(self) -> None:
+    async def test_is_not_called_again_by_a_process_that_may_no_longer_write(self) -> None:
         client, transport, _ = self.client(self.LATER)
         may_write = [True, False]
 
@@ -245,7 +251,7 @@ class TestAServerThatAsksToComeAgain:
 )
 async def test_a_refused_write_is_an_error_of_its_own_kind(code: int, reason: str, error: type[ClusterError]) -> None:
     with pytest.raises(error) as caught:
-        await Client(Scripted(refused(code, reason, {"name": "train"}))).create(PODS, {}, "lab")
+        await Client(ScriptedTransport(error_response(code, reason, {"name": "train"}))).create(PODS, {}, "lab")
     assert type(caught.value) is error
     assert (caught.value.status, caught.value.reason) == (code, reason)
     assert caught.value.details["name"] == "train"
@@ -255,11 +261,11 @@ async def test_a_refused_write_is_an_error_of_its_own_kind(code: int, reason: st
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
 async def test_a_read_that_fails_has_written_nothing(code: int) -> None:
     with pytest.raises(Unavailable):
-        await Client(Scripted(refused(code))).get(PODS, "train", "lab")
+        await Client(ScriptedTransport(error_response(code))).get(PODS, "train", "lab")
 
 
 async def test_a_lost_answer_is_unknown_for_a_write_and_unavailable_for_a_read() -> None:
-    client = Client(Scripted(Unknown(0, "AnswerLost", "gone")))
+    client = Client(ScriptedTransport(Unknown(0, "AnswerLost", "gone")))
     with pytest.raises(Unknown):
         await client.delete(PODS, "train", "lab")
     with pytest.raises(Unavailable):
@@ -268,7 +274,7 @@ async def test_a_lost_answer_is_unknown_for_a_write_and_unavailable_for_a_read()
 
 async def test_another_uid_in_a_patch_is_a_conflict_although_servers_call_it_immutable() -> None:
     causes = {"causes": [{"reason": "FieldValueInvalid", "field": "metadata.uid", "message": "field is immutable"}]}
-    client = Client(Scripted(refused(422, "Invalid", causes)))
+    client = Client(ScriptedTransport(error_response(422, "Invalid", causes)))
     with pytest.raises(Conflict):
         await client.patch(PODS, "train", MergePatch({"metadata": {"uid": "u2"}}), "lab")
     with pytest.raises(Invalid):
@@ -276,9 +282,12 @@ async def test_another_uid_in_a_patch_is_a_conflict_although_servers_call_it_imm
 
 
 async def test_how_long_to_wait_is_read_from_the_header_too() -> None:
-    for answer in (refused(429, "TooManyRequests", retry_after="3"), refused(429, "", {"retryAfterSeconds": 3})):
+    for answer in (
+        error_response(429, "TooManyRequests", retry_after="3"),
+        error_response(429, "", {"retryAfterSeconds": 3}),
+    ):
         with pytest.raises(Busy) as busy:
-            await Client(Scripted(answer)).list(PODS)
+            await Client(ScriptedTransport(answer)).list(PODS)
         assert busy.value.retry_after_s == 3.0
 
 
@@ -288,13 +297,13 @@ async def test_how_long_to_wait_is_read_from_the_header_too() -> None:
 async def test_an_answer_of_a_proxy_is_shown_as_it_is(body: bytes) -> None:
     answer = ApiResponse(403, body, {"content-type": "text/html"})
     with pytest.raises(Forbidden) as refusal:
-        await Client(Scripted(answer)).get(PODS, "train", "lab")
+        await Client(ScriptedTransport(answer)).get(PODS, "train", "lab")
     assert refusal.value.reason == "text/html"
 
 
 @pytest.mark.parametrize("body", [b"<html>welcome</html>", b"", b"[]", b'{"items": 7}'])
-async def test_a_good_answer_that_is_no_kubernetes_json_is_not_believed(body: bytes) -> None:
-    client = Client(Scripted(ApiResponse(200, body)))
+async def test_a_success_that_is_not_kubernetes_json_is_an_error(body: bytes) -> None:
+    client = Client(ScriptedTransport(ApiResponse(200, body)))
     with pytest.raises(Unavailable, match="not Kubernetes JSON"):
         await client.list(PODS)
     if body[:1] != b"{":
@@ -308,7 +317,7 @@ def watch_line(change: str, name: str, number: int) -> bytes:
 
 
 async def watched(chunks: list[bytes]) -> list[WatchEvent[Any]]:
-    async with Client(Scripted(streamed(chunks))).watch(PODS, resource_version="1") as events:
+    async with Client(ScriptedTransport(stream_response(chunks))).watch(PODS, resource_version="1") as events:
         return [event async for event in events]
 
 
@@ -338,13 +347,13 @@ async def test_a_bookmark_has_a_version_and_no_object() -> None:
     assert await watched([json.dumps(line).encode() + b"\n"]) == [WatchEvent(ChangeType.BOOKMARK, None, "9")]
 
 
-async def test_an_expired_version_is_told_in_both_forms() -> None:
+async def test_an_expired_version_is_recognized_as_status_and_as_event() -> None:
     status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"}
     line = json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"
     with pytest.raises(Expired, match="too old"):
         await watched([line])
     with pytest.raises(Expired):
-        async with Client(Scripted(refused(410, "Expired"))).watch(PODS, resource_version="1"):
+        async with Client(ScriptedTransport(error_response(410, "Expired"))).watch(PODS, resource_version="1"):
             pass
 
 
@@ -354,9 +363,9 @@ async def test_a_line_that_is_no_event_ends_the_watch(line: bytes) -> None:
         await watched([line])
 
 
-async def test_a_stream_is_closed_when_its_reader_leaves() -> None:
-    response = streamed([watch_line("ADDED", "a", 2), watch_line("ADDED", "b", 3)])
-    async with Client(Answering(lambda _: response)).watch(PODS, resource_version="1") as events:
+async def test_a_stream_is_closed_when_its_reader_stops() -> None:
+    response = stream_response([watch_line("ADDED", "a", 2), watch_line("ADDED", "b", 3)])
+    async with Client(FunctionTransport(lambda _: response)).watch(PODS, resource_version="1") as events:
         await anext(events)
     assert response.stream is not None
     with pytest.raises(StopAsyncIteration):
@@ -370,7 +379,7 @@ async def test_a_fenced_client_reads_but_writes_nothing_that_the_fence_refuses()
     def require() -> None:
         raise NotMine
 
-    transport = Scripted(said({}))
+    transport = ScriptedTransport(json_response({}))
     fenced = Client(transport).fenced(require)
     await fenced.get(LEASES, "gpu-n1-0", "carrel")
     for write in (
@@ -387,8 +396,8 @@ class TestWarnings:
     UNKNOWN = r'299 - "unknown field \"status.x\"", 299 - "a remark, with \\ and \"quotes\""'
     TEXTS = ('unknown field "status.x"', 'a remark, with \\ and "quotes"')
 
-    async def test_writes_say_what_becomes_of_unknown_fields_and_reads_do_not(self) -> None:
-        transport = Scripted(said({}))
+    async def test_writes_set_field_validation_and_reads_do_not(self) -> None:
+        transport = ScriptedTransport(json_response({}))
         client = Client(transport, FieldValidation.WARN)
         for call in (
             client.create(PODS, {}, "lab"),
@@ -402,7 +411,7 @@ class TestWarnings:
 
     async def test_each_text_is_logged_once_and_kept_until_the_next_write(self, caplog: LogCaptureFixture) -> None:
         warned = ApiResponse(200, b"{}", {"warning": self.UNKNOWN})
-        transport = Answering(lambda request: warned if b"x" in request.body else ApiResponse(200, b"{}"))
+        transport = FunctionTransport(lambda request: warned if b"x" in request.body else ApiResponse(200, b"{}"))
         client = Client(transport, FieldValidation.WARN)
         for name in ("n1", "n2", "n1"):
             await client.patch(NODES, name, MergePatch({"x": 1}), subresource="status")
@@ -417,14 +426,14 @@ class TestWarnings:
         assert client.warnings(NODES, "n1", subresource="status") == ()
         assert client.warnings(NODES, "n2", subresource="status") == self.TEXTS
 
-    async def test_a_refusal_may_carry_one_too(self, caplog: LogCaptureFixture) -> None:
+    async def test_a_refusal_may_have_warnings_too(self, caplog: LogCaptureFixture) -> None:
         answer = ApiResponse(403, b"{}", {"warning": '299 - "old"'})
         with pytest.raises(Forbidden):
-            await Client(Scripted(answer)).create(PODS, {}, "lab")
+            await Client(ScriptedTransport(answer)).create(PODS, {}, "lab")
         assert "old" in caplog.text
 
     async def test_no_more_than_a_thousand_are_remembered(self, caplog: LogCaptureFixture) -> None:
-        transport = Answering(lambda request: ApiResponse(200, b"{}", {"warning": f'299 - "{request.path}"'}))
+        transport = FunctionTransport(lambda request: ApiResponse(200, b"{}", {"warning": f'299 - "{request.path}"'}))
         client = Client(transport)
         for number in (*range(1_001), 0):
             await client.patch(NODES, f"n{number}", MergePatch({}))
@@ -432,7 +441,7 @@ class TestWarnings:
         assert client.warnings(NODES, "n1") == ()
 
     @pytest.mark.parametrize("header", ["", "299", '299 - "', "nonsense", '199 - "miscellaneous"', '"299 - "'])
-    async def test_what_is_no_warning_of_kubernetes_is_none(self, header: str) -> None:
-        client = Client(Scripted(ApiResponse(200, b"{}", {"warning": header})))
+    async def test_other_warning_headers_are_ignored(self, header: str) -> None:
+        client = Client(ScriptedTransport(ApiResponse(200, b"{}", {"warning": header})))
         await client.patch(NODES, "n1", MergePatch({}))
         assert client.warnings(NODES, "n1") == ()

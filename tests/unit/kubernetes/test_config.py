@@ -1,4 +1,4 @@
-"""Kubeconfigs and ServiceAccounts: found, merged, read; and a wrong one says what would be right."""
+"""Kubeconfigs and ServiceAccounts: found, merged and read; the error for a wrong one says what would be right."""
 
 import base64
 import os
@@ -47,7 +47,7 @@ async def test_a_token_in_the_text(tmp_path: Path) -> None:
     assert await credentials(found) == Credentials(token="t0")
 
 
-async def test_nobody_is_a_user_too(tmp_path: Path) -> None:
+async def test_a_kubeconfig_may_have_no_user(tmp_path: Path) -> None:
     assert await credentials(access(tmp_path, kubeconfig(context={"cluster": "c"}))) == Credentials()
 
 
@@ -76,7 +76,7 @@ async def test_a_context_can_be_named(tmp_path: Path) -> None:
     assert access(tmp_path, document, "other").namespace == "lab-2"
 
 
-class TestWhereItIsLookedFor:
+class TestWhichKubeconfigIsUsed:
     async def test_the_first_file_that_names_an_entry_wins(self, tmp_path: Path) -> None:
         first = {"users": [{"name": "u", "user": {"token": "first"}}]}
         files = [
@@ -92,7 +92,7 @@ class TestWhereItIsLookedFor:
         write(tmp_path / ".kube", kubeconfig())
         assert access_from({"HOME": str(tmp_path)}).server == "https://k8s.example:6443"
 
-    def test_nothing_anywhere_is_told(self, tmp_path: Path) -> None:
+    def test_a_missing_kubeconfig_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(Malformed, match="set KUBECONFIG"):
             access_from({"HOME": str(tmp_path)})
 
@@ -107,11 +107,11 @@ class TestWhereItIsLookedFor:
         assert (found.server, found.namespace, found.trust.authorities) == (server, "carrel", PEM)
         assert await credentials(found) == Credentials(token="t1")
 
-    def test_a_service_account_without_files_is_told(self, tmp_path: Path) -> None:
+    def test_a_service_account_without_files_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(Malformed, match=r"ca\.crt"):
             access_from({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, service_account=tmp_path)
 
-    def test_a_port_that_is_none_is_told(self, tmp_path: Path) -> None:
+    def test_an_invalid_port_is_reported(self, tmp_path: Path) -> None:
         for name in ("ca.crt", "namespace"):
             write(tmp_path, PEM, name)
         environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "tcp://x"}

@@ -47,7 +47,7 @@ class TestFiles:
         credential_source = StoredCredentials(CredentialLocations(token=tmp_path / "token"))
         assert await credential_source.credentials_after(await credential_source.credentials()) is None
 
-    async def test_a_missing_file_is_unavailable_until_it_comes(self, tmp_path: Path) -> None:
+    async def test_a_missing_file_is_unavailable_until_it_exists(self, tmp_path: Path) -> None:
         credential_source = StoredCredentials(CredentialLocations(token=tmp_path / "token"))
         with pytest.raises(Unavailable, match="token"):
             await credential_source.credentials()

@@ -22,7 +22,7 @@ def test_absent_parts_are_empty() -> None:
     assert (pod.spec.node_name, pod.spec.containers, pod.status.phase) == ("", (), "")
 
 
-def test_what_todays_pods_say_is_read_as_far_as_it_matters() -> None:
+def test_fields_of_new_kubernetes_releases_are_read_as_far_as_needed() -> None:
     spec = {
         "schedulingGates": [{"name": "a.example/one"}, {"name": "b.example/two"}],
         "initContainers": [{"name": "viewer", "restartPolicy": "Always"}],
@@ -42,7 +42,7 @@ def test_what_todays_pods_say_is_read_as_far_as_it_matters() -> None:
     assert pod.spec.node_name == "", "a nomination is none"
 
 
-def test_two_views_share_no_map() -> None:
+def test_two_objects_share_no_map() -> None:
     first, second = read(PODS, {}), read(PODS, {})
     assert first.metadata.labels is not second.metadata.labels
 
@@ -69,7 +69,7 @@ def test_nulls_are_read_as_absent_and_nothing_else_is_lost() -> None:
     assert (pod.spec.node_name, [container.name for container in pod.spec.containers]) == ("n1", ["main"])
 
 
-def test_an_object_that_cannot_be_read_keeps_its_metadata_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_object_keeps_its_metadata_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     document = {"metadata": {"name": "c1", "namespace": "lab"}, "spec": {"devices": {"count": "two"}}}
     with caplog.at_level(logging.WARNING):
         claim = read(GPU_CLAIMS, document)
@@ -86,7 +86,7 @@ def test_one_unreadable_object_does_not_make_the_list_fail() -> None:
     assert [(item.metadata.name, item.spec.gang_ref) for item in read_items] == [("bad", ""), ("good", "g")]
 
 
-def test_a_kind_without_a_shape_keeps_its_metadata() -> None:
+def test_an_object_of_a_kind_without_a_class_keeps_its_metadata() -> None:
     unknown: Resource[Any] = Resource(Object, "library.example", "v1", "desks", "Desk")
     desk = read(unknown, {"metadata": {"name": "d1", "uid": "u1"}, "spec": {"seats": 1}})
     assert (desk.metadata.name, desk.metadata.uid) == ("d1", "u1")

@@ -92,7 +92,7 @@ class TestTls:
             with pytest.raises(Unavailable, match="certificate"):
                 await asked(Access(url))
 
-    async def test_unless_nobody_is_asked(self, tmp_path: Path) -> None:
+    async def test_with_insecure_every_server_is_trusted(self, tmp_path: Path) -> None:
         async with serving(echo, server_tls(tmp_path, Authority().server())) as url:
             assert '"path"' in await asked(Access(url, trust=Trust(insecure=True)))
 
@@ -104,7 +104,7 @@ class TestTls:
                 await asked(Access(url, trust=Trust(authority.certificate)))
             assert '"path"' in await asked(Access(url, trust=Trust(authority.certificate, "kubernetes.default.svc")))
 
-    async def test_a_client_certificate_says_who_we_are(self, tmp_path: Path) -> None:
+    async def test_a_client_certificate_identifies_us(self, tmp_path: Path) -> None:
         authority = Authority()
         alice = authority.person("alice")
         async with serving(echo, server_tls(tmp_path, authority.server(), authority)) as url:
@@ -117,7 +117,7 @@ class TestTls:
             with pytest.raises((Unavailable, Unknown)):
                 await asked(Access(url, trust=access.trust))
 
-    async def test_a_client_certificate_is_exchanged_while_we_run(self, tmp_path: Path) -> None:
+    async def test_a_client_certificate_is_replaced_while_we_run(self, tmp_path: Path) -> None:
         authority = Authority()
         files = {part: tmp_path / part for part in ("certificate", "key")}
 
@@ -148,7 +148,7 @@ class TestTls:
             assert '"caller": "carol"' in await asked(access_to(write(tmp_path, config), os.environ))
 
     @pytest.mark.parametrize("part", ["authorities", "pair"])
-    async def test_what_is_no_certificate_is_told(self, part: str) -> None:
+    async def test_an_invalid_certificate_is_reported(self, part: str) -> None:
         access = Access("https://127.0.0.1:1", trust=Trust("no certificate"))
         if part == "pair":
             access = Access(
@@ -310,7 +310,7 @@ class TestWhatABrokenConnectionMeans:
 
 
 class TestStreams:
-    async def test_a_watch_is_read_as_it_comes_and_has_no_limit(self) -> None:
+    async def test_a_watch_is_read_as_it_arrives_and_has_no_time_limit(self) -> None:
         more = asyncio.Event()
 
         async def watching(request: web.BaseRequest) -> web.StreamResponse:
@@ -332,7 +332,7 @@ class TestStreams:
             assert await anext(response.stream) == b"two\n"
             await response.stream.aclose()
 
-    async def test_a_watch_that_breaks_is_told(self) -> None:
+    async def test_a_broken_watch_is_reported(self) -> None:
         async def breaking(request: web.BaseRequest) -> web.StreamResponse:
             response = web.StreamResponse()
             await response.prepare(request)
@@ -350,7 +350,7 @@ class TestStreams:
             with pytest.raises(Unavailable, match="GET /api/v1/pods"):
                 await anext(events)
 
-    async def test_leaving_a_watch_closes_its_connection(self) -> None:
+    async def test_ending_a_watch_closes_its_connection(self) -> None:
         left = asyncio.Event()
 
         async def watching(request: web.BaseRequest) -> web.StreamResponse:

@@ -28,8 +28,8 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime
 
-TERMS = ElectionTiming(lease_s=15, renew_within_s=10, retry_s=2)
-ME = Candidate("default", "carrel", "me", TERMS)
+TIMING = ElectionTiming(lease_s=15, renew_within_s=10, retry_s=2)
+ME = Candidate("default", "carrel", "me", TIMING)
 
 
 def seen(holder: str, since: float = 0, duration_s: int = 15) -> ObservedLease:
@@ -81,8 +81,8 @@ def test_tokens_grow() -> None:
     assert str(FencingToken(3, "b")) == "3/b"
 
 
-class Wire:
-    """The way from one process to the API server, which a test can cut."""
+class Connection:
+    """The connection of one process to the API server, which a test can interrupt."""
 
     def __init__(self, api: EmbeddedApi) -> None:
         self._api = api
@@ -112,8 +112,10 @@ class Process:
 
     def __init__(self, api: EmbeddedApi, name: str, time: FakeTime) -> None:
         self.time = time
-        self.wire = Wire(api)
-        self.election = Election(Client(self.wire), Candidate("default", "carrel", name, TERMS), timing=time.timing())
+        self.connection = Connection(api)
+        self.election = Election(
+            Client(self.connection), Candidate("default", "carrel", name, TIMING), timing=time.timing()
+        )
         self.leadership: Leadership | None = None
         self.tokens: list[FencingToken] = []
         self.lost = 0
@@ -139,13 +141,13 @@ class Process:
                 self.lost += 1
 
 
-class Town:
-    """Two processes and one API server. Time passes for all alike, unless a test stops one."""
+class TwoCandidates:
+    """Two processes and one API server. Time passes equally for both, unless a test stops one."""
 
     def __init__(self) -> None:
         self.api = EmbeddedApi()
         self.client = Client(self.api)
-        # Their clocks tell different times, as those of two machines may.
+        # Their clocks differ, as those of two machines may.
         self.processes = [Process(self.api, "first", FakeTime(1e3)), Process(self.api, "second", FakeTime(1e6))]
 
     async def advance(self, seconds: int) -> None:
@@ -162,110 +164,110 @@ class Town:
 
     async def close(self) -> None:
         for process in self.processes:
-            process.wire.hangs.set()
+            process.connection.hangs.set()
             await process.stop()
         await self.api.aclose()
 
 
 @contextlib.asynccontextmanager
-async def town(first_leads: bool = True) -> Any:
-    place = Town()
+async def two_candidates(first_leads: bool = True) -> Any:
+    candidates = TwoCandidates()
     if first_leads:
-        await place.processes[0].time.settle()
-        assert place.processes[0].leads()
-        await place.advance(5)
+        await candidates.processes[0].time.settle()
+        assert candidates.processes[0].leads()
+        await candidates.advance(5)
     try:
-        yield place
+        yield candidates
     finally:
-        await place.close()
+        await candidates.close()
 
 
 async def test_one_leads_and_the_other_waits() -> None:
-    async with town() as place:
-        first, second = place.processes
-        await place.advance(60)
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
+        await candidates.advance(60)
         assert (first.leads(), second.leads()) == (True, False)
         assert first.tokens == [FencingToken(0, "first")]
-        spec = (await place.lease())["spec"]
+        spec = (await candidates.lease())["spec"]
         assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("first", 15, 0)
-        assert second.wire.writes == 0
+        assert second.connection.writes == 0
 
 
-async def test_what_is_given_back_is_taken_at_the_next_look() -> None:
-    async with town() as place:
-        first, second = place.processes
+async def test_a_released_lease_is_taken_at_the_next_read() -> None:
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
         await first.stop()
         assert not first.leads()
-        assert (await place.lease())["spec"]["holderIdentity"] == ""
-        await place.advance(3)
+        assert (await candidates.lease())["spec"]["holderIdentity"] == ""
+        await candidates.advance(3)
         assert second.leads()
         assert second.tokens == [FencingToken(1, "second")]
 
 
-async def test_a_leader_that_is_cut_off_stops_before_another_starts() -> None:
-    async with town() as place:
-        first, second = place.processes
-        first.wire.is_cut = True
-        await place.advance(11)
+async def test_a_disconnected_leader_stops_before_another_starts() -> None:
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
+        first.connection.is_cut = True
+        await candidates.advance(11)
         assert (first.leads(), first.lost, second.leads()) == (False, 1, False)
-        await place.advance(10)
+        await candidates.advance(10)
         assert second.leads()
-        first.wire.is_cut = False
-        await place.advance(30)
+        first.connection.is_cut = False
+        await candidates.advance(30)
         assert second.leads()
         assert second.tokens > first.tokens
 
 
 async def test_a_leader_whose_server_hangs_stops_in_time() -> None:
-    async with town() as place:
-        first, second = place.processes
-        first.wire.hangs.clear()
-        await place.advance(11)
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
+        first.connection.hangs.clear()
+        await candidates.advance(11)
         assert not first.leads()
         assert first.lost == 0, "its work was told to stop; giving the Lease back still hangs"
-        await place.advance(10)
+        await candidates.advance(10)
         assert second.leads()
 
 
-async def test_a_short_cut_does_not_end_leadership() -> None:
-    async with town() as place:
-        first, _ = place.processes
-        first.wire.is_cut = True
-        await place.advance(6)
-        first.wire.is_cut = False
-        await place.advance(60)
+async def test_a_short_disconnection_does_not_end_leadership() -> None:
+    async with two_candidates() as candidates:
+        first, _ = candidates.processes
+        first.connection.is_cut = True
+        await candidates.advance(6)
+        first.connection.is_cut = False
+        await candidates.advance(60)
         assert first.leads()
         assert (first.lost, len(first.tokens)) == (0, 1)
 
 
-async def test_a_renewal_whose_answer_was_lost_is_found_again() -> None:
-    async with town() as place:
-        first, _ = place.processes
-        first.wire.loses_answers = True
-        await place.advance(5)
-        first.wire.loses_answers = False
-        await place.advance(60)
+async def test_a_renewal_whose_answer_was_lost_is_recognized() -> None:
+    async with two_candidates() as candidates:
+        first, _ = candidates.processes
+        first.connection.loses_answers = True
+        await candidates.advance(5)
+        first.connection.loses_answers = False
+        await candidates.advance(60)
         assert first.leads()
         assert first.tokens == [FencingToken(0, "first")]
 
 
-async def test_a_victory_whose_answer_was_lost_is_found_again() -> None:
-    async with town(first_leads=False) as place:
-        first, second = place.processes
-        first.wire.loses_answers = True
-        second.wire.is_cut = True
-        await place.advance(3)
-        assert place.leaders() == 0
-        first.wire.loses_answers = False
-        await place.advance(5)
+async def test_an_election_whose_answer_was_lost_is_recognized() -> None:
+    async with two_candidates(first_leads=False) as candidates:
+        first, second = candidates.processes
+        first.connection.loses_answers = True
+        second.connection.is_cut = True
+        await candidates.advance(3)
+        assert candidates.leaders() == 0
+        first.connection.loses_answers = False
+        await candidates.advance(5)
         assert first.leads()
-        written = (await place.lease())["spec"]["leaseTransitions"]
+        written = (await candidates.lease())["spec"]["leaseTransitions"]
         assert first.tokens == [FencingToken(written, "first")]
 
 
-async def test_a_leader_that_was_paused_knows_at_once_that_it_may_not_write() -> None:
-    async with town() as place:
-        first, second = place.processes
+async def test_a_leader_that_was_paused_may_not_write() -> None:
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
         for _ in range(40):
             await second.time.advance(0.5)
         assert second.leads()
@@ -275,37 +277,37 @@ async def test_a_leader_that_was_paused_knows_at_once_that_it_may_not_write() ->
             first.leadership.require()
         await first.time.pause(0)
         assert first.lost == 1
-        await place.advance(30)
+        await candidates.advance(30)
         assert second.leads()
 
 
-async def test_a_lease_that_another_took_by_force_ends_leadership() -> None:
-    async with town() as place:
-        first, second = place.processes
-        second.wire.is_cut = True
-        lease = await place.lease()
+async def test_a_lease_taken_by_another_process_ends_leadership() -> None:
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
+        second.connection.is_cut = True
+        lease = await candidates.lease()
         lease["spec"] |= {"holderIdentity": "an administrator", "leaseTransitions": 9}
-        await place.client.update(LEASES, lease)
-        await place.advance(5)
+        await candidates.client.update(LEASES, lease)
+        await candidates.advance(5)
         assert not first.leads()
         assert first.lost == 1
-        assert (await place.lease())["spec"]["holderIdentity"] == "an administrator"
+        assert (await candidates.lease())["spec"]["holderIdentity"] == "an administrator"
 
 
 async def test_a_leader_that_lost_and_won_again_has_a_greater_token() -> None:
-    async with town() as place:
-        first, second = place.processes
-        first.wire.is_cut = True
-        await place.advance(30)
+    async with two_candidates() as candidates:
+        first, second = candidates.processes
+        first.connection.is_cut = True
+        await candidates.advance(30)
         assert second.leads()
-        first.wire.is_cut = False
-        second.wire.is_cut = True
-        await place.advance(30)
+        first.connection.is_cut = False
+        second.connection.is_cut = True
+        await candidates.advance(30)
         assert first.leads()
         assert first.tokens == [FencingToken(0, "first"), FencingToken(2, "first")]
 
 
-async def test_whoever_stops_the_process_is_not_told_that_leadership_was_lost() -> None:
+async def test_stopping_the_process_does_not_raise_leadership_lost() -> None:
     api = EmbeddedApi()
     election = Election(Client(api), ME, timing=FakeTime().timing())
 
@@ -321,24 +323,24 @@ async def test_whoever_stops_the_process_is_not_told_that_leadership_was_lost() 
     await api.aclose()
 
 
-async def test_an_error_of_the_work_comes_out_and_the_lease_is_given_back() -> None:
+async def test_an_error_of_the_work_is_raised_and_the_lease_is_released() -> None:
     api = EmbeddedApi()
     client = Client(api)
     election = Election(client, ME, timing=FakeTime().timing())
     with pytest.raises(LookupError):
         async with election.leading():
-            raise LookupError("no such card")
+            raise LookupError("no such GPU")
     assert (await client.get(LEASES, "carrel", "default"))["spec"]["holderIdentity"] == ""
     await api.aclose()
 
 
 FAULTS: list[Callable[[Process], None]] = [
-    lambda process: setattr(process.wire, "is_cut", True),
-    lambda process: setattr(process.wire, "is_cut", False),
-    lambda process: setattr(process.wire, "loses_answers", True),
-    lambda process: setattr(process.wire, "loses_answers", False),
-    lambda process: process.wire.hangs.clear(),
-    lambda process: process.wire.hangs.set(),
+    lambda process: setattr(process.connection, "is_cut", True),
+    lambda process: setattr(process.connection, "is_cut", False),
+    lambda process: setattr(process.connection, "loses_answers", True),
+    lambda process: setattr(process.connection, "loses_answers", False),
+    lambda process: process.connection.hangs.clear(),
+    lambda process: process.connection.hangs.set(),
 ]
 
 
@@ -348,18 +350,18 @@ FAULTS: list[Callable[[Process], None]] = [
         st.tuples(st.sampled_from([0, 1]), st.integers(0, len(FAULTS) - 1), st.integers(1, 12)), min_size=1, max_size=8
     )
 )
-async def test_whatever_fails_there_are_never_two_leaders_and_in_the_end_one(story: list[tuple[int, int, int]]) -> None:
-    place = Town()
+async def test_with_any_failures_there_are_never_two_leaders_and_finally_one(story: list[tuple[int, int, int]]) -> None:
+    candidates = TwoCandidates()
     try:
         for who, fault, seconds in story:
-            FAULTS[fault](place.processes[who])
-            await place.advance(seconds)
-        for process in place.processes:
+            FAULTS[fault](candidates.processes[who])
+            await candidates.advance(seconds)
+        for process in candidates.processes:
             for mend in (1, 3, 5):
                 FAULTS[mend](process)
-        await place.advance(40)
-        assert place.leaders() == 1
-        tokens = sorted(token for process in place.processes for token in process.tokens)
+        await candidates.advance(40)
+        assert candidates.leaders() == 1
+        tokens = sorted(token for process in candidates.processes for token in process.tokens)
         assert len({token.transitions for token in tokens}) == len(tokens), "every leadership has a token of its own"
     finally:
-        await place.close()
+        await candidates.close()

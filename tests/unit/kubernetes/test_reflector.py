@@ -1,4 +1,4 @@
-"""The reflector: the store becomes what the server has, whatever happens on the way."""
+"""The reflector: the store becomes equal to the server, whatever fails."""
 
 import asyncio
 import contextlib
@@ -82,14 +82,14 @@ async def test_lists_page_by_page_and_then_watches_from_there() -> None:
         assert seen.cluster.watched_from == ["10"]
 
 
-async def test_changes_are_told_in_order_with_what_was_before() -> None:
+async def test_handlers_get_changes_in_order_with_the_old_object() -> None:
     watch = [added("b", 11), modified("a", 12), modified("b", 13), deleted("a", 14), SILENCE]
     async with reflecting([page(10, pod("a", 1))], [watch]) as seen:
         assert seen.heard == ["- → a@1", "- → b@11", "a@1 → a@12", "b@11 → b@13", "a@12 → -"]
         assert seen.names == {"b": "13"}
 
 
-async def test_is_not_synced_before_the_whole_list_is_there() -> None:
+async def test_is_not_synced_before_the_whole_list_is_read() -> None:
     async with reflecting([page(10, pod("a", 1), token="next"), DOWN, page(11, pod("a", 1))]) as seen:
         assert not seen.reflector.is_synced
         assert len(seen.reflector.store) == 0
@@ -98,7 +98,7 @@ async def test_is_not_synced_before_the_whole_list_is_there() -> None:
         assert seen.heard == ["- → a@1"]
 
 
-async def test_a_handler_that_comes_late_hears_what_is_there() -> None:
+async def test_a_handler_that_is_added_late_gets_the_existing_objects() -> None:
     async with reflecting([page(10, pod("a", 1))]) as seen:
         late: list[Any] = []
         seen.reflector.on_change(lambda old, new: late.append((old, new)))
@@ -120,7 +120,7 @@ async def test_a_stream_that_ends_is_opened_again_where_it_was() -> None:
         pytest.param([GONE], id="as the answer"),
     ],
 )
-async def test_what_went_while_the_version_expired_is_told_as_deleted(watch: list[object]) -> None:
+async def test_objects_deleted_while_the_version_expired_are_reported_as_deleted(watch: list[object]) -> None:
     lists = [page(10, pod("a", 1), pod("b", 2)), page(30, pod("b", 25), pod("c", 26))]
     async with reflecting(lists, [watch]) as seen:
         await seen.time.advance(1)
@@ -139,7 +139,7 @@ async def test_another_object_of_the_same_name_is_a_deletion_and_an_addition() -
         assert seen.heard == ["- → a@1", "a@1 → -", "- → a@25"]
 
 
-async def test_errors_are_tried_again_later_and_later_and_forgotten_when_it_works() -> None:
+async def test_retries_are_delayed_longer_each_time_until_one_succeeds() -> None:
     lists: list[ListPage[Any] | Exception] = [DOWN, Forbidden(403, "Forbidden", "no right"), *[DOWN] * 4, page(10)]
     async with reflecting(lists, [[added("a", 11), DOWN], [added("b", 12), SILENCE]]) as seen:
         await seen.time.until(lambda: "b" in seen.names)
@@ -155,14 +155,14 @@ async def test_waits_as_long_as_the_server_asks() -> None:
         assert seen.time.slept == [30]
 
 
-async def test_a_server_that_ends_every_watch_at_once_is_not_hammered() -> None:
+async def test_a_server_that_ends_every_watch_at_once_is_called_with_delays() -> None:
     async with reflecting([page(10)], [[] for _ in range(5)]) as seen:
         assert len(seen.cluster.watched_from) == 1
         await seen.time.advance(100)
         assert [slept for slept in seen.time.slept if slept <= 8] == [1, 2, 4, 8, 8]
 
 
-async def test_a_server_that_forgets_at_once_is_not_asked_for_everything_at_once() -> None:
+async def test_a_server_whose_versions_expire_at_once_is_listed_with_delays() -> None:
     async with reflecting([page(10)], [[GONE] for _ in range(4)]) as seen:
         await seen.time.until(lambda: len(seen.cluster.watched_from) == 5)
         assert [slept for slept in seen.time.slept if slept <= 8] == [1, 2, 4, 8]
@@ -179,7 +179,7 @@ async def test_a_silent_watch_is_opened_again_where_it_was() -> None:
         assert seen.cluster.tokens == [""]
 
 
-async def test_everything_is_listed_anew_every_so_often() -> None:
+async def test_everything_is_listed_again_from_time_to_time() -> None:
     lists = [page(10, pod("a", 1), pod("b", 2)), page(50, pod("b", 40))]
     async with reflecting(lists) as seen:
         await seen.time.advance(1799)
@@ -189,7 +189,7 @@ async def test_everything_is_listed_anew_every_so_often() -> None:
         assert seen.heard[2:] == ["a@1 → -", "b@2 → b@40"]
 
 
-class TestNothingGoesBackInTime:
+class TestOlderStatesAreIgnored:
     async def test_a_list_from_a_replica_that_lags_is_not_used(self) -> None:
         lists = [page(10, pod("a", 1)), page(9), page(31, pod("a", 20))]
         async with reflecting(lists, [[modified("a", 20), GONE]]) as seen:
@@ -218,19 +218,17 @@ class TestNothingGoesBackInTime:
             ),
         ],
     )
-    async def test_an_event_that_comes_late_changes_nothing(
-        self, watch: list[object], expected: dict[str, str]
-    ) -> None:
+    async def test_an_outdated_event_changes_nothing(self, watch: list[object], expected: dict[str, str]) -> None:
         async with reflecting([page(10, pod("a", 1))], [[*watch, SILENCE]]) as seen:
             assert seen.names == expected
 
-    async def test_the_version_to_watch_from_never_falls(self) -> None:
+    async def test_the_version_to_watch_from_never_decreases(self) -> None:
         async with reflecting([page(10)], [[added("a", 15), added("b", 12)], [SILENCE]]) as seen:
             await seen.time.until(lambda: len(seen.cluster.watched_from) == 2)
             assert seen.cluster.watched_from == ["10", "15"]
 
 
-async def test_a_handler_that_raises_ends_it() -> None:
+async def test_a_handler_that_raises_ends_the_reflector() -> None:
     reflector: Reflector[Any] = Reflector(
         cast("Any", ScriptedCluster([page(10, pod("a", 1))])), PODS, Store(), timing=FakeTime().timing()
     )
@@ -244,7 +242,7 @@ async def test_a_handler_that_raises_ends_it() -> None:
 
 
 @given(st.data())
-async def test_whatever_is_doubled_swapped_or_lost_the_next_list_makes_it_right(data: st.DataObject) -> None:
+async def test_after_repeated_swapped_or_lost_events_the_next_list_corrects_the_store(data: st.DataObject) -> None:
     """A true history is played to the reflector as a bad network would; handlers always tell one story per object."""
     truth: dict[str, tuple[int, str]] = {}
     events: list[WatchEvent[Any]] = []
@@ -276,7 +274,7 @@ async def test_whatever_is_doubled_swapped_or_lost_the_next_list_makes_it_right(
         assert seen.names == {name: str(version) for name, (version, _) in truth.items()}
 
 
-async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_rested() -> None:
+async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_was_stopped() -> None:
     api = EmbeddedApi()
     client = Client(api)
     time = FakeTime()
@@ -321,7 +319,7 @@ async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_rested()
         pytest.param(Forbidden(403, "Forbidden", "not for you"), id="it is not for us"),
     ],
 )
-async def test_a_kind_of_others_need_not_be_there_and_is_found_when_it_comes(absent: Exception) -> None:
+async def test_an_optional_kind_may_be_missing_and_is_found_when_it_appears(absent: Exception) -> None:
     async with reflecting([absent, page(10, pod("a", 1))], optional=True) as seen:
         assert seen.reflector.is_synced, "nobody waits for it"
         assert (seen.names, seen.reflector.failures) == ({}, 0)
@@ -332,7 +330,7 @@ async def test_a_kind_of_others_need_not_be_there_and_is_found_when_it_comes(abs
         assert seen.cluster.watched_from == ["10"]
 
 
-async def test_a_kind_of_others_that_is_taken_away_leaves_nothing_behind() -> None:
+async def test_an_optional_kind_that_is_removed_leaves_no_objects_in_the_store() -> None:
     missing = NotFound(404, "NotFound", "no such kind")
     async with reflecting([page(10, pod("a", 1)), missing], [[missing]], optional=True) as seen:
         await seen.time.until(lambda: not seen.names)
@@ -340,7 +338,7 @@ async def test_a_kind_of_others_that_is_taken_away_leaves_nothing_behind() -> No
         assert seen.heard == ["- → a@1", "a@1 → -"]
 
 
-async def test_a_kind_of_our_own_that_is_missing_is_waited_for() -> None:
+async def test_a_required_kind_that_is_missing_is_waited_for() -> None:
     async with reflecting([NotFound(404, "NotFound", "no such kind"), page(10, pod("a", 1))]) as seen:
         assert not seen.reflector.is_synced
         await seen.time.advance(1)

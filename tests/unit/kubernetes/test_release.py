@@ -21,17 +21,17 @@ def test_a_server_says_which_release_it_is(said: dict[str, Any], release: tuple[
 
 
 @pytest.mark.parametrize("said", [{}, {"major": "1"}, {"major": "1", "minor": ""}, {"major": "one", "minor": "x"}])
-def test_what_is_no_kubernetes_is_said_so(said: dict[str, Any]) -> None:
+def test_something_that_is_not_kubernetes_is_reported(said: dict[str, Any]) -> None:
     with pytest.raises(Malformed, match="the API server"):
         read_release(said)
 
 
 @pytest.mark.parametrize("release", [(1, 33), (1, 37), (1, 99), (2, 0)])
-def test_from_1_33_on_every_release_will_do(release: tuple[int, int]) -> None:
+def test_every_release_from_1_33_on_is_supported(release: tuple[int, int]) -> None:
     assert why_unsupported(release) == ""
 
 
 @pytest.mark.parametrize("release", [(1, 32), (1, 20), (0, 99)])
-def test_an_older_one_is_refused_with_what_is_needed(release: tuple[int, int]) -> None:
+def test_an_older_release_is_refused_with_the_oldest_supported_one(release: tuple[int, int]) -> None:
     major, minor = release
     assert why_unsupported(release) == f"the API server is Kubernetes {major}.{minor}; Carrel needs 1.33 or newer"

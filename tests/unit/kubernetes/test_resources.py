@@ -1,4 +1,4 @@
-"""Where each kind lives."""
+"""The URL path of each kind."""
 
 from typing import Any
 

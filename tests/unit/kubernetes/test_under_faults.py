@@ -1,4 +1,4 @@
-"""The reflector behind a bad network, by seed: in the end the store is what the server has."""
+"""The reflector behind a faulty network, by seed: finally the store equals the server."""
 
 import asyncio
 import random

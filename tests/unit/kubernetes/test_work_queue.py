@@ -1,4 +1,4 @@
-"""The work queue: every key once, one worker a key, later and later."""
+"""The work queue: every key once, one worker for each key, growing delays after failures."""
 
 import asyncio
 from contextlib import suppress
@@ -20,7 +20,7 @@ def queue(time: FakeTime) -> WorkQueue[str]:
     return WorkQueue(backoff=Backoff(first_s=1, limit_s=8), timing=time.timing())
 
 
-async def test_keys_come_in_order_and_once(queue: WorkQueue[str]) -> None:
+async def test_keys_are_processed_in_order_and_once(queue: WorkQueue[str]) -> None:
     for key in ("a", "b", "a"):
         queue.add(key)
     assert len(queue) == 2
@@ -36,7 +36,7 @@ async def test_a_worker_waits_for_the_next_key(queue: WorkQueue[str], time: Fake
     assert await waiting == "a"
 
 
-async def test_a_key_that_is_worked_on_comes_again_only_afterwards(queue: WorkQueue[str], time: FakeTime) -> None:
+async def test_a_key_added_while_it_is_processed_comes_again_afterwards(queue: WorkQueue[str], time: FakeTime) -> None:
     queue.add("a")
     assert await queue.wait_next() == "a"
     queue.add("a")
@@ -73,14 +73,16 @@ async def test_the_earliest_of_two_delays_counts(
     assert len(queue) == 0
 
 
-async def test_a_key_that_fails_comes_later_and_later_until_it_goes_well(queue: WorkQueue[str], time: FakeTime) -> None:
+async def test_a_key_that_fails_is_delayed_longer_each_time_until_it_succeeds(
+    queue: WorkQueue[str], time: FakeTime
+) -> None:
     assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 8, 8]
     queue.forget("a")
     assert queue.retry("a") == 1
     assert queue.retry("b") == 1
 
 
-async def test_closing_ends_every_worker_and_forgets_delays(queue: WorkQueue[str], time: FakeTime) -> None:
+async def test_closing_ends_every_worker_and_drops_delayed_keys(queue: WorkQueue[str], time: FakeTime) -> None:
     workers = [asyncio.create_task(queue.wait_next()) for _ in range(3)]
     queue.add_after("late", 5)
     await time.settle()
@@ -92,7 +94,7 @@ async def test_closing_ends_every_worker_and_forgets_delays(queue: WorkQueue[str
     assert await queue.wait_next() is None
 
 
-async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: WorkQueue[str], time: FakeTime) -> None:
+async def test_a_key_is_not_lost_if_the_worker_it_woke_is_cancelled(queue: WorkQueue[str], time: FakeTime) -> None:
     first, second = (asyncio.create_task(queue.wait_next()) for _ in range(2))
     await time.settle()
     queue.add("a")
@@ -102,7 +104,7 @@ async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: WorkQueue[str], 
     assert await asyncio.wait_for(second, 30) == "a"
 
 
-class TestServing:
+class TestRunningWorkers:
     async def test_no_key_has_two_workers(self, queue: WorkQueue[str], time: FakeTime) -> None:
         at_work: set[str] = set()
         worked: list[str] = []
@@ -125,7 +127,7 @@ class TestServing:
         queue.close()
         await asyncio.gather(*workers)
 
-    async def test_a_key_whose_work_raises_is_tried_again(
+    async def test_a_key_whose_processing_raises_is_tried_again(
         self, queue: WorkQueue[str], time: FakeTime, caplog: pytest.LogCaptureFixture
     ) -> None:
         moments: list[float] = []

@@ -3,7 +3,7 @@
 from typing import Any
 
 MOST_CHANGED = 100
-"""If more items of a list change in a row, the whole list is replaced: for each operation whoever applies the patch
+"""If more items of a list change in a row, the whole list is replaced: for each operation the API server
 moves all later items."""
 
 

@@ -142,7 +142,7 @@ class NodeSpec(ObjectPart):
     taints: tuple[Taint, ...] = ()
 
 
-class Address(ObjectPart):
+class NodeAddress(ObjectPart):
     type: str = ""
     address: str = ""
 
@@ -156,7 +156,7 @@ class NodeStatus(ObjectPart):
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     conditions: tuple[Condition, ...] = ()
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
 
 
 class NodeObject(Object):

@@ -1,7 +1,7 @@
-"""In which form a caller reads objects: as they are, as a table, or their metadata only. `Accept` says it.
+"""How a client wants objects: whole, as a table, or their metadata only. The `Accept` header says it.
 
-Every form is JSON. A caller that also reads protobuf or CBOR, as client-go does, gets JSON, which it accepts too; one
-that reads nothing but them is refused (406).
+Every representation is JSON. A client that also reads protobuf or CBOR, such as client-go, gets JSON, which it accepts
+too; one that reads nothing else is refused (406).
 """
 
 from enum import Enum
@@ -11,7 +11,7 @@ JSON_TYPES = ("application/json", "application/*", "*/*")
 META_VERSIONS = ("", "v1", "v1beta1")
 
 
-class Form(Enum):
+class Representation(Enum):
     WHOLE = ""
     TABLE = "Table"
     """What `kubectl get` prints."""
@@ -20,10 +20,10 @@ class Form(Enum):
 
 
 @lru_cache(maxsize=256)
-def form_of(accept: str) -> Form | None:
-    """The first form in the order of preference that this API can give. None: there is no such form."""
+def representation_of(accept: str) -> Representation | None:
+    """The first one in the client's order of preference that this API supports. None: it supports none."""
     if not accept.strip():
-        return Form.WHOLE
+        return Representation.WHOLE
     clauses = sorted(map(_clause, accept.split(",")), key=lambda clause: -_quality(clause[1]))
     return next((form for form in map(_form, clauses) if form is not None), None)
 
@@ -44,7 +44,7 @@ def _quality(parameters: dict[str, str]) -> float:
         return 0.0
 
 
-def _form(clause: Clause) -> Form | None:
+def _form(clause: Clause) -> Representation | None:
     media_type, parameters = clause
     if media_type not in JSON_TYPES:
         return None
@@ -52,6 +52,6 @@ def _form(clause: Clause) -> Form | None:
     if name and (parameters.get("g", "") != "meta.k8s.io" or parameters.get("v", "") not in META_VERSIONS):
         return None
     try:
-        return Form(name)
+        return Representation(name)
     except ValueError:
         return None

@@ -1,4 +1,4 @@
-"""A transport that answers from a script and keeps what it was asked."""
+"""A transport that answers from a script and records its requests."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -9,7 +9,7 @@ from carrel.kubernetes.transport import ApiRequest, ApiResponse
 Answer = ApiResponse | Exception
 
 
-class Scripted:
+class ScriptedTransport:
     """Answers in order; the last answer is repeated."""
 
     def __init__(self, *answers: Answer) -> None:
@@ -27,7 +27,7 @@ class Scripted:
         pass
 
 
-class Answering:
+class FunctionTransport:
     """Answers by a function of the request."""
 
     def __init__(self, answer: Callable[[ApiRequest], ApiResponse]) -> None:
@@ -42,11 +42,13 @@ class Answering:
         pass
 
 
-def said(document: Any, status: int = 200) -> ApiResponse:
+def json_response(document: Any, status: int = 200) -> ApiResponse:
     return ApiResponse(status, json.dumps(document).encode(), {"content-type": "application/json"})
 
 
-def refused(code: int, reason: str = "", details: dict[str, Any] | None = None, retry_after: str = "") -> ApiResponse:
+def error_response(
+    code: int, reason: str = "", details: dict[str, Any] | None = None, retry_after: str = ""
+) -> ApiResponse:
     status: dict[str, Any] = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -63,7 +65,7 @@ def refused(code: int, reason: str = "", details: dict[str, Any] | None = None, 
     return ApiResponse(code, json.dumps(status).encode(), headers)
 
 
-def streamed(chunks: Iterable[bytes]) -> ApiResponse:
+def stream_response(chunks: Iterable[bytes]) -> ApiResponse:
     async def stream() -> AsyncGenerator[bytes, None]:
         for chunk in chunks:
             yield chunk

@@ -1,14 +1,14 @@
-"""Where uids, tokens and generated names come from: chance that was passed in, so that a run can be repeated."""
+"""Makes uids, tokens and generated names from a random generator that is passed in, so that a run can be repeated."""
 
 import random
 from uuid import UUID
 
 LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-"""What generated names end in: no vowels, so that no word comes out."""
+"""The characters of generated suffixes: no vowels, so that they form no words."""
 LONGEST_PREFIX = 58
 
 
-class Names:
+class NameGenerator:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 

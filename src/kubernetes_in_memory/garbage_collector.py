@@ -1,24 +1,24 @@
-"""What goes because something else goes: dependents of an owner, the content of a namespace, the objects of a CRD.
+"""Deletes what depends on deleted objects: dependents of an owner, the content of a namespace, the objects of a CRD.
 
-It notes each change and works after the call that made it, as the controllers of a real cluster do, only sooner. Work
-is a list, not a recursion: what it deletes is noted in turn.
+It records each change and works after the call that made it, like the controllers of a real cluster, only sooner. Work
+is a list, not a recursion: its own deletions are recorded too.
 """
 
 from collections import deque
 from typing import Any
 
-from kubernetes_in_memory.deletion import CRD_CLEANUP, FOREGROUND, ORPHAN, Deletion, Options
+from kubernetes_in_memory.deletion import CRD_CLEANUP, FOREGROUND, ORPHAN, DeleteOptions, Deleter
 from kubernetes_in_memory.kinds import CRDS, NAMESPACES, Kinds
-from kubernetes_in_memory.store import Change, Storage, Store, Stored
+from kubernetes_in_memory.store import Change, ObjectStore, Storage, StoredObject
 
 Json = dict[str, Any]
 
 NAMESPACE_CONTENT = "kubernetes"
-BACKGROUND = Options(propagation="Background")
+BACKGROUND = DeleteOptions(propagation="Background")
 
 
-class Collector:
-    def __init__(self, store: Store, kinds: Kinds, deletion: Deletion) -> None:
+class GarbageCollector:
+    def __init__(self, store: ObjectStore, kinds: Kinds, deletion: Deleter) -> None:
         self._store = store
         self._kinds = kinds
         self._deletion = deletion
@@ -54,7 +54,7 @@ class Collector:
             self._settle(definition.uid)
 
     def _settle(self, uid: str) -> None:
-        """Moves the deletion of an owner, a namespace or a CRD on, as far as it goes now."""
+        """Continues the deletion of an owner, a namespace or a CRD as far as possible now."""
         found = self._store.by_uid(uid)
         if found is None or "deletionTimestamp" not in found[1].tree["metadata"]:
             return
@@ -74,28 +74,30 @@ class Collector:
             where = (names["group"], names["names"]["plural"])
             self._empty(storage, stored, [(where, item) for item in objects.items()], CRD_CLEANUP)
 
-    def _settle_foreground(self, storage: Storage, owner: Stored) -> None:
+    def _settle_foreground(self, storage: Storage, owner: StoredObject) -> None:
         for where, dependent in self._store.dependents(owner.uid):
             if "deletionTimestamp" not in dependent.tree["metadata"]:
                 deep = bool(self._store.dependents(dependent.uid))
-                self._deletion.delete(where, dependent, Options(propagation="Foreground") if deep else BACKGROUND)
+                self._deletion.delete(where, dependent, DeleteOptions(propagation="Foreground") if deep else BACKGROUND)
         if not any(_blocks(dependent, owner.uid) for _, dependent in self._store.dependents(owner.uid)):
             self._deletion.drop_finalizer(storage, owner, FOREGROUND)
 
-    def _empty(self, storage: Storage, stored: Stored, content: list[tuple[Storage, Stored]], finalizer: str) -> None:
+    def _empty(
+        self, storage: Storage, stored: StoredObject, content: list[tuple[Storage, StoredObject]], finalizer: str
+    ) -> None:
         for where, item in content:
             if "deletionTimestamp" not in item.tree["metadata"]:
                 self._deletion.delete(where, item, BACKGROUND)
         if all(self._store.by_uid(item.uid) is None for _, item in content):
             self._deletion.drop_finalizer(storage, stored, finalizer)
 
-    def _content_of_namespace(self, name: str) -> list[tuple[Storage, Stored]]:
+    def _content_of_namespace(self, name: str) -> list[tuple[Storage, StoredObject]]:
         return [
             (where, item) for where, collection in self._store.collections() for item in list(collection.items(name))
         ]
 
     def _drop_dangling(self, uid: str) -> None:
-        """An object whose owners are all gone goes; one that still has an owner only forgets the others."""
+        """Deletes an object if all its owners are deleted; otherwise removes the references to deleted owners."""
         found = self._store.by_uid(uid)
         if found is None:
             return
@@ -109,17 +111,17 @@ class Collector:
         elif "deletionTimestamp" not in stored.tree["metadata"]:
             self._deletion.delete(storage, stored, BACKGROUND)
 
-    def _is_there(self, owner: Json, dependent: Stored) -> bool:
-        """As the real collector judges: the owner is looked up by its name, in the dependent's own namespace."""
+    def _is_there(self, owner: Json, dependent: StoredObject) -> bool:
+        """Like the real garbage collector: the owner is looked up by its name, in the dependent's own namespace."""
         kind = self._kinds.of_object(owner["apiVersion"], owner["kind"])
         if kind is None:
-            # A kind that nobody serves cannot be looked up: the dependent is left alone.
+            # An owner of a kind that is not served cannot be looked up: the dependent is kept.
             return True
         namespace = dependent.key[0] if kind.namespaced else ""
         found = self._store.collection(kind.storage).get(namespace, owner["name"])
         return found is not None and found.uid == owner["uid"]
 
-    def _drop_owners(self, storage: Storage, stored: Stored, uids: set[str]) -> None:
+    def _drop_owners(self, storage: Storage, stored: StoredObject, uids: set[str]) -> None:
         metadata = dict(stored.tree["metadata"])
         metadata["ownerReferences"] = [owner for owner in metadata["ownerReferences"] if owner["uid"] not in uids]
         if not metadata["ownerReferences"]:
@@ -127,6 +129,6 @@ class Collector:
         self._store.write(storage, stored, {**stored.tree, "metadata": metadata})
 
 
-def _blocks(dependent: Stored, owner_uid: str) -> bool:
+def _blocks(dependent: StoredObject, owner_uid: str) -> bool:
     owners = dependent.tree["metadata"].get("ownerReferences", ())
     return any(owner["uid"] == owner_uid and owner.get("blockOwnerDeletion") for owner in owners)

@@ -1,7 +1,7 @@
-"""Who calls, and what they may do: from tables that the embedder passes in.
+"""Authentication and authorization, from tables that the caller of the package passes in.
 
 Without tokens everybody is the administrator, as on a developer's own cluster. Tokens of ServiceAccounts may also be
-issued (`token` subresource); they live as long as the process, or as the pod that they are bound to.
+issued (`token` subresource); they are valid as long as the process runs, or as the pod exists that they are bound to.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class UserInfo:
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
@@ -29,21 +29,21 @@ class User:
         return user
 
 
-ADMIN = User("kubernetes-admin", groups=("system:masters", "system:authenticated"))
-ANONYMOUS = User("system:anonymous", groups=("system:unauthenticated",))
+ADMIN = UserInfo("kubernetes-admin", groups=("system:masters", "system:authenticated"))
+ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
 
 
-def service_account(namespace: str, name: str, uid: str = "", extra: Mapping[str, list[str]] | None = None) -> User:
-    """The user that a ServiceAccount's token stands for."""
+def service_account(namespace: str, name: str, uid: str = "", extra: Mapping[str, list[str]] | None = None) -> UserInfo:
+    """The user of a ServiceAccount's token."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return User(f"system:serviceaccount:{namespace}:{name}", uid, groups, extra or {})
+    return UserInfo(f"system:serviceaccount:{namespace}:{name}", uid, groups, extra or {})
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """May this user do that? Empty strings mean: any, or not given."""
+class AccessRequest:
+    """What a user wants to do. Empty strings mean: any, or not given."""
 
-    user: User
+    user: UserInfo
     verb: str
     group: str = ""
     resource: str = ""
@@ -51,13 +51,13 @@ class Ask:
     namespace: str = ""
     name: str = ""
     path: str = ""
-    """For URLs that are no resource."""
+    """For URLs that name no resource."""
 
 
-Access = Callable[[Ask], bool]
+Access = Callable[[AccessRequest], bool]
 
 
-def anything_goes(ask: Ask) -> bool:
+def allow_everything(ask: AccessRequest) -> bool:
     return True
 
 
@@ -65,36 +65,36 @@ def _always() -> bool:
     return True
 
 
-class Doorkeeper:
-    def __init__(self, tokens: Mapping[str, User] | None = None, may: Access = anything_goes) -> None:
+class AccessControl:
+    def __init__(self, tokens: Mapping[str, UserInfo] | None = None, may: Access = allow_everything) -> None:
         self._tokens = dict(tokens or {})
-        self._lives: dict[str, Callable[[], bool]] = {}
+        self._is_valid: dict[str, Callable[[], bool]] = {}
         self._open = tokens is None
         self._may = may
 
-    def who(self, headers: Mapping[str, str]) -> User:
-        """The caller. Raises 401 for a token that nobody was given."""
+    def user_of(self, headers: Mapping[str, str]) -> UserInfo:
+        """The user who calls. Raises 401 for an unknown token."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            user = self.known(token.strip())
+            user = self.user_of_token(token.strip())
             if user is not None:
                 return user
             if not self._open:
                 raise ApiError(401, "Unauthorized", "Unauthorized")
         return ADMIN if self._open else ANONYMOUS
 
-    def known(self, token: str) -> User | None:
-        return self._tokens.get(token) if self._lives.get(token, _always)() else None
+    def user_of_token(self, token: str) -> UserInfo | None:
+        return self._tokens.get(token) if self._is_valid.get(token, _always)() else None
 
-    def issue(self, token: str, user: User, lives: Callable[[], bool]) -> None:
-        """`lives`: whether what the token is bound to is still there."""
+    def issue(self, token: str, user: UserInfo, is_valid: Callable[[], bool]) -> None:
+        """`is_valid` says whether the object that the token is bound to still exists."""
         self._tokens[token] = user
-        self._lives[token] = lives
+        self._is_valid[token] = is_valid
 
-    def may(self, ask: Ask) -> bool:
+    def may(self, ask: AccessRequest) -> bool:
         return "system:masters" in ask.user.groups or self._may(ask)
 
-    def check(self, ask: Ask) -> None:
+    def check(self, ask: AccessRequest) -> None:
         if self.may(ask):
             return
         if ask.path:
