@@ -47,7 +47,7 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
     options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
     variables = {"CARREL_MAIA_TOKEN": TOKEN}
     async with carrel(*options, environment=variables) as first, carrel(*options, environment=variables) as second:
-        one, other = await asyncio.gather(opened(first), opened(second))  # both make the tables, or wait for them
+        one, other = await asyncio.gather(opened(first), opened(second))  # one makes the tables, the other waits
         assert await ask_as_maia(one, "ada@lab.org", days=2) == (200, {"message": "Booking created successfully"})
         first.running.kill()
         status, told = await ask_as_maia(other, "ada@lab.org", days=2)
