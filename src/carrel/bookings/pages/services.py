@@ -12,10 +12,10 @@ from carrel.bookings.pages.usage_counter import Tally
 from carrel.bookings.people import Person, normal
 from carrel.bookings.records import (
     Availability,
-    BookingPage,
     BookingRecord,
     BookingRefusal,
     BookingRequest,
+    BookingSearchResult,
     Changes,
     IdempotencyKey,
     LogEntry,
@@ -36,7 +36,7 @@ from carrel.parsing.malformed import Malformed
 
 class Looking(Protocol):
     async def get(self, id: str) -> BookingRecord | None: ...
-    async def find(self, query: Query) -> BookingPage: ...
+    async def find(self, query: Query) -> BookingSearchResult: ...
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]: ...
     async def person_tier(self, user: str) -> PersonTier: ...
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]: ...
