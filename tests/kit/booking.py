@@ -1,4 +1,4 @@
-"""The booking service in this process, on a database, and callers who speak to it as their own token says."""
+"""The booking service in this process, on a database, and callers with tokens."""
 
 import json
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def codes(self) -> list[str]:
-        """Of all that is wrong."""
+        """Of all problems."""
         return [problem["code"] for problem in self.json["problems"]]
 
 
@@ -94,7 +94,7 @@ class Caller:
         return await self.post("/api/v1/bookings", {"model": A6000, **wish})
 
     async def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """Straight into the app. A body of bytes is sent as it is."""
+        """Calls the app directly. A body of bytes is sent as it is."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = {"content-type": "application/json", "host": "carrel.test", "content-length": str(len(sent))}
         given |= {name.replace("_", "-"): value for name, value in (headers or {}).items()}
@@ -165,7 +165,7 @@ def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str 
 
 
 def at(days: float) -> str:
-    """So many days from the test's now, as it is written on the wire."""
+    """So many days after the test's now, as RFC 3339."""
     return f"{(NOW + days * DAY).replace(tzinfo=None).isoformat()}Z"
 
 

@@ -1,4 +1,4 @@
-"""What a database does wrong is no defect of ours: callers are told to come back."""
+"""A failure of the database is not a defect of ours: callers are told to try again."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ async def test_a_read_only_database_is_unavailable_to_writers(database: Database
 
 
 async def test_a_transaction_that_stalled_fails_without_effect(postgres_server: str) -> None:
-    """PostgreSQL ends its session, so that others get their turn."""
+    """PostgreSQL closes its session, so that other writers can go on."""
     database = Database(new_database(postgres_server))
     await database.migrate()
     with pytest.raises(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""What the booking store promises, on SQLite and on PostgreSQL."""
+"""The guarantees of the booking store, on SQLite and on PostgreSQL."""
 
 import asyncio
 import sqlite3
@@ -101,7 +101,7 @@ async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -
         a_record("later", 5, 6),
         a_record("bob's", -1, 2, user="bob@lab.org"),
         a_record("other model", 0, 9, user="bob@lab.org", model="A100"),
-        cancelled(a_record("never was", 4, 6, user="eva@lab.org"), 1),
+        cancelled(a_record("not begun", 4, 6, user="eva@lab.org"), 1),
     )
 
     async with store.reading() as reading:
@@ -120,21 +120,21 @@ async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        pytest.param(Query(), ["ended", "cut short", "running", "plän_ned", "never was"], id="all, by start"),
-        pytest.param(Query(newest_first=True, limit=2), ["never was", "plän_ned"], id="the newest two"),
+        pytest.param(Query(), ["ended", "cancelled", "running", "plän_ned", "not begun"], id="all, by start"),
+        pytest.param(Query(newest_first=True, limit=2), ["not begun", "plän_ned"], id="the newest two"),
         pytest.param(Query(states=frozenset({State.ENDED})), ["ended"], id="ended"),
-        pytest.param(Query(states=frozenset({State.CANCELLED})), ["cut short", "never was"], id="cancelled"),
+        pytest.param(Query(states=frozenset({State.CANCELLED})), ["cancelled", "not begun"], id="cancelled"),
         pytest.param(
             Query(states=frozenset({State.ACTIVE, State.PLANNED})), ["running", "plän_ned"], id="active or planned"
         ),
         pytest.param(Query(user="bob@lab.org"), ["running"], id="of one person"),
         pytest.param(Query(model="A100"), ["plän_ned"], id="of one model"),
-        pytest.param(Query(text="LÄ_N"), [], id="a wildcard is a letter"),
+        pytest.param(Query(text="LÄ_N"), [], id="a wildcard is an ordinary character"),
         pytest.param(Query(text="BOB@"), ["running"], id="a part of a name, in any case"),
-        pytest.param(Query(start=NOW, end=NOW + 5 * DAY), ["running"], id="in a window"),
-        pytest.param(Query(after=Cursor(NOW - 1 * DAY, "running")), ["plän_ned", "never was"], id="after a booking"),
+        pytest.param(Query(start=NOW, end=NOW + 5 * DAY), ["running"], id="in a period"),
+        pytest.param(Query(after=Cursor(NOW - 1 * DAY, "running")), ["plän_ned", "not begun"], id="after a booking"),
         pytest.param(
-            Query(after=Cursor(NOW - 1 * DAY, "running"), newest_first=True), ["cut short", "ended"], id="before one"
+            Query(after=Cursor(NOW - 1 * DAY, "running"), newest_first=True), ["cancelled", "ended"], id="before one"
         ),
     ],
 )
@@ -142,10 +142,10 @@ async def test_bookings_are_searched(store: BookingStore, query: Query, found: l
     await keep(
         store,
         a_record("ended", -9, -8),
-        cancelled(a_record("cut short", -5, 5), -4),
+        cancelled(a_record("cancelled", -5, 5), -4),
         a_record("running", -1, 1, user="bob@lab.org"),
         a_record("plän_ned", 5, 6, model="A100"),
-        cancelled(a_record("never was", 7, 8), -1),
+        cancelled(a_record("not begun", 7, 8), -1),
     )
 
     async with store.reading() as reading:
@@ -215,7 +215,7 @@ async def test_a_person_has_one_feed_and_may_revoke_it(store: BookingStore) -> N
 
 
 async def test_writers_of_several_replicas_take_turns(database: Database) -> None:
-    """Each reads how many there are and adds one of that name: without turns, two would choose the same."""
+    """Each reads how many there are and adds one of that number: without a lock, two would choose the same."""
     others = [Database(database.url.render_as_string(hide_password=False)) for _ in range(3)]
     stores = [SqlBookings(each) for each in (database, *others)]
 

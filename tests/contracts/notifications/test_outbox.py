@@ -1,4 +1,4 @@
-"""What the outbox promises, on SQLite and on PostgreSQL."""
+"""The guarantees of the outbox, on SQLite and on PostgreSQL."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What is remembered about people: in memory (as tests use it), in SQLite and in PostgreSQL, with the same promises."""
+"""What is stored about people: in memory (for tests), in SQLite and in PostgreSQL, with the same guarantees."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -102,7 +102,7 @@ async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -
     assert await people.token("hash", NOON + timedelta(days=30)) is None
     assert not await people.revoke_token("eve@lab.example", "t1", NOON)
     assert await people.revoke_token(ADA, "t1", NOON)
-    assert await people.revoke_token(ADA, "t1", LATER), "twice is once"
+    assert await people.revoke_token(ADA, "t1", LATER), "revoking again changes nothing"
     assert await people.token("hash", NOON) is None
     assert [token.revoked for token in await people.tokens_of(ADA)] == [NOON]
 
@@ -126,7 +126,7 @@ async def test_a_role_is_granted_and_taken_away_also_for_a_person_who_never_sign
     assert await people.granted(ADA) is Role.LAB_ADMIN
 
     await people.begin_session("one", a_session())
-    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in changes nothing about it"
+    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in does not change it"
     known = await people.known()
     assert [(each.email, each.name, each.granted, each.last_seen) for each in known] == [
         (ADA, "Ada", Role.LAB_ADMIN, NOON)

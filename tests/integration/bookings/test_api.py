@@ -160,11 +160,11 @@ async def test_the_consequence_of_cancelling_is_shown_before(opened: Opened, ada
         pytest.param({"end": at(2.5)}, 0, 422, ["min-duration"], id="below the shortest"),
         pytest.param({"start": at(-1)}, 0, 422, ["not-in-the-past"], id="into the past"),
         pytest.param({"cards": 3}, 0, 422, ["capacity"], id="more GPUs than there are"),
-        pytest.param({"end": at(9)}, 3, 200, [], id="a running one is extended"),
-        pytest.param({"end": at(4)}, 3, 200, [], id="a running one is shortened"),
-        pytest.param({"end": at(3)}, 3.5, 422, ["not-in-the-past"], id="a running one cannot end in the past"),
-        pytest.param({"start": at(4)}, 3, 422, ["begun"], id="a running one keeps its start"),
-        pytest.param({"end": at(9)}, 8, 422, ["over"], id="what is over stays so"),
+        pytest.param({"end": at(9)}, 3, 200, [], id="an active one is extended"),
+        pytest.param({"end": at(4)}, 3, 200, [], id="an active one is shortened"),
+        pytest.param({"end": at(3)}, 3.5, 422, ["not-in-the-past"], id="an active one cannot end in the past"),
+        pytest.param({"start": at(4)}, 3, 422, ["begun"], id="an active one keeps its start"),
+        pytest.param({"end": at(9)}, 8, 422, ["over"], id="one that is over cannot be changed"),
         pytest.param({"start": at(5), "end": at(4)}, 0, 422, ["end-after-start"], id="the end before the start"),
     ],
 )
@@ -219,7 +219,7 @@ async def test_a_change_may_name_the_version_that_it_is_meant_for(ada: Caller) -
     assert (await ada.patch(path, {"note": "x"}, if_match="3")).json["code"] == "malformed"
 
 
-# --- once ------------------------------------------------------------------------------------------------------------
+# --- idempotency keys ------------------------------------------------------------------------------------------------
 
 
 async def test_the_same_idempotency_key_returns_the_same_booking(on_both: Opened) -> None:
@@ -236,7 +236,7 @@ async def test_the_same_idempotency_key_returns_the_same_booking(on_both: Opened
     assert (await bob.post(BOOKINGS, wish, idempotency_key="try-1")).json["user"] == OTHER
 
 
-# --- who may ---------------------------------------------------------------------------------------------------------
+# --- permissions -----------------------------------------------------------------------------------------------------
 
 
 async def test_acting_for_others_needs_a_role_and_a_reason_which_that_person_is_shown(
@@ -287,7 +287,7 @@ async def test_a_caller_without_credentials_is_refused(opened: Opened) -> None:
         assert (answer.status, answer.json["code"]) == (401, "not-signed-in")
 
 
-# --- looking ---------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller) -> None:
@@ -325,7 +325,7 @@ async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada:
 
 
 async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
-    assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # no cluster is seen
+    assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # there is no cluster
 
     ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("train", "n1", 0, 1000)])
     inventory = ClusterInventory(ledger, lambda: True)
@@ -370,7 +370,7 @@ async def test_a_preview_shows_what_would_happen_and_changes_nothing(ada: Caller
     assert len((await ada.get(BOOKINGS)).json["items"]) == 1
 
 
-# --- cards come and go -----------------------------------------------------------------------------------------------
+# --- GPUs that are lost ----------------------------------------------------------------------------------------------
 
 
 async def test_lost_gpus_leave_bookings_overbooked_and_new_ones_are_refused(
@@ -427,7 +427,7 @@ async def test_shares_of_a_gpu_can_be_booked_if_the_lab_allows_them(opened: Open
     assert [(each["free"], each["shares"]) for each in day] == [(0, 0), (0, 0), (1, 2)]
 
 
-# --- around it -------------------------------------------------------------------------------------------------------
+# --- usage, feed, rules, log -----------------------------------------------------------------------------------------
 
 
 async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(

@@ -27,8 +27,8 @@ BOOKINGS = "/api/v1/bookings"
         pytest.param({"start": "2026-11-18", "days": 1}, 400, ["malformed"], id="a date where an instant is expected"),
         pytest.param({"start": 1763467200, "days": 1}, 400, ["malformed"], id="seconds since 1970"),
         pytest.param({"days": 0}, 400, ["malformed"], id="no days"),
-        pytest.param({"days": -1}, 400, ["malformed"], id="less than no days"),
-        pytest.param({"days": 1e308}, 400, ["malformed"], id="days without end"),
+        pytest.param({"days": -1}, 400, ["malformed"], id="a negative number of days"),
+        pytest.param({"days": 1e308}, 400, ["malformed"], id="too many days"),
         pytest.param({"days": 1, "end": at(1)}, 400, ["malformed"], id="two ends"),
         pytest.param({}, 400, ["malformed"], id="no end"),
         pytest.param({"days": 1, "cards": 0}, 400, ["malformed"], id="no GPUs"),
@@ -45,13 +45,11 @@ BOOKINGS = "/api/v1/bookings"
         pytest.param({"days": 1, "model": "h100"}, 422, ["unknown-model"], id="a model that is not there"),
         pytest.param({"days": 1, "model": "\x00"}, 400, ["malformed"], id="a NUL"),
         pytest.param({"days": 1, "note": "\x00"}, 400, ["malformed"], id="a NUL in the note"),
-        pytest.param({"days": 1, "note": "\ud800"}, 400, ["malformed"], id="half a character"),
+        pytest.param({"days": 1, "note": "\ud800"}, 400, ["malformed"], id="a lone surrogate"),
         pytest.param({"days": 1, "note": "x" * 2001}, 400, ["malformed"], id="a long note"),
         pytest.param({"days": 1, "nodes": 1}, 400, ["malformed"], id="a field that does not exist"),
-        pytest.param({"days": 1, "\ud800": 1}, 400, ["malformed"], id="a field that is half a character"),
-        pytest.param(
-            {"days": "x", "cards": 0, "start": "now"}, 400, ["malformed"] * 3, id="everything wrong is told at once"
-        ),
+        pytest.param({"days": 1, "\ud800": 1}, 400, ["malformed"], id="a field name that is a lone surrogate"),
+        pytest.param({"days": "x", "cards": 0, "start": "now"}, 400, ["malformed"] * 3, id="all mistakes at once"),
     ],
 )
 async def test_an_impossible_booking_is_refused(
@@ -71,10 +69,10 @@ async def test_an_impossible_booking_is_refused(
     [
         pytest.param(b"", 400, id="nothing"),
         pytest.param(b"[]", 400, id="a list"),
-        pytest.param(b'{"model": "a6000", "days": 1', 400, id="cut off"),
+        pytest.param(b'{"model": "a6000", "days": 1', 400, id="truncated"),
         pytest.param(b"\xff\xfe", 400, id="no text"),
         pytest.param(b'{"model": "a6000", "days": NaN}', 400, id="not a number"),
-        pytest.param(b"[" * 50_000, 400, id="deep"),
+        pytest.param(b"[" * 50_000, 400, id="deeply nested"),
         pytest.param(b'{"note": "' + b"x" * 10_000_000 + b'"}', 413, id="10 MB"),
     ],
 )
@@ -91,13 +89,13 @@ async def test_a_malformed_body_is_refused(opened: Opened, body: bytes, status: 
     ("path", "status"),
     [
         pytest.param(f"{BOOKINGS}/nothing", 404, id="no such booking"),
-        pytest.param(f"{BOOKINGS}/%00", 404, id="an id that cannot be one"),
+        pytest.param(f"{BOOKINGS}/%00", 404, id="an impossible id"),
         pytest.param(f"{BOOKINGS}?cursor=x", 400, id="a made-up cursor"),
         pytest.param(f"{BOOKINGS}?cursor=MjAyNi0xMS0xNlQxMjowMDowMFogAA==", 400, id="a cursor with a NUL"),
         pytest.param(f"{BOOKINGS}?limit=0", 400, id="an empty page"),
         pytest.param(f"{BOOKINGS}?state=lost", 400, id="no such state"),
         pytest.param(f"{BOOKINGS}?q=%00", 400, id="searching for a NUL"),
-        pytest.param(f"{BOOKINGS}?start=2026-11-16", 400, id="a window that begins on a date"),
+        pytest.param(f"{BOOKINGS}?start=2026-11-16", 400, id="a date where an instant is expected"),
         pytest.param("/api/v1/availability?start=9999-12-31&days=366", 400, id="days beyond the calendar"),
         pytest.param("/api/v1/availability?start=2026-02-30", 400, id="30 February"),
         pytest.param("/api/v1/next-free?model=a6000&days=nan", 400, id="not a number of days"),

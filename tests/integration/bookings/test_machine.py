@@ -121,7 +121,7 @@ class BookingMachine(RuleBasedStateMachine):
             self.slots[answer.json["id"]] = wish
 
     def check_earliest(self, wish: Slot, said: str | None) -> None:
-        """A start that is offered would be granted, as far as other starts can heal it."""
+        """The offered start would be accepted, unless a rule is broken that no other start helps."""
         if said is None:
             assert wish.cards > CAPACITY[wish.model]
             return
@@ -168,7 +168,7 @@ class BookingMachine(RuleBasedStateMachine):
             if slot.start < self.now:
                 slot.end = self.now
             else:
-                del self.slots[id]  # it never was
+                del self.slots[id]  # it does not count
         else:
             assert answer.status in (200, 422)  # cancelled before, or over
 

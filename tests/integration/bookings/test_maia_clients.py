@@ -73,14 +73,14 @@ async def test_a_caller_without_the_token_is_told_nothing(opened: Opened, token:
     "body",
     [
         pytest.param(b"", id="nothing"),
-        pytest.param(b"{", id="cut off"),
+        pytest.param(b"{", id="truncated"),
         pytest.param(b"[]", id="a list"),
-        pytest.param(json.dumps({"token": MAIA_TOKEN, "namespace": "x"}).encode(), id="nobody"),
+        pytest.param(json.dumps({"token": MAIA_TOKEN, "namespace": "x"}).encode(), id="no user"),
         pytest.param(
             json.dumps(
                 {"token": MAIA_TOKEN, "user_email": "a", "booking": {"gpu": "x", "starting_time": "now"}}
             ).encode(),
-            id="a time that is none",
+            id="an impossible time",
         ),
     ],
 )
@@ -98,7 +98,7 @@ async def test_a_booking_in_an_impossible_year_is_refused(opened: Opened, year: 
     answer = await ask(opened, booking=wish)
 
     assert (answer.status, list(answer.json)) == (400, ["error"])
-    assert (await (await opened.caller(MEMBER)).book(days=2)).status == 201, "nothing came of it"
+    assert (await (await opened.caller(MEMBER)).book(days=2)).status == 201, "nothing was booked before"
 
 
 @pytest.mark.parametrize(

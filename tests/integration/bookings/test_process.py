@@ -50,7 +50,7 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
         carrel_process(*options, environment=variables) as first,
         carrel_process(*options, environment=variables) as second,
     ):
-        one, other = await asyncio.gather(opened(first), opened(second))  # both make the tables, or wait for them
+        one, other = await asyncio.gather(opened(first), opened(second))  # one makes the tables, the other waits
         assert await ask_as_maia(one, "ada@lab.org", days=2) == (200, {"message": "Booking created successfully"})
         first.running.kill()
         status, told = await ask_as_maia(other, "ada@lab.org", days=2)

@@ -57,7 +57,7 @@ def test_a_provider_and_an_address_are_enough() -> None:
     assert not list(mistakes(SECURE, "0.0.0.0"))
 
 
-UNTOLD = {
+WRONG_NOTIFICATIONS = {
     "no address to write from": (NotificationSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
     "no mail server": (NotificationSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
     "no webhook": (NotificationSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
@@ -68,7 +68,7 @@ UNTOLD = {
 }
 
 
-@pytest.mark.parametrize(("settings", "told"), UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize(("settings", "told"), WRONG_NOTIFICATIONS.values(), ids=WRONG_NOTIFICATIONS)
 def test_mistakes_in_the_settings_of_notifications_are_explained(settings: NotificationSettings, told: str) -> None:
     (mistake,) = mistakes_in_notifications(settings)
 

@@ -1,4 +1,4 @@
-"""`carrel booking` tells people by itself."""
+"""`carrel booking` sends notifications by itself."""
 
 import asyncio
 import json

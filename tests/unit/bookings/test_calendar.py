@@ -1,4 +1,4 @@
-"""Never more cards of a model promised than there are; and who is booked now."""
+"""Never more GPUs of a model are booked than there are; and who is booked now."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -142,7 +142,7 @@ def test_shares_fill_gpus_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("wanted", "said"),
     [
         pytest.param(booked(0, 1, cards=1), "", id="there is room"),
         pytest.param(
@@ -159,10 +159,10 @@ def test_shares_fill_gpus_one_after_the_other() -> None:
         pytest.param(booked(2, 2), "", id="of no length: another rule says so"),
     ],
 )
-def test_a_shortage_is_explained_with_numbers(wish: Booking, said: str) -> None:
+def test_a_shortage_is_explained_with_numbers(wanted: Booking, said: str) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
 
-    assert calendar.shortage(wish) == said
+    assert calendar.shortage(wanted) == said
 
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 20), st.integers(0, 20))

@@ -1,4 +1,4 @@
-"""What there is to book, and which model somebody means."""
+"""What can be booked, and which model a name means."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What people are told, and when it is time to."""
+"""What notifications say, and when reminders are due."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo

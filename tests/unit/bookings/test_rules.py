@@ -18,12 +18,12 @@ def a_booking(start: datetime, end: datetime, name: str = "b", cancelled: dateti
     return Booking(id=name, user="ada@lab.org", model=A6000, start=start, end=end, cancelled_at=cancelled)
 
 
-def a_wish(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
-    return a_booking(NOW + start_in, NOW + start_in + lasting, "wish")
+def a_request(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
+    return a_booking(NOW + start_in, NOW + start_in + lasting, "wanted")
 
 
-def broken(wish: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
-    return [rule.rule for rule in check(wish, own, NOW, rules or BookingRules()).broken]
+def broken(wanted: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
+    return [rule.rule for rule in check(wanted, own, NOW, rules or BookingRules()).broken]
 
 
 ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
@@ -32,69 +32,73 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
 
 
 @pytest.mark.parametrize(
-    ("wish", "own", "expected"),
+    ("wanted", "own", "expected"),
     [
-        pytest.param(a_wish(), [], [], id="a first booking"),
-        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is active"),
-        pytest.param(a_wish(), [PLANNED], ["future-limit"], id="while one is planned"),
-        pytest.param(a_wish(9 * DAY), [ENDED], [], id="14 full days after the last one ended"),
+        pytest.param(a_request(), [], [], id="a first booking"),
+        pytest.param(a_request(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is active"),
+        pytest.param(a_request(), [PLANNED], ["future-limit"], id="while one is planned"),
+        pytest.param(a_request(9 * DAY), [ENDED], [], id="14 full days after the last one ended"),
         pytest.param(
-            a_wish(9 * DAY - timedelta(seconds=1)), [ENDED], ["cooldown"], id="one second short of 14 full days"
+            a_request(9 * DAY - timedelta(seconds=1)), [ENDED], ["cooldown"], id="one second short of 14 full days"
         ),
-        pytest.param(a_wish(lasting=DAY), [], [], id="exactly one day"),
-        pytest.param(a_wish(lasting=DAY - timedelta(seconds=1)), [], ["min-duration"], id="24 h − 1 s"),
-        pytest.param(a_wish(lasting=14 * DAY), [], [], id="exactly 14 days"),
-        pytest.param(a_wish(lasting=14 * DAY + timedelta(seconds=1)), [], ["max-duration"], id="336 h + 1 s"),
+        pytest.param(a_request(lasting=DAY), [], [], id="exactly one day"),
+        pytest.param(a_request(lasting=DAY - timedelta(seconds=1)), [], ["min-duration"], id="24 h − 1 s"),
+        pytest.param(a_request(lasting=14 * DAY), [], [], id="exactly 14 days"),
+        pytest.param(a_request(lasting=14 * DAY + timedelta(seconds=1)), [], ["max-duration"], id="336 h + 1 s"),
         pytest.param(
-            a_wish(lasting=15 * DAY - timedelta(seconds=1)), [], ["max-duration"], id="14 d 23:59:59 is not 14 days"
+            a_request(lasting=15 * DAY - timedelta(seconds=1)), [], ["max-duration"], id="14 d 23:59:59 is not 14 days"
         ),
-        pytest.param(a_wish(lasting=timedelta(0)), [], ["end-after-start"], id="no length"),
-        pytest.param(a_wish(lasting=-DAY), [], ["end-after-start"], id="end before start"),
-        pytest.param(a_wish(-timedelta(seconds=1)), [], ["not-in-the-past"], id="a start that has passed"),
-        pytest.param(a_wish(timedelta(0)), [], [], id="a start now"),
+        pytest.param(a_request(lasting=timedelta(0)), [], ["end-after-start"], id="no length"),
+        pytest.param(a_request(lasting=-DAY), [], ["end-after-start"], id="end before start"),
+        pytest.param(a_request(-timedelta(seconds=1)), [], ["not-in-the-past"], id="a start that has passed"),
+        pytest.param(a_request(timedelta(0)), [], [], id="a start now"),
         pytest.param(
-            a_wish(-DAY, timedelta(hours=1)),
+            a_request(-DAY, timedelta(hours=1)),
             [ACTIVE, PLANNED, ENDED],
             ["min-duration", "not-in-the-past", "no-active-overlap", "future-limit", "cooldown"],
             id="all broken rules are found at once",
         ),
         pytest.param(
-            a_wish(),
+            a_request(),
             [a_booking(NOW + DAY, NOW + 2 * DAY, "c", cancelled=NOW - DAY)],
             [],
             id="a booking that was cancelled before it began does not count",
         ),
         pytest.param(
-            a_wish(13 * DAY),
+            a_request(13 * DAY),
             [a_booking(NOW - 3 * DAY, NOW + 7 * DAY, "c", cancelled=NOW - DAY)],
             [],
-            id="a cancelled running booking starts the cooldown when it was cancelled",
+            id="the cooldown of a booking that was cancelled while active starts there",
         ),
         pytest.param(
-            a_wish(13 * DAY - timedelta(seconds=1)),
+            a_request(13 * DAY - timedelta(seconds=1)),
             [a_booking(NOW - 3 * DAY, NOW + 7 * DAY, "c", cancelled=NOW - DAY)],
             ["cooldown"],
-            id="a cancelled running booking still has a cooldown",
+            id="a booking that was cancelled while active still has a cooldown",
         ),
-        pytest.param(a_wish(), [a_booking(NOW + DAY, NOW + 6 * DAY, "wish")], [], id="a change of the same booking"),
+        pytest.param(
+            a_request(), [a_booking(NOW + DAY, NOW + 6 * DAY, "wanted")], [], id="a change of the same booking"
+        ),
     ],
 )
-def test_broken_rules_are_found(wish: Booking, own: list[Booking], expected: list[str]) -> None:
-    assert broken(wish, *own) == expected
+def test_broken_rules_are_found(wanted: Booking, own: list[Booking], expected: list[str]) -> None:
+    assert broken(wanted, *own) == expected
 
 
 def test_a_lab_may_change_the_rules() -> None:
     rules = BookingRules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
 
-    assert broken(a_wish(lasting=timedelta(hours=1)), PLANNED, rules=rules) == []
-    assert broken(a_wish(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == ["future-limit"]
+    assert broken(a_request(lasting=timedelta(hours=1)), PLANNED, rules=rules) == []
+    assert broken(a_request(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == [
+        "future-limit"
+    ]
 
 
 def test_the_cooldown_also_applies_before_a_planned_booking() -> None:
     rules = BookingRules(planned=2)
 
-    assert broken(a_wish(25 * DAY, DAY), PLANNED, rules=rules) == []
-    assert broken(a_wish(25 * DAY, 2 * DAY), PLANNED, rules=rules) == ["cooldown"]
+    assert broken(a_request(25 * DAY, DAY), PLANNED, rules=rules) == []
+    assert broken(a_request(25 * DAY, 2 * DAY), PLANNED, rules=rules) == ["cooldown"]
 
 
 def test_the_earliest_start_follows_the_last_booking_and_its_cooldown() -> None:
@@ -121,9 +125,9 @@ def test_fourteen_days_are_336_hours_also_across_dst(ended: datetime, next_start
 
 def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
-    wish = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wish")
+    wanted = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wanted")
 
-    verdict = check(wish, [], start, BookingRules())
+    verdict = check(wanted, [], start, BookingRules())
 
     assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
@@ -131,7 +135,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
 def test_a_message_says_what_is_wrong_and_when_it_would_work_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
-    verdict = check(a_wish(), [own], NOW, BookingRules(), STOCKHOLM)
+    verdict = check(a_request(), [own], NOW, BookingRules(), STOCKHOLM)
 
     assert [rule.message for rule in verdict.broken] == [
         "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
@@ -200,8 +204,8 @@ def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
 
 
 def test_every_rule_that_can_be_broken_has_a_title() -> None:
-    wishes = [a_wish(lasting=DAY / 2), a_wish(lasting=20 * DAY), a_wish(-DAY), a_wish(lasting=-DAY)]
-    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()).broken]
+    requests = [a_request(lasting=DAY / 2), a_request(lasting=20 * DAY), a_request(-DAY), a_request(lasting=-DAY)]
+    told = [rule for wanted in requests for rule in check(wanted, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()).broken]
 
     assert all(rule.title for rule in told)
     assert {rule.rule for rule in told} < {row.name for row in RULES}
