@@ -1,6 +1,6 @@
-"""The words in the manifests for admission are those of the dialects: a word that one of them gets is missing here.
+"""The keys in the admission manifests are those of the dialects: a key that a dialect adds and they lack fails here.
 
-What the expressions do with the words is tried on a real API server (`tests/e2e`): nothing here evaluates CEL.
+What the expressions do with the keys is tested on a real API server (`tests/e2e`): nothing here evaluates CEL.
 """
 
 import re
@@ -20,7 +20,7 @@ PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
 ASKING_ANNOTATIONS = {word for words in registry.ANNOTATIONS.values() for word in words}
 SETTLED = cpu_manifest.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
-"""Whoever could change these later would get what their tier was not given for. A pod may join its gang later."""
+"""By changing these later a user would get more than the tier allows. A pod may join its gang later."""
 CARREL = "system:serviceaccount:carrel:"
 
 
