@@ -1,4 +1,4 @@
-"""An agent in this process: on the embedded API, a stand-in kubelet, and GPUs from a file."""
+"""An agent in this process: on the embedded API, a fake kubelet, and GPUs from a file."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.settings import AgentSettings, MemoryResource
 from carrel.node.simulated_machine import SimulatedMachine
 from tests.kit.eventually import LIMIT_S, eventually
-from tests.kit.kubelet import StandInKubelet, a_kubelet
+from tests.kit.kubelet import FakeKubelet, a_kubelet
 from tests.kit.lab import QUICK, Lab
 
 TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276}]
@@ -26,7 +26,7 @@ TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276}]
 @dataclass
 class RunningAgent:
     lab: Lab
-    kubelet: StandInKubelet
+    kubelet: FakeKubelet
     agent: Agent
     cards: Path
 
@@ -53,26 +53,24 @@ async def an_agent(
     lab: Lab,
     transport: Any = None,
     cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
-    kubelet: StandInKubelet | None = None,
+    kubelet: FakeKubelet | None = None,
     fields: FieldValidation = FieldValidation.STRICT,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
-    """Of the node n1, by default with a plugin for memory. When the block begins the kubelet has taken it; where memory
-    is offered in another way, all is well."""
+    """Of the node n1, by default with a plugin for memory. When the block begins the plugin is registered; where memory
+    is offered on the Node, the agent is ready."""
     async with a_kubelet() if kubelet is None else contextlib.nullcontext(kubelet) as kubelet:
         file = kubelet.folder / "cards.yaml"
         write_gpus(file, cards)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
-        cluster_ledger, memory = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
-        context = AgentContext(SimulatedMachine(file, "n1"), cluster_ledger, memory)
+        pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
+        context = AgentContext(SimulatedMachine(file, "n1"), pod_resources, checkpoint)
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:
-            is_plugins = given.memory_resource is MemoryResource.PLUGIN
-            await eventually(
-                lambda: agent.memory.is_registered if is_plugins else not agent.trouble(), "its first round"
-            )
+            by_plugin = given.memory_resource is MemoryResource.PLUGIN
+            await eventually(lambda: agent.memory.is_registered if by_plugin else not agent.trouble(), "its first run")
             yield RunningAgent(lab, kubelet, agent, file)
         finally:
             running.cancel()
@@ -80,7 +78,7 @@ async def an_agent(
 
 
 async def becomes(look: Callable[[], Awaitable[object]], wanted: object) -> None:
-    """Waits until the API server says what is wanted."""
+    """Waits until the API server returns what is wanted."""
     async with asyncio.timeout(LIMIT_S):
-        while await look() != wanted:  # noqa: ASYNC110 # the API server is asked again and again
+        while await look() != wanted:  # noqa: ASYNC110 # it can only be polled
             await asyncio.sleep(0.05)

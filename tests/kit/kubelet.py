@@ -1,4 +1,4 @@
-"""A kubelet as far as device plugins see it: takes registrations, hears which devices there are, comes for some."""
+"""A fake kubelet for device plugins: it registers them, watches their devices and allocates some."""
 
 import asyncio
 import contextlib
@@ -15,14 +15,14 @@ from carrel.node.kubelet.grpc_stubs import podresources_pb2 as resources
 from carrel.node.kubelet.grpc_stubs import podresources_pb2_grpc as resource_calls
 
 
-class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResourcesListerServicer):
+class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResourcesListerServicer):
     """Both of its sockets are in one folder. It can be stopped and started again, as a real one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.registered: list[devices.RegisterRequest] = []
         self.calls_back = True
-        """A busy one may fail to."""
+        """Whether it calls a plugin after its registration; a busy kubelet may fail to."""
         self._listening: set[asyncio.Task[None]] = set()
         self.handed_over: Sequence[AllocatedDevices] = ()
         self._server: grpc.aio.Server | None = None
@@ -58,7 +58,7 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
         return devices.Empty()
 
     async def _wait_event(self, endpoint: str) -> None:
-        """As long as the plugin speaks."""
+        """As long as the plugin sends."""
         async with grpc.aio.insecure_channel(f"unix:{self.folder / endpoint}") as channel:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 async for _ in plugin_calls.DevicePluginStub(channel).ListAndWatch(devices.Empty()):
@@ -80,7 +80,7 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
         ]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 
-    # --- what it asks of a plugin ------------------------------------------------------------------------------------
+    # --- its calls to a plugin ---------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def plugin(self, resource: str) -> AsyncIterator[plugin_calls.DevicePluginStub]:
@@ -89,14 +89,14 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
             yield plugin_calls.DevicePluginStub(channel)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> dict[str, str]:
-        """Raises `grpc.aio.AioRpcError` if the plugin says no."""
+        """Raises `grpc.aio.AioRpcError` if the plugin refuses."""
         async with self.plugin(resource) as plugin:
             request = devices.AllocateRequest(container_requests=[devices.ContainerAllocateRequest(devicesIDs=ids)])
             answer = await plugin.Allocate(request, timeout=60)
             return dict(answer.container_responses[0].envs)
 
     async def healthy(self, resource: str) -> list[str]:
-        """The devices that the plugin would hand over now."""
+        """The devices that can be allocated now."""
         async with self.plugin(resource) as plugin:
             async for message in plugin.ListAndWatch(devices.Empty(), timeout=60):
                 return [device.ID for device in message.devices if device.health == "Healthy"]
@@ -104,10 +104,10 @@ class StandInKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResour
 
 
 @contextlib.asynccontextmanager
-async def a_kubelet() -> AsyncIterator[StandInKubelet]:
+async def a_kubelet() -> AsyncIterator[FakeKubelet]:
     # Not pytest's own folder: the path of a socket may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
-        kubelet = StandInKubelet(Path(folder))
+        kubelet = FakeKubelet(Path(folder))
         await kubelet.start()
         try:
             yield kubelet

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's device plugin: offers whole GPUs by their UUIDs, and lets the kubelet choose.
+"""A fake of NVIDIA's device plugin: offers whole GPUs by their UUIDs, and lets the kubelet choose.
 
 python -m tests.kit.nvidia_plugin <folder of the kubelet's plugins> GPU-a GPU-b …
 """

@@ -90,7 +90,7 @@ class DeadApiServer:
     async def send(self, request: ApiRequest) -> ResponseLike:
         self.calls += 1
         self._lab.clock.now += timedelta(seconds=1)
-        raise Unavailable(0, "Unreachable", "nobody answers")
+        raise Unavailable(0, "Unreachable", "no answer")
 
     async def aclose(self) -> None:
         """Nothing is open."""
@@ -127,7 +127,7 @@ async def test_the_kubelet_is_asked_for_devices_of_that_gpu() -> None:
 
         assert len(set(preferred)) == 100 and set(must) <= set(preferred)
         assert bench.inventory.gpus_of(MEM, preferred) == (frozenset({"GPU-n1-1"}), ())
-        assert await bench.allocator.prefer(MEM, available, [], 77) == ()  # nobody waits for 77
+        assert await bench.allocator.prefer(MEM, available, [], 77) == ()  # no container waits for 77
 
 
 async def test_a_whole_gpu_is_named_as_it_was_promised() -> None:
@@ -268,7 +268,7 @@ async def test_init_containers_which_the_kubelet_does_not_show_were_served_befor
         container = {"image": "work", "resources": {"limits": {MEM: "4000"}}}
         names = {"init_containers": "warms-up", "containers": "main"}
         await bench.placed("a", **{key: [{"name": name, **container}] for key, name in names.items()})
-        # As after a restart: we have answered nobody.
+        # As after a restart: no answer is remembered.
         bench.allocator.update(
             bench.inventory, [AllocatedDevices("lab", "a", "main", MEM, tuple(bench.devices(0, 4000)))]
         )

@@ -203,7 +203,7 @@ def test_whether_a_container_reads_its_gpus(container: str, env: list[dict[str, 
     assert reads_own_gpus({"spec": {"containers": [{"name": "main", "env": env}]}}, container) is reads
 
 
-# --- where memory is a number on the Node, and nobody asks who gets it -----------------------------------------------
+# --- where memory is a number on the Node, and the kubelet asks no plugin ---------------------------------------------
 
 BOTH = {"GPU-n1-0", "GPU-n1-1"}
 

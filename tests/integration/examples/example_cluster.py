@@ -32,7 +32,7 @@ from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.auth import User, service_account
+from kubernetes_in_memory.access import UserInfo, service_account
 from tests.kit.eventually import eventually
 from tests.kit.lab import Clock, Lab, Replica
 from tests.kit.tiers import TierController, catch_up, end_deleted, set_status
@@ -42,7 +42,7 @@ JOBS: Resource[Any] = Resource(Object, "batch", "v1", "jobs", "Job")
 KINDS: Mapping[str, Resource[Any]] = {each.kind: each for each in (PODS, GPU_CLAIMS, JOBS)}
 
 ALICE, BOB, HUB = "alice@lab.example", "bob@lab.example", "jupyterhub"
-USERS = {ALICE: User(ALICE), BOB: User(BOB), HUB: service_account("jhub", "hub")}
+USERS = {ALICE: UserInfo(ALICE), BOB: UserInfo(BOB), HUB: service_account("jhub", "hub")}
 """Bob has a booking."""
 
 Json = dict[str, Any]

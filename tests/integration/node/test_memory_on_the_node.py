@@ -91,7 +91,7 @@ async def test_an_unhealthy_gpu_is_subtracted_but_not_what_pods_hold_of_it() -> 
                 admitted = visible_devices.shown(container, "carrel.dev/devices", told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
-            await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good GPU, 12207 held of the ill one
+            await becomes(shown(lab), ["28483", "28483"])  # 16276 of the healthy GPU, 12207 held of the other
             running.simulate([{**CARD, "unusable": "XID 79"}] * 2)
             await becomes(shown(lab), ["24414", "24414"])
             running.simulate([CARD, CARD])
@@ -104,7 +104,7 @@ async def test_nothing_is_offered_while_the_kubelet_remembers_a_plugin_and_would
         async with an_agent(lab, **ON_NODE) as running:
             await becomes(shown(lab), ["32552", "32552"])
             checkpoint = running.kubelet.folder / "kubelet_internal_checkpoint"
-            checkpoint.write_text(REMEMBERED)  # somebody installed gpushare's own plugin, say
+            checkpoint.write_text(REMEMBERED)  # as if gpushare's own plugin had been installed
             await write(lab, "7")
 
             async def offered() -> object:
@@ -160,7 +160,7 @@ async def test_the_mode_does_not_change_while_a_pod_holds_memory_and_the_message
         pytest.param(True, "", "plugin", id="pods have devices, and no report says anything: an update from before"),
         pytest.param(True, "node", "plugin", id="pods have devices, whatever the report says"),
         pytest.param(False, "plugin", "plugin", id="the report says it"),
-        pytest.param(False, "?", "node", id="the report says nonsense, and nothing was in force"),
+        pytest.param(False, "?", "node", id="the report has an unknown mode"),
     ],
 )
 async def test_after_a_start_the_previous_mode_is_found_out(rows: bool, recorded: str, mode: str) -> None:
@@ -194,7 +194,7 @@ async def test_the_gpus_that_a_pod_sees_which_bypassed_the_scheduler_are_exclude
                 return [card.get("reason") for card in await running.devices()]
 
             cards = ", ".join(sorted((first, second)))
-            words = f"lab/a holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {cards}"
+            words = f"lab/a holds aliyun.com/gpu-mem, is promised no GPU by any Lease, and can see {cards}"
             await becomes(reasons, [words, words])
             await becomes(shown(lab), ["100", "100"])
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))

@@ -51,7 +51,7 @@ async def test_it_answers_probes_and_ends_on_sigterm() -> None:
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
             async with asyncio.timeout(LIMIT_S):
-                while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # only asking tells
+                while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # it can only be polled
                     await asyncio.sleep(0.05)
             metrics = await (await session.get(f"{url}/metrics")).text()
             assert 'carrel_node_cards{usable="true"} 2.0' in metrics
@@ -107,7 +107,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
         )
         try:
             async with asyncio.timeout(LIMIT_S):
-                while "message" not in (status := await _status(lab)):  # noqa: ASYNC110 # only asking tells
+                while "message" not in (status := await _status(lab)):  # noqa: ASYNC110 # it can only be polled
                     await asyncio.sleep(0.05)
         finally:
             agent.terminate()

@@ -1,6 +1,6 @@
-"""The words in the manifests for admission are those of the dialects: a word that one of them gets is missing here.
+"""The keys in the admission manifests are those of the dialects: a key that a dialect adds and they lack fails here.
 
-What the expressions do with the words is tried on a real API server (`tests/e2e`): nothing here evaluates CEL.
+What the expressions do with the keys is tested on a real API server (`tests/e2e`): nothing here evaluates CEL.
 """
 
 import re

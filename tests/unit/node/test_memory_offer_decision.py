@@ -26,7 +26,7 @@ FRESH = OfferInputs(setting=None, devices=65_536, fits=True, kubelet_minor=37, h
         pytest.param({"kubelet_minor": 35, "fits": False}, NODE, id="more than one message takes"),
         pytest.param({"devices": 2048}, PLUGIN, id="as many as are safe"),
         pytest.param({"devices": 2049}, NODE, id="one more than is safe"),
-        pytest.param({"devices": 0}, None, id="no GPU is seen yet, as after a boot"),
+        pytest.param({"devices": 0}, None, id="no GPU is known yet, as after a boot"),
         pytest.param({"kubelet_minor": None}, None, id="the Node is not known yet"),
         pytest.param({"setting": PLUGIN}, PLUGIN, id="the admin wants a plugin"),
         pytest.param({"setting": PLUGIN, "devices": 0, "kubelet_minor": None}, PLUGIN, id="and wants it at once"),
@@ -47,7 +47,7 @@ def test_the_first_mode_of_a_node(changes: dict[str, object], mode: OfferMode | 
             {"holders": 1, "setting": NODE}, OfferDecision(PLUGIN, later=NODE), id="also if the admin wants it"
         ),
         pytest.param({"holders": 1, "devices": 2000}, OfferDecision(PLUGIN), id="no change is due"),
-        pytest.param({"devices": 0}, OfferDecision(PLUGIN), id="no GPU is seen for a while"),
+        pytest.param({"devices": 0}, OfferDecision(PLUGIN), id="no GPU is known for a while"),
         pytest.param({"kubelet_minor": None}, OfferDecision(PLUGIN), id="the Node is not known for a while"),
         pytest.param({"before": NODE, "devices": 2000, "holders": 3}, OfferDecision(NODE, later=PLUGIN), id="and back"),
     ],
@@ -62,13 +62,15 @@ CARDS = {"a": 1000, "b": 1000}
 @pytest.mark.parametrize(
     ("usable", "pods", "units"),
     [
-        pytest.param("ab", [], 2000, id="all is well"),
+        pytest.param("ab", [], 2000, id="all healthy"),
         pytest.param("ab", [(400, "a"), (1000, "b")], 2000, id="what is held is part of it"),
-        pytest.param("a", [], 1000, id="an ill GPU"),
-        pytest.param("a", [(700, "b")], 1700, id="what is held of an ill GPU does not count against the other"),
+        pytest.param("a", [], 1000, id="an unhealthy GPU"),
+        pytest.param("a", [(700, "b")], 1700, id="what is held of an unhealthy GPU does not count against the other"),
         pytest.param("a", [(300, "a"), (700, "b")], 1700, id="what is held of the other is part of it"),
-        pytest.param("", [(300, "a"), (700, "b")], 1000, id="all ill: no less than what is held, or pods would end"),
-        pytest.param("", [(300, "")], 300, id="a pod that came round the scheduler holds on"),
+        pytest.param(
+            "", [(300, "a"), (700, "b")], 1000, id="all unhealthy: no less than what is held, or pods would end"
+        ),
+        pytest.param("", [(300, "")], 300, id="a pod that bypassed the scheduler keeps its memory"),
         pytest.param("ab", [(1500, "a"), (1000, "b")], 2500, id="more than a GPU has, as after a change of the unit"),
         pytest.param("", [], 0, id="nothing at all"),
     ],

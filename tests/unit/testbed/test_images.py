@@ -1,4 +1,4 @@
-"""An image is a file that containerd takes: a manifest that names a configuration and a layer that match."""
+"""An image is a file that containerd accepts: a manifest that names a configuration and a layer that match."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Programs of the test bed: watched, and never left behind."""
+"""Programs of the test bed are watched, and end with their parent."""
 
 import os
 import signal

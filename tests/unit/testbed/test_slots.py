@@ -1,4 +1,4 @@
-"""Test beds side by side: no port, address or folder twice."""
+"""Several test beds at once: no port, address or folder is used twice."""
 
 from itertools import combinations
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where binaries come from, and what is said where they cannot come from anywhere."""
+"""Where binaries come from, and the message where they are not available."""
 
 import os
 import re

@@ -15,7 +15,7 @@ from carrel.node.kubelet import DevicePlugin, KubeletPodResources
 from carrel.node.kubelet import device_plugin as plugin_module
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from tests.kit.eventually import eventually
-from tests.kit.kubelet import StandInKubelet, a_kubelet
+from tests.kit.kubelet import FakeKubelet, a_kubelet
 
 MEM = "aliyun.com/gpu-mem"
 TWO = [Device("a", True), Device("b", True)]
@@ -28,11 +28,13 @@ class DeviceAllocator:
         return sorted(available)[:size]
 
     async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
-        return {"CARD": "a"} if list(devices) == ["a"] else Refusal(f"nobody waits for {len(devices)} of {resource}")
+        return (
+            {"CARD": "a"} if list(devices) == ["a"] else Refusal(f"no container waits for {len(devices)} of {resource}")
+        )
 
 
 @contextlib.asynccontextmanager
-async def running(kubelet: StandInKubelet, wanted: list[bool] | None = None) -> AsyncIterator[DevicePlugin]:
+async def running(kubelet: FakeKubelet, wanted: list[bool] | None = None) -> AsyncIterator[DevicePlugin]:
     is_wanted = wanted if wanted is not None else [True]
     plugin = DevicePlugin(MEM, kubelet.folder / "ours.sock", DeviceAllocator(), lambda: is_wanted[0])
     await plugin.offer(TWO)
@@ -80,9 +82,9 @@ async def test_devices_are_allocated_and_preferred_as_the_allocator_says() -> No
     ("containers", "words"),
     [
         pytest.param([], "the call names no container", id="no container"),
-        pytest.param([[]], f"nobody waits for 0 of {MEM}", id="a container without devices"),
-        pytest.param([["x", "y"]], f"nobody waits for 2 of {MEM}", id="more devices than any container needs"),
-        pytest.param([["a"], ["x"]], f"nobody waits for 1 of {MEM}", id="one of two containers"),
+        pytest.param([[]], f"no container waits for 0 of {MEM}", id="a container without devices"),
+        pytest.param([["x", "y"]], f"no container waits for 2 of {MEM}", id="more devices than any container needs"),
+        pytest.param([["a"], ["x"]], f"no container waits for 1 of {MEM}", id="one of two containers"),
     ],
 )
 async def test_a_call_that_matches_no_container_is_an_error(containers: list[list[str]], words: str) -> None:
@@ -93,7 +95,7 @@ async def test_a_call_that_matches_no_container_is_an_error(containers: list[lis
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await calls.Allocate(wire.AllocateRequest(container_requests=asked), timeout=60)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "nobody waits for" in (refused.value.details() or "") or "names no container" in (
+    assert "no container waits for" in (refused.value.details() or "") or "names no container" in (
         refused.value.details() or ""
     )
 
@@ -131,7 +133,7 @@ async def test_it_waits_for_a_kubelet_that_is_not_there_yet(caplog: pytest.LogCa
             await eventually(lambda: "plugin_not_registered" in caplog.text)
             await kubelet.start()
             await eventually(lambda: plugin.is_registered)
-    assert caplog.text.count("plugin_not_registered") <= 2, "the same trouble is told once"
+    assert caplog.text.count("plugin_not_registered") <= 2, "the same trouble is logged once"
 
 
 async def test_it_stops_for_another_plugin_and_starts_again_after_it() -> None:

@@ -82,7 +82,7 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
     assert look["trouble"] == ""
     assert look["processes"] == {"GPU-a": 2, "GPU-b": 0, "GPU-c": 0, "GPU-d": 0}
     linked = {"island": "nvlink-0", "bandwidth_gbps": 300}
-    only_agent_on_node = {"island": "", "bandwidth_gbps": 0}
+    unlinked = {"island": "", "bandwidth_gbps": 0}
     a100 = {"model": "NVIDIA-A100-SXM4-80GB", "memory": 81920}
     assert look["gpus"] == [
         {"uuid": uuid, "node": "n1", "index": index, "unusable": "", "numa_node": numa, **more}
@@ -90,8 +90,8 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
             [
                 ("GPU-a", 1, {**a100, **linked}),
                 ("GPU-b", None, {**a100, **linked}),
-                ("GPU-c", None, {"model": "Tesla-T4-rev-2", "memory": 16276, **only_agent_on_node}),
-                ("GPU-d", None, {"model": "NVIDIA-RTX-A6000", "memory": 49140, **only_agent_on_node}),
+                ("GPU-c", None, {"model": "Tesla-T4-rev-2", "memory": 16276, **unlinked}),
+                ("GPU-d", None, {"model": "NVIDIA-RTX-A6000", "memory": 49140, **unlinked}),
             ]
         )
     ]

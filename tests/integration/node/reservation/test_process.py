@@ -146,7 +146,7 @@ async def test_the_program_ends_on_sigterm_also_while_it_finds_no_gpu() -> None:
         sys.executable, "-m", "carrel", "reservation", *options, stderr=asyncio.subprocess.PIPE
     )
     assert program.stderr is not None
-    assert b"card_not_reported" in await program.stderr.readline()
+    assert b"gpu_not_reported" in await program.stderr.readline()
     program.send_signal(signal.SIGTERM)
 
     async with asyncio.timeout(60):
