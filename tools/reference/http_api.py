@@ -44,7 +44,7 @@ MEANINGS = {
     "POST /bookings/{id}/cancel": "Cancel a booking.",
     "GET /map": "Every GPU and who holds how much of it, live.",
     "GET /map/stream": "The map's changes, as server-sent events.",
-    "GET /map/cards/{uuid:path}": "One GPU; a part of the page.",
+    "GET /map/gpus/{uuid:path}": "One GPU; a part of the page.",
     "GET /usage": "Who booked and used how much.",
     "GET /usage.csv": "The same, as CSV.",
     "GET /admin": "Maintenance, roles and the log, for admins of the lab.",
