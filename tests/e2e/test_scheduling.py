@@ -127,7 +127,7 @@ def test_a_pod_that_must_wait_is_told_why_and_is_placed_when_the_card_is_free(cl
         create(cluster.api, ours, a_pod("waits", "n1", {"gpu-fraction": "0.5"}))
 
         # kube-scheduler counts equal reasons together, and shows them in the pod's condition and Event.
-        why = "1 room on 0 of 2 cards"
+        why = "1 room on 0 of 2 GPUs"
         eventually(lambda: why in json.dumps(cluster.pods(ours)["waits"]["status"]))
         cluster.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/a")
 

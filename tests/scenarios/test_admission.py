@@ -8,7 +8,7 @@ import pytest
 
 from carrel.admission.admission import Policy
 from carrel.dialects import protected_keys
-from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
@@ -504,7 +504,7 @@ async def test_what_carrel_makes_itself_is_left_alone(user: str) -> None:
 
 
 async def test_the_next_pod_of_an_owner_whose_pod_gave_its_card_back_runs_without_a_gpu() -> None:
-    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
     told = await World(handed_over={"job-uid": record}).make(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
 
     assert told.container()["resources"] == {"limits": {}}
@@ -517,7 +517,7 @@ async def test_the_next_pod_of_an_owner_whose_pod_gave_its_card_back_runs_withou
 async def test_nobody_else_says_that_he_is_the_successor_of_a_pod() -> None:
     """Else a record would be closed by a pod that succeeds nobody, and the next pod of its owner had a card again."""
     mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
-    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
 
     assert (await World().make(a_pod(annotations=mark))).annotations == {}
     assert (await World(handed_over={"job-uid": elsewhere}).make(a_pod(GPU, owner="job-uid"))).env() == DEVICES

@@ -64,7 +64,7 @@ async def test_what_cannot_be_understood_is_said_before_the_gates() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as carrel:
         pod = await lab.pod("train", limits=WHOLE, annotations={"gpu-fraction": "0.5"}, gates=[QUOTA])
 
-        assert "asks for cards in 2 ways" in await why(carrel, pod)
+        assert "asks for GPUs in 2 ways" in await why(carrel, pod)
 
 
 async def test_nobody_loses_a_card_to_a_gated_pod_until_its_gates_are_open() -> None:

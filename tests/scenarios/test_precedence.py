@@ -39,7 +39,7 @@ async def test_the_last_card_is_left_to_the_booked_pod_that_waits_for_it(tier: s
 
         assert await refused(carrel, pod, "n1") == {"n1": WAITED_FOR}
         why = carrel.why(await carrel.sees(pod))
-        assert why is not None and why.reason == f"1 whole card: there is {WAITED_FOR}"
+        assert why is not None and why.reason == f"1 whole GPU: there is {WAITED_FOR}"
         refusal = await carrel.bind(pod, "n1")
         assert refusal is not None and refusal.reason == f"n1 has {WAITED_FOR}"
         assert await lab.held() == {}

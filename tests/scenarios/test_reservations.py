@@ -145,7 +145,7 @@ async def test_a_pod_that_asks_the_kubelet_itself_takes_a_slot_and_needs_no_rese
         await scene.runs("half", annotations=HALF)
         refusal = await scene.bind(await scene.lab.pod("no-room", limits=WHOLE))
         assert refusal is not None
-        assert "none of its 2 cards would do" in refusal.reason
+        assert "none of its 2 GPUs would do" in refusal.reason
         assert set(scene.kubelet.given) >= {pod["metadata"]["uid"]}
         assert scene.kubelet.free == []
 

@@ -13,7 +13,7 @@ from carrel.admission.metrics import Metrics, Watched
 from carrel.admission.pod_owner import Introduction
 from carrel.bookings.client.cache import Desk
 from carrel.bookings.client.interface import BookingService
-from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read_record
+from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Cluster, Selection
@@ -97,7 +97,7 @@ class Webhook:
         """Only while Carrel ends the pod: until then the owner's new pods are none of its successors."""
         for each in self._records.store.find(OWNER, owner):
             record = _readable(each)
-            if record is not None and record.phase is Phase.ENDING:
+            if record is not None and record.phase is HandOverPhase.ENDING:
                 return record
         return None
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.gpuclaim import Phase
+from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import GPU_CLAIMS
@@ -30,7 +30,7 @@ from carrel.parsing import Malformed
 class Standing:
     """What the status of a claim says."""
 
-    phase: Phase
+    phase: ClaimPhase
     message: str = ""
     node: str = ""
     ids: tuple[int, ...] = ()
@@ -82,13 +82,13 @@ class Claims:
 def standing_of(claim: GpuClaim, known: ClaimContext) -> Standing:
     wrong = _what_is_wrong(claim, known.dialect_options)
     if wrong:
-        return Standing(Phase.FAILED, wrong)
+        return Standing(ClaimPhase.FAILED, wrong)
     pods = sorted(known.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
     living = [pod for pod in pods if pod.status.phase not in FINISHED]
     if not pods:
-        return Standing(Phase.PENDING, "no pod names this claim yet")
+        return Standing(ClaimPhase.PENDING, "no pod names this claim yet")
     if not living:
-        return Standing(Phase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
+        return Standing(ClaimPhase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
     standing = _of_pod(living[0], known)
     if len(living) == 1:
         return standing
@@ -102,17 +102,19 @@ def _of_pod(pod: Pod, known: ClaimContext) -> Standing:
     here = [lease for lease in leases if lease.record.node == node]
     if here:
         going = f"pod {name} is going; its cards are free when it is gone" if pod.metadata.deletion_timestamp else ""
-        return Standing(Phase.BOUND, going, node, known.cluster_ledger.indices_of(here))
+        return Standing(ClaimPhase.BOUND, going, node, known.cluster_ledger.indices_of(here))
     if node:
-        return Standing(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a card", node)
+        return Standing(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a card", node)
     if leases:
         first = leases[0].record.node
         on_one = [lease for lease in leases if lease.record.node == first]
         return Standing(
-            Phase.RESERVED, f"pod {name} is being bound to {first}", first, known.cluster_ledger.indices_of(on_one)
+            ClaimPhase.RESERVED, f"pod {name} is being bound to {first}", first, known.cluster_ledger.indices_of(on_one)
         )
     refusal = known.why(pod)
-    return Standing(Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; it has room")
+    return Standing(
+        ClaimPhase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; it has room"
+    )
 
 
 def _what_is_wrong(claim: GpuClaim, dialect_options: DialectOptions) -> str:

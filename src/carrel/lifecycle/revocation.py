@@ -30,7 +30,7 @@ from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import SCHEDULED, holder_of, is_going, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, candidates, place
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, ShareState
 from carrel.ledger.tiers import Tier
@@ -149,7 +149,7 @@ class Revoker:
                     return step
         return None
 
-    def _booked_and_waiting(self) -> Iterable[Waiting]:
+    def _booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served."""
         now = self._context.now()
         pods = [pod for pod in self._context.pods() if _is_booked_in_vain(pod, self._context.schedulers)]
@@ -157,9 +157,9 @@ class Revoker:
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).full_name)):
             ask = self._context.understand(pod)
             if isinstance(ask, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
-                yield Waiting(holder_of(pod), ask.request, tuple(self._context.nodes_for(pod)))
+                yield WaitingPod(holder_of(pod), ask.request, tuple(self._context.nodes_for(pod)))
 
-    def _step_for(self, waiting: Waiting, ledger: Ledger, opportunists: Sequence[OpportunisticPod]) -> Step | None:
+    def _step_for(self, waiting: WaitingPod, ledger: Ledger, opportunists: Sequence[OpportunisticPod]) -> Step | None:
         """What is to be done for the pod now. If nothing is, it takes what it may count on, for this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.holder)
         staying = tuple(victim for victim in named if not self._is_going(victim) and victim.uid not in self._told)
@@ -178,7 +178,7 @@ class Revoker:
         meant = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
         return Step(booked, (*answer.victims, *meant), answer.gpus)
 
-    def _is_begun(self, waiting: Waiting, ledger: Ledger) -> bool:
+    def _is_begun(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the cards that are kept for the pod will do, when everybody has gone who is to go."""
         uid = waiting.holder.uid
         kept = [card for card in map(ledger.card, ledger.kept_for(uid)) if card is not None]
@@ -189,7 +189,7 @@ class Revoker:
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, uid), Placement) for node in nodes)
 
-    def _fits(self, waiting: Waiting) -> bool:
+    def _fits(self, waiting: WaitingPod) -> bool:
         return bool(candidates(self._cluster_ledger.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
 
     def _hoped_enough(self, uid: str) -> bool:
