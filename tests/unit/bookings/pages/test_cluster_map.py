@@ -164,7 +164,7 @@ def test_memory_that_is_free_but_too_small_is_counted_for_each_size() -> None:
 
     found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragments(ledger)}
 
-    assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole GPU": (1, 1, 6276)}
+    assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole card": (1, 1, 6276)}
     assert fragments(Ledger()) == []
 
 
