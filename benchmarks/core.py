@@ -12,7 +12,7 @@ from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import candidates, place
-from carrel.ledger.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Holder, Share
 
@@ -26,7 +26,7 @@ REQUESTS = {
     "half a GPU of a model": Request(1, Portion(Fraction(1, 2)), model=MODEL),
     "4 whole GPUs (nowhere)": Request(4, WHOLE),
     "2 whole GPUs, one island required, 300 GB/s": Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 300)),
-    "2 contiguous GPUs": Request(2, WHOLE, policy=Policy.CONTIGUOUS),
+    "2 contiguous GPUs": Request(2, WHOLE, policy=GpuPolicy.CONTIGUOUS),
 }
 
 

@@ -127,7 +127,7 @@ def test_a_waiting_pod_has_the_reason_and_is_placed_when_the_gpu_is_free(cluster
         create(cluster.api, ours, a_pod("waits", "n1", {"gpu-fraction": "0.5"}))
 
         # kube-scheduler counts equal reasons together, and shows them in the pod's condition and Event.
-        why = "1 room on 0 of 2 cards"
+        why = "1 room on 0 of 2 GPUs"
         eventually(lambda: why in json.dumps(cluster.pods(ours)["waits"]["status"]))
         cluster.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/a")
 

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carrel.admission.admission import AdmissionOptions
-from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Reviewed, ReviewedCluster, review
 
-RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-1")
+RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-1")
 USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 

@@ -75,7 +75,7 @@ def test_gpushare_allocations(allocation: dict[int, dict[int, int]]) -> None:
 def test_claim_allocations(ids: list[int]) -> None:
     read = gpuclaim.read_allocated(pod(gpuclaim.write_allocated(ids)))
     assert read == gpuclaim.Allocated(tuple(ids))
-    status = gpuclaim.claim_status(gpuclaim.Phase.BOUND, "node-a", ids)
+    status = gpuclaim.claim_status(gpuclaim.ClaimPhase.BOUND, "node-a", ids)
     assert gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": status["allocated"]})) == gpuclaim.Allocated(
         tuple(ids), "node-a"
     )

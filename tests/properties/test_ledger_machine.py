@@ -1,6 +1,6 @@
 """A state machine drives the ledger against a model so small that it is obviously right.
 
-The model is a list of cards and a list of (pod, card, MiB); everything is counted anew on every question.
+The model is a list of GPUs and a list of (pod, GPU, MiB); everything is counted anew on every question.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,9 @@ from carrel.ledger.requests import (
     ANY_GPU,
     WHOLE,
     Amount,
+    GpuPolicy,
     GpuSelector,
     Memory,
-    Policy,
     Portion,
     Request,
     Topology,
@@ -97,7 +97,7 @@ requests = st.builds(
     cards=st.integers(1, 4),
     amount=amounts,
     model=st.sampled_from(["", "", "X", "B"]),
-    policy=st.sampled_from(Policy),
+    policy=st.sampled_from(GpuPolicy),
     prefer_ids=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     topology=topologies,
     selector=selectors,
@@ -207,7 +207,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), identity=st.integers(0, 4), tell=st.lists(pods, max_size=3), keep=st.booleans())
     def the_lease_of_a_card_is_read(self, node: str, identity: int, tell: list[Holder], keep: bool) -> None:
-        """Whatever it says is believed: also more than the card has."""
+        """Whatever it says is believed: also more than the GPU has."""
         uuid = f"GPU-{node}-{identity}"
         told = {pod.uid: Share(pod, uuid, MiB(700), ShareState.ASSIGNED) for pod in tell}
         kept = tell[0] if tell and keep else None

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, candidates, place
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.requests import Request
 from tests.kit.gpus import a_node, held, holder, memory, whole
@@ -29,7 +29,7 @@ def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     ledger = Ledger([a_node(name) for name in NODES])
     for number, (node, index, mib) in enumerate(there):
         ledger.restore([held(f"tenant-{number}", node, index, mib)])
-    booked = [Waiting(holder(f"booked-{n}"), each, nodes) for n, (each, nodes) in enumerate(wanted)]
+    booked = [WaitingPod(holder(f"booked-{n}"), each, nodes) for n, (each, nodes) in enumerate(wanted)]
     for number, node, index in kept:
         if number < len(booked):
             ledger.set_card(f"GPU-{node}-{index}", ledger.cards(node)[index].shares.values(), booked[number].holder)
@@ -41,7 +41,7 @@ def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     assert {*found.fitting, *found.why_not()} == set(NODES)
     taken_away = [name for name, why in found.why_not().items() if why == WAITED_FOR]
     assert sorted([*found.fitting, *taken_away]) == sorted(candidates(ledger, request, NODES).fitting)
-    spoken_for = precedence._spoken_for()
+    spoken_for = precedence._taken_first()
     for node in found.fitting:
         with precedence.served():
             placement = place(ledger, request, node)

@@ -1,4 +1,4 @@
-"""Cards of pods with init containers and sidecars: what is booked, what containers see, and what the kubelet does."""
+"""GPUs of pods with init containers and sidecars: what is booked, what containers see, and what the kubelet does."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from tests.kit.objects import init_container, pod
 MOST = 3
 
 inits = st.lists(st.tuples(st.integers(0, MOST), st.booleans()), max_size=4)
-"""How many cards, and whether it is a sidecar."""
+"""How many GPUs, and whether it is a sidecar."""
 mains = st.lists(st.integers(0, MOST), min_size=1, max_size=3)
 
 

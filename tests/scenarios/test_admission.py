@@ -7,7 +7,7 @@ import pytest
 
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects import protected_keys
-from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
@@ -277,7 +277,7 @@ async def test_pods_that_carrel_creates_are_left_alone(user: str) -> None:
 
 
 async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -> None:
-    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
     reviewed = await ReviewedCluster(handed_over={"job-uid": record}).create(
         a_pod(GPU, owner="job-uid"), JOB_CONTROLLER
     )
@@ -294,7 +294,7 @@ async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -
 async def test_a_user_cannot_mark_a_pod_as_a_successor() -> None:
     """Else a record would be closed by a pod that is no successor, and the next pod of its owner had a GPU again."""
     mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
-    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, Phase.ENDING, owner="job-uid")
+    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
 
     assert (await ReviewedCluster().create(a_pod(annotations=mark))).annotations == {}
     assert (

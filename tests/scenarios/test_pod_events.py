@@ -17,8 +17,8 @@ from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.objects import pod as object_pod
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
-NO_ROOM = waiting_note(Refusal("none of 2 nodes has 8,138 MiB on one card"))
-LESS_ROOM = waiting_note(Refusal("there is no node for 8,138 MiB on one card"))
+NO_ROOM = waiting_note(Refusal("none of 2 nodes has 8,138 MiB on one GPU"))
+LESS_ROOM = waiting_note(Refusal("there is no node for 8,138 MiB on one GPU"))
 
 
 def teller(lab: Lab, replica: Replica, allowance: EventRate | None = None) -> PodEventWriter:

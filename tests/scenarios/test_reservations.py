@@ -146,7 +146,7 @@ async def test_a_pod_that_asks_the_kubelet_itself_takes_a_slot_and_needs_no_rese
         await node_lab.run_pod("half", annotations=HALF)
         refusal = await node_lab.bind(await node_lab.lab.pod("no-room", limits=WHOLE))
         assert refusal is not None
-        assert "none of its 2 cards would do" in refusal.reason
+        assert "none of its 2 GPUs would do" in refusal.reason
         assert set(node_lab.kubelet.given) >= {pod["metadata"]["uid"]}
         assert node_lab.kubelet.free == []
 

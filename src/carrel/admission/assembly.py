@@ -13,7 +13,7 @@ from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.bookings.client.cache import BookingCache
 from carrel.bookings.client.interface import BookingService
-from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read_record
+from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Cluster, Selection
@@ -97,7 +97,7 @@ class AdmissionWebhook:
         """Only while Carrel ends the pod: before that, new pods of the same owner do not succeed it."""
         for each in self._records.store.find(OWNER, owner):
             record = _readable(each)
-            if record is not None and record.phase is Phase.ENDING:
+            if record is not None and record.phase is HandOverPhase.ENDING:
                 return record
         return None
 

@@ -1,4 +1,16 @@
-"""PURE. The words by which pods ask for GPUs and by which Carrel answers: each foreign word is spelled once, here.
+"""PURE. The ways in which pods ask for GPUs, and the words in which Carrel answers. Each word is spelled once, here.
 
-Reading is strict and raises only `Malformed`; writing gives exactly what the peers read.
+Reading is strict and raises only `Malformed`; writing gives exactly what the peers read. Each dialect has one file with
+a constant `DIALECT`; all other code asks the registry. `docs/dialects.md` says how to add one.
+
+Reading order:
+
+    interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
+    nvidia gpushare gpuclaim kai hami     the peers' dialects
+    carrel                                Carrel's own words, and the Lease of a GPU
+    kai_reservation gpushare_inspect      further words of KAI and gpushare
+    maia tier jupyter                     words about bookings and people; which tier a pod has
+    protected_keys seal                   what only Carrel writes, and how that is proved
+    bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
+    cpu_manifest hand_over_record         a pod without its GPU, and the record of how it lost it
 """

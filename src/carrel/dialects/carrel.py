@@ -1,34 +1,34 @@
 """Carrel's own words, all under `carrel.dev/`.
 
     a user asks, on a pod
-      carrel.dev/gpu-cards: "2"             so many cards of one node (1 if not said)
-      carrel.dev/gpu-memory-mib: "8138"     on each of them; whole cards if not said
+      carrel.dev/gpu-cards: "2"             so many GPUs of one node (1 if not said)
+      carrel.dev/gpu-memory-mib: "8138"     on each of them; whole GPUs if not said
       carrel.dev/gpu-model: NVIDIA-A100-SXM4-80GB     for any dialect
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
-      carrel.dev/devices: GPU-…,GPU-…       the cards of the pod
+      carrel.dev/devices: GPU-…,GPU-…       the GPUs of the pod
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
-      carrel.dev/leave-by: 2026-…Z          when it is going to lose its card, for a hook that saves its work
+      carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
-      carrel.dev/handed-over: {…}           on the successor of a pod that lost its card, see `handover`
-      devices.carrel.dev/<container>: GPU-… the cards of one container, where containers differ
-      carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the cards
+      carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `handover`
+      devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
+      carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the GPUs
     Carrel writes, on a reservation pod
       carrel.dev/lease: gpu-n1-0            the slot it is made for
-    Carrel writes, on the Lease of a card (`gpu-<node>-<index>` in Carrel's own namespace)
-      carrel.dev/gpu: GPU-…                 identity: an index may belong to another card after a reboot
+    Carrel writes, on the Lease of a GPU (`gpu-<node>-<index>` in Carrel's own namespace)
+      carrel.dev/gpu: GPU-…                 identity: an index may belong to another GPU after a reboot
       carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […]}}
-                                            no mib: the whole card; tries: the binds that rely on it
+                                            no mib: the whole GPU; tries: the binds that rely on it
       carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}}
-                                            the booked pod that gets the card, and who has to give it back for it
+                                            the booked pod that gets the GPU, and who has to give it back for it
       carrel.dev/reservation: {"state": "held", "gpu": "GPU-…", "pod": "…"}
-                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which card it is
-      holderIdentity                        uid of the pod that has the whole card, as the peers write it
+                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which GPU it is
+      holderIdentity                        uid of the pod that has the whole GPU, as the peers write it
 
-A Lease is the truth about its card. A `holderIdentity` always counts as the whole card: an annotation never lowers it.
+A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
 """
 
 import json
@@ -109,7 +109,7 @@ def gang_size_of(pod: Pod) -> int | None:
 
 
 def devices_key(container: str = "") -> str:
-    """The annotation with the cards of the pod, or of one container; its environment refers to it by this name.
+    """The annotation with the GPUs of the pod, or of one container; its environment refers to it by this name.
 
     A container's name may be as long as the part of a key after the slash, so it stands there alone.
     """
@@ -134,7 +134,7 @@ def write_slots(slots: Sequence[str]) -> dict[str, str]:
 
 
 def told_cards(annotations: Mapping[str, str]) -> frozenset[str]:
-    """What the pod was bound with, as its Leases name it: slots, or cards. Only a copy."""
+    """What the pod was bound with, as its Leases name it: slots, or GPUs. Only a copy."""
     text = annotations.get(SLOTS) or annotations.get(DEVICES, "")
     return frozenset(text.split(",")) if text else frozenset()
 
@@ -143,12 +143,12 @@ def write_woken(now: datetime) -> dict[str, str]:
     return {WOKEN_AT: micro_seconds(now)}
 
 
-# --- the Lease of a card ---------------------------------------------------------------------------------------------
+# --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What the Lease of a card says."""
+    """What the Lease of a GPU says."""
 
     node: str
     index: int
@@ -162,8 +162,8 @@ class LeaseRecord:
     reservation: Reservation | None = None
     """Of a slot whose holders do not ask the kubelet themselves."""
     kept_from: tuple[Holder, ...] = ()
-    """Who has to give a share of this card back for the pod that it is kept for. Named in the same write that keeps the
-    card, so that whoever decides again, from however old a cache, does not choose others too."""
+    """Who has to give a share of this GPU back for the pod that it is kept for. Named in the same write that keeps the
+    GPU, so that whoever decides again, from however old a cache, does not choose others too."""
 
     @property
     def is_empty(self) -> bool:
@@ -174,7 +174,7 @@ class LeaseRecord:
         return any(holder.uid == uid for holder in self.holders())
 
     def holders(self) -> tuple[Holder, ...]:
-        """The pods that hold a share, and the one that the card is kept for."""
+        """The pods that hold a share, and the one that the GPU is kept for."""
         return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
 
     def without(self, uid: str) -> "LeaseRecord":
@@ -213,7 +213,7 @@ class LeaseRecord:
 
 
 def read_lease(lease: Lease) -> LeaseRecord | None:
-    """None if it is not the Lease of a card."""
+    """None if it is not the Lease of a GPU."""
     place = read_lease_name(lease.metadata.name)
     if place is None:
         return None

@@ -1,11 +1,11 @@
-"""A pod's manifest without its GPU: what a workload runs on as when it has lost its card.
+"""A pod's manifest without its GPU: what a workload runs on as when it has lost its GPU.
 
 Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
-and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its card. Its name,
+and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its GPU. Its name,
 labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
 as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
 nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
-cards by itself, and empty is what NVIDIA's runtime takes for no card and no driver. What was told there of gpushare's
+GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver. What was told there of gpushare's
 memory is taken off.
 """
 
@@ -81,7 +81,7 @@ def _is_told(variable: Mapping[str, Any]) -> bool:
 
 def _container(container: Mapping[str, Any]) -> Manifest:
     written = {variable["name"] for variable in container.get("env", [])}
-    # Where CUDA's own variable is written, it names cards that the container does not have any more.
+    # Where CUDA's own variable is written, it names GPUs that the container does not have any more.
     hidden = [
         nvidia.VISIBLE_DEVICES,
         *([nvidia.CUDA_VISIBLE_DEVICES] if nvidia.CUDA_VISIBLE_DEVICES in written else []),

@@ -1,7 +1,7 @@
-"""The GpuClaim scheduler's words: whole cards by claim, and what each node has.
+"""The GpuClaim scheduler's words: whole GPUs by claim, and what each node has.
 
     pod annotation   gpu.scheduling/claim        the GpuClaim in the pod's namespace
-    pod annotation   gpu.scheduling/allocated    `0,1`: host indices of its cards; older: `node-a:0,1`
+    pod annotation   gpu.scheduling/allocated    `0,1`: host indices of its GPUs; older: `node-a:0,1`
     Lease            gpu-<node>-<index>          holderIdentity = uid of the pod
     Lease labels     gpu.scheduling/managed: "true"    gpu.scheduling/pod: <pod>
     GpuClaim spec    selector.matchLabels, devices.{count,policy,preferIds,exclusivity}, gangRef,
@@ -10,7 +10,7 @@
     GpuNodeStatus    spec.nodeName, status.{total,devices[].{id,inUseBy,health,bandwidthGBps,island}}
 
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
-card) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
+GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
 `node`: how it is offered) and `message`.
 """
@@ -29,7 +29,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
@@ -50,10 +50,10 @@ MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message
 """Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
-    "": Policy.PACK,
-    "contiguous": Policy.CONTIGUOUS,
-    "spread": Policy.SPREAD,
-    "preferIds": Policy.PREFER_IDS,
+    "": GpuPolicy.PACK,
+    "contiguous": GpuPolicy.CONTIGUOUS,
+    "spread": GpuPolicy.SPREAD,
+    "preferIds": GpuPolicy.PREFER_IDS,
 }
 MODES = {
     "": TopologyMode.PREFERRED,
@@ -69,7 +69,7 @@ _HIGHEST_INDEX = 9999
 T = TypeVar("T")
 
 
-class Phase(Enum):
+class ClaimPhase(Enum):
     PENDING = "Pending"
     RESERVED = "Reserved"
     BOUND = "Bound"
@@ -88,7 +88,7 @@ def claim_name(pod: Pod) -> str:
 
 
 def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusal:
-    """What a claim asks for, but for its gang. A shared claim that names no memory gets one n-th of each card."""
+    """What a claim asks for, but for its gang. A shared claim that names no memory gets one n-th of each GPU."""
     where, devices, topology = subject(claim.metadata, "GpuClaim"), claim.spec.devices, claim.spec.topology
     if devices.exclusivity == "MIG":
         return Refusal(f"{where} asks for MIG slices, which Carrel does not manage; ask Exclusive or Shared")
@@ -109,7 +109,7 @@ def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusa
 
 
 def claim_status(
-    phase: Phase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
+    phase: ClaimPhase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
 ) -> dict[str, Any]:
     """For a merge patch: what is not known is null, which removes it.
 
@@ -170,7 +170,7 @@ def lease_name(node: str, index: int) -> str:
 
 
 def read_lease_name(name: str) -> tuple[str, int] | None:
-    """The node and the index of the card; None if it is not the Lease of a card."""
+    """The node and the index of the GPU; None if it is not the Lease of a GPU."""
     node, dash, index = name.removeprefix(_LEASE_PREFIX).rpartition("-")
     if not (name.startswith(_LEASE_PREFIX) and node and dash and lease_name(node, _index(index)) == name):
         return None
@@ -178,7 +178,7 @@ def read_lease_name(name: str) -> tuple[str, int] | None:
 
 
 def lease_labels(pod: str = "") -> dict[str, str]:
-    """With the pod's name if one pod has the whole card; cut, because a name may be longer than a label."""
+    """With the pod's name if one pod has the whole GPU; cut, because a name may be longer than a label."""
     labels = {MANAGED_LABEL: "true"}
     return {**labels, POD_LABEL: pod[:_LONGEST_LABEL].rstrip("-.")} if pod else labels
 
@@ -191,15 +191,15 @@ def _index(text: str) -> int:
 
 
 def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
-    """The cards of a machine. What another agent does not say is taken from the labels of the node.
+    """The GPUs of a machine. What another agent does not say is taken from the labels of the node.
 
-    A card whose size nobody knows counts as 1 MiB: it can be had whole, and no share of it fits.
+    A GPU whose size nobody knows counts as 1 MiB: it can be had whole, and no share of it fits.
     """
     name, devices = status.spec.node_name or status.metadata.name, status.status.devices
-    gpus = tuple(_gpu(device, name, labels, _Place(status, i)) for i, device in enumerate(devices))
+    gpus = tuple(_gpu(device, name, labels, _DevicePath(status, i)) for i, device in enumerate(devices))
     for position, gpu in enumerate(gpus):
         if any(gpu.index == other.index or gpu.uuid == other.uuid for other in gpus[:position]):
-            raise _Place(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
+            raise _DevicePath(status, position).malformed("id", gpu.index, "an id and a uuid that no other device has")
     chooses = status.status.mode == COEXIST
     return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
 
@@ -212,7 +212,7 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Remarks:
-    """What an agent says about its node besides the cards. Empty: nothing."""
+    """What an agent says about its node besides the GPUs. Empty: nothing."""
 
     memory_unit: str = ""
     memory_resource: str = ""
@@ -225,7 +225,7 @@ NO_REMARKS = Remarks()
 def node_status(
     node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, remarks: Remarks = NO_REMARKS
 ) -> dict[str, Any]:
-    """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the card."""
+    """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the GPU."""
     said = {
         MEMORY_UNIT: remarks.memory_unit,
         MEMORY_RESOURCE: remarks.memory_resource,
@@ -252,7 +252,7 @@ def report(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DevicePath:
     """Where in a GpuNodeStatus we are, for complaints."""
 
     status: GpuNodeStatus
@@ -263,7 +263,7 @@ class _Place:
         return Malformed(where, f"status.devices[{self.position}].{field}", value, expected)
 
 
-def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _Place) -> Gpu:
+def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePath) -> Gpu:
     numbers = {"id": device.id, "memoryMiB": device.memory_mib, "bandwidthGBps": device.bandwidth_gbps}
     for field, number in numbers.items():
         if number < 0:

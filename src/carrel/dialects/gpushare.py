@@ -1,16 +1,16 @@
-"""gpushare's words: one card shared by memory.
+"""gpushare's words: one GPU shared by memory.
 
     resources.limits             aliyun.com/gpu-mem               units of the pod; one unit is a MiB, a GiB or between
-    Node capacity                aliyun.com/gpu-mem, gpu-count    units and cards of the node
+    Node capacity                aliyun.com/gpu-mem, gpu-count    units and GPUs of the node
     Node label                   gpushare: "true"                 the node takes part
                                  cgpu.disable.isolation: "true"   its containers get CGPU_DISABLE=true
-    pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the card
-                                 ALIYUN_COM_GPU_MEM_DEV           units of that card
+    pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the GPU
+                                 ALIYUN_COM_GPU_MEM_DEV           units of that GPU
                                  ALIYUN_COM_GPU_MEM_POD           units of the pod
                                  ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
                                  ALIYUN_COM_GPU_MEM_ASSUME_TIME   nanoseconds since 1970
     env of its containers        IDX, DEV and POD as above, and ALIYUN_COM_GPU_MEM_CONTAINER: units of the container
-    for several cards            scheduler.framework.gpushare.allocation   {"<container>": {"<card>": units}}
+    for several GPUs            scheduler.framework.gpushare.allocation   {"<container>": {"<GPU>": units}}
     ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
 
 Amounts are whole and signed: nothing here is ever subtracted from something smaller. The annotations are copies for the
@@ -66,7 +66,7 @@ UNHEALTHY_KEY = "gpus"
 NO_ROOM = "Insufficient GPU Memory in one device"
 """The peer's sentence for a node that was filtered out; tools look for it."""
 NOT_SHARED = "The node {} is not for GPU share, need skip"
-"""The peer's sentence for a node without cards."""
+"""The peer's sentence for a node without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Assumption:
 
 
 def request_of(pod: Pod, reading: Reading) -> Request | None:
-    """All containers of the pod share one card. Unlike the peer, an init container's greed counts: it runs too."""
+    """All containers of the pod share one GPU. Unlike the peer, an init container's greed counts: it runs too."""
     asked, unit = resource_asked(pod, GPU_MEM), reading.options.memory_unit
     if not asked.total:
         return None
@@ -118,7 +118,7 @@ def write_assumption(assumption: Assumption) -> dict[str, str]:
 
 
 def environment(assumption: Assumption, container_units: int) -> dict[str, str]:
-    """What the plugin tells a container about its part of the card."""
+    """What the plugin tells a container about its part of the GPU."""
     return {
         INDEX: str(assumption.index),
         CARD_UNITS: str(assumption.card_units),
@@ -160,11 +160,11 @@ def filtered_out(node: str, why: str, has_gpus: bool) -> str:
 
 
 Allocation = Mapping[int, Mapping[int, int]]
-"""Index of the container → index of the card → units."""
+"""Index of the container → index of the GPU → units."""
 
 
 def read_allocation(pod: Pod) -> Allocation | None:
-    """Says more than the index, where it is present: which container has how much of which card."""
+    """Says more than the index, where it is present: which container has how much of which GPU."""
     text = pod.metadata.annotations.get(ALLOCATION)
     if text is None:
         return None
@@ -182,7 +182,7 @@ def write_allocation(allocation: Allocation) -> dict[str, str]:
 
 
 def read_unhealthy(config_map: ConfigMap) -> frozenset[int]:
-    """Indices of the cards that an admin has set aside on a node."""
+    """Indices of the GPUs that an admin has set aside on a node."""
     where, text = subject(config_map.metadata, "ConfigMap"), config_map.data.get(UNHEALTHY_KEY, "")
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     return frozenset(whole_number(part, where, f"data.{UNHEALTHY_KEY}") for part in parts)

@@ -36,7 +36,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, resource_asked, subject
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuSelector, Memory, Policy, Portion, Request
+from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuPolicy, GpuSelector, Memory, Portion, Request
 from carrel.parsing.fields import Field
 from carrel.parsing.malformed import Malformed
 
@@ -68,7 +68,12 @@ HAMI_CORE = "hami-core"
 
 T = TypeVar("T")
 
-_POLICIES = {"": Policy.PACK, "binpack": Policy.PACK, "spread": Policy.SPREAD, "topology-aware": Policy.PACK}
+_POLICIES = {
+    "": GpuPolicy.PACK,
+    "binpack": GpuPolicy.PACK,
+    "spread": GpuPolicy.SPREAD,
+    "topology-aware": GpuPolicy.PACK,
+}
 _SPREADS = {"": None, "binpack": False, "spread": True}
 _YES_OR_NO = {"": False, "true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
 

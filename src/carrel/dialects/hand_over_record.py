@@ -1,4 +1,4 @@
-"""The record of a hand-over: which pod gives its card back, why, and what takes its place.
+"""The record of a hand-over: which pod gives its GPU back, why, and what takes its place.
 
 A ConfigMap `handover-<uid of the pod>` in Carrel's own namespace, labelled `carrel.dev/handover`, written before
 anything happens to the pod and deleted when its successor exists:
@@ -8,7 +8,7 @@ anything happens to the pod and deleted when its successor exists:
            why: revoked | expired
            decided: 2026-…Z       due: 2026-…Z    when it is told, and when it has to go
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
-           for: lab/urgent                        the booked pod that needs the card
+           for: lab/urgent                        the booked pod that needs the GPU
            owner: <uid>                           its controller, whose next pod is admitted without a GPU
            gone: 2026-…Z                          of a pod with a controller: since when that is awaited
            user: ada@lab.org                      whose pod it is, who is told
@@ -46,7 +46,7 @@ class Why(Enum):
     EXPIRED = "expired"
 
 
-class Phase(Enum):
+class HandOverPhase(Enum):
     ANNOUNCED = "announced"
     ENDING = "ending"
 
@@ -60,9 +60,9 @@ class HandOver:
     why: Why
     decided: datetime
     due: datetime
-    phase: Phase
+    phase: HandOverPhase
     needed_by: str = ""
-    """The booked pod that needs the card."""
+    """The booked pod that needs the GPU."""
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
     successor: Mapping[str, Any] | None = None
@@ -169,7 +169,7 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         why=_word(Why, field["why"]),
         decided=instant(field["decided"].text(), field.subject, "decided"),
         due=instant(field["due"].text(), field.subject, "due"),
-        phase=_word(Phase, field["phase"]),
+        phase=_word(HandOverPhase, field["phase"]),
         needed_by=field["for"].text(),
         owner=field["owner"].text(),
         successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,

@@ -1,8 +1,8 @@
-"""KAI's words: fractions of a card beside NVIDIA's own device plugin.
+"""KAI's words: fractions of a GPU beside NVIDIA's own device plugin.
 
-pod annotations      gpu-fraction: "0.5"               a part of a card, 0 < x < 1
-                     gpu-memory: "4096"                or MiB of a card
-                     gpu-fraction-num-devices: "2"     of each of so many cards
+pod annotations      gpu-fraction: "0.5"               a part of a GPU, 0 < x < 1
+                     gpu-memory: "4096"                or MiB of a GPU
+                     gpu-fraction-num-devices: "2"     of each of so many GPUs
                      gpu-fraction-container-name       who uses it; else the first container
                      pod-group-name                    its gang; of a PodGroup of that name, minMember is its size
                      kai.scheduler/batch-min-member    how many pods the gang has
@@ -11,7 +11,7 @@ written on the pod   received-resource-type: Fraction | Regular
   labels             runai-gpu-group: <group>          several: runai-gpu-group/<group>: <group>
 ConfigMaps           <prefix>-<i> (init: <prefix>-i<i>), and the same with `-evar` for envFrom
                      NVIDIA_VISIBLE_DEVICES, RUNAI-VISIBLE-DEVICES, RUNAI_NUM_OF_GPUS, GPU_PORTION
-reservation pod      takes one whole card on a node and says which: `kai_reservation`
+reservation pod      takes one whole GPU on a node and says which: `kai_reservation`
 """
 
 import re
@@ -54,7 +54,7 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     """What a pod asks for, but for its gang."""
     notes, where = pod.metadata.annotations, subject(pod.metadata)
     if FRACTION in notes and MEMORY in notes:
-        return Refusal(f"{where} has both {FRACTION} and {MEMORY}; one of them says how much of a card it needs")
+        return Refusal(f"{where} has both {FRACTION} and {MEMORY}; one of them says how much of a GPU it needs")
     if FRACTION in notes:
         amount: Amount = Portion(_fraction(notes[FRACTION], where))
     elif MEMORY in notes:

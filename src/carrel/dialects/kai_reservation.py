@@ -1,7 +1,7 @@
-"""KAI's reservation pod: it takes one whole card on a node from the kubelet, finds out which, and writes it on itself.
+"""KAI's reservation pod: it takes one whole GPU on a node from the kubelet, finds out which, and writes it on itself.
 
-    annotation   run.ai/reserve_for_gpu_index   the UUID of the card (it says "index", and is none)
-    label        runai-gpu-group                the group of fraction pods that share the card
+    annotation   run.ai/reserve_for_gpu_index   the UUID of the GPU (it says "index", and is none)
+    label        runai-gpu-group                the group of fraction pods that share the GPU
 
 Two spellings are in use: that of KAI ≥ 0.17, and the one before it. Both names of the pod come from node and group
 alone, so that creating it twice is creating it once.
@@ -43,8 +43,8 @@ SPELLINGS = (KAI_0_17, BEFORE_KAI_0_17)
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """One card of a node, for a group of fraction pods."""
+class ReservationRequest:
+    """One GPU of a node, for a group of fraction pods."""
 
     node: str
     group: str
@@ -53,7 +53,7 @@ class Reservation:
     """Annotations by which its maker knows it again."""
 
 
-def reservation_pod(reservation: Reservation, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
+def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
     one_card = {nvidia.GPU: "1"}
     return {
         "apiVersion": "v1",
@@ -65,10 +65,10 @@ def reservation_pod(reservation: Reservation, spelling: ReservationSpelling = KA
             "annotations": {"karpenter.sh/do-not-disrupt": "true", **reservation.notes},
         },
         "spec": {
-            # Named, so that no scheduler has a say: the kubelet alone decides which card it gets.
+            # Named, so that no scheduler has a say: the kubelet alone decides which GPU it gets.
             "nodeName": reservation.node,
             "serviceAccountName": spelling.namespace,
-            # Wherever a pod may run that shares the card, this must; and it must be the last to be put out.
+            # Wherever a pod may run that shares the GPU, this must; and it must be the last to be put out.
             "tolerations": [{"operator": "Exists"}],
             "priorityClassName": "system-node-critical",
             "terminationGracePeriodSeconds": 5,
@@ -100,14 +100,14 @@ def is_reservation(pod: Pod) -> bool:
 
 
 def read_reserved(pod: Pod) -> str:
-    """The UUID of the card; empty while the pod has not found it yet."""
+    """The UUID of the GPU; empty while the pod has not found it yet."""
     return reserved_in(pod.metadata.annotations, subject(pod.metadata))
 
 
 def reserved_in(annotations: Mapping[str, str], where: str) -> str:
     uuid = annotations.get(RESERVED_GPU, "")
     if uuid and not uuid.startswith("GPU-"):
-        raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a card: GPU-…")
+        raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a GPU: GPU-…")
     return uuid
 
 

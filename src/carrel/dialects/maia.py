@@ -1,4 +1,4 @@
-"""MAIA's words: bookings over HTTP, when a pod must give its card back, and the pod terminator.
+"""MAIA's words: bookings over HTTP, when a pod must give its GPU back, and the pod terminator.
 
     POST gpu-schedulability/   {user_email, namespace, token}        → {schedulable, until, gpu}
                                … with booking {gpu, starting_time, ending_time}  → {message} or {error}
@@ -6,7 +6,7 @@
     pod annotation             terminate-at: 2025-06-15T00:00:00Z, or the year-1900 mark
     terminator                 POST /random-delete  GET /get-expired-pods  POST /delete-expired-pod
 
-The year-1900 mark is not an instant: it means that the pod has no booking and may lose its card at any time. Whoever
+The year-1900 mark is not an instant: it means that the pod has no booking and may lose its GPU at any time. Whoever
 reads it as one would end every such pod at once.
 """
 
@@ -33,7 +33,7 @@ DEFAULT_TOKENS = ("S#perS3crEt_007", "secret-token")
 
 
 class Revocable(Enum):
-    """The pod is opportunistic: its card may be taken for a booked pod at any time, and at no particular one."""
+    """The pod is opportunistic: its GPU may be taken for a booked pod at any time, and at no particular one."""
 
     ANY_TIME = _MARK
 
@@ -169,7 +169,7 @@ def _booking_time(field: Field, zone: tzinfo) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Tenancy:
-    """A pod with a card, as the summary shows it."""
+    """A pod with a GPU, as the summary shows it."""
 
     user: str
     node: str
@@ -185,12 +185,12 @@ class Tenancy:
 @dataclass(frozen=True, slots=True)
 class Summary:
     free: Mapping[str, int]
-    """Free cards by model."""
+    """Free GPUs by model."""
     tenancies: Sequence[Tenancy] = ()
 
 
 def read_free(body: object) -> dict[str, int]:
-    """Free cards by model, from a summary: all that the webhook needs of it."""
+    """Free GPUs by model, from a summary: all that the webhook needs of it."""
     return {model: count.integer() for model, count in Field(body, "GPU summary")["gpu"].entries().items()}
 
 

@@ -1,11 +1,11 @@
-"""The words of NVIDIA's device plugin, feature discovery and container runtime: whole cards, asked for plainly.
+"""The words of NVIDIA's device plugin, feature discovery and container runtime: whole GPUs, asked for plainly.
 
-spec.containers[].resources.limits     nvidia.com/gpu: 2           how many whole cards
+spec.containers[].resources.limits     nvidia.com/gpu: 2           how many whole GPUs
 spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as people know it
-Node labels                            nvidia.com/gpu.memory       MiB; one value for all cards of the node
+Node labels                            nvidia.com/gpu.memory       MiB; one value for all GPUs of the node
 env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
 env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
-/proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a card
+/proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a GPU
 """
 
 from carrel.dialects.interface import Dialect, Reading
@@ -23,18 +23,18 @@ CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RUNTIME_CLASS = "nvidia"
 """What the GPU operator calls the RuntimeClass of its container runtime."""
 NO_DEVICE = "none"
-"""No card, but the driver's libraries and tools."""
+"""No GPU, but the driver's libraries and tools."""
 NO_RUNTIME = "void"
-"""No card, and nothing of the driver: as if the container had no GPU image."""
+"""No GPU, and nothing of the driver: as if the container had no GPU image."""
 
 
 def is_uuid(text: str) -> bool:
-    """Of a whole card: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
+    """Of a whole GPU: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
     return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")
 
 
 def uuid_in(information: str, where: str) -> str:
-    """The card that a file of the driver, `/proc/driver/nvidia/gpus/<address>/information`, is about."""
+    """The GPU that a file of the driver, `/proc/driver/nvidia/gpus/<address>/information`, is about."""
     for line in information.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "GPU UUID" and is_uuid(value.strip()):

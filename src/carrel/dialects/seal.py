@@ -52,13 +52,13 @@ class Seal:
         return any(hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations).encode()) for key in self.keys)
 
     def missing_on(self, pod: Pod) -> Refusal | None:
-        """Why a pod may not have a card; None if it carries a good seal."""
+        """Why a pod may not have a GPU; None if it carries a good seal."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
         place = place_of(pod.metadata.namespace, pod.metadata.name, pod.metadata.generate_name)
         if self.is_on(place, pod.metadata.annotations, made):
             return None
         why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
-        return Refusal(f"{subject(pod.metadata)} gets no card: {why}; delete the pod and create it again")
+        return Refusal(f"{subject(pod.metadata)} gets no GPU: {why}; delete the pod and create it again")
 
 
 def place_of(namespace: str, name: str, generate_name: str) -> str:

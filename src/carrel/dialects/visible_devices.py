@@ -1,8 +1,8 @@
-"""Which container of a pod sees which cards, by its environment.
+"""Which container of a pod sees which GPUs, by its environment.
 
-A container that uses a card gets both variables by the downward API, from the annotation that is written with the
-Binding (`given`): the kubelet looks it up when the container starts, and one that is missing is no card. Every other
-container of a GPU pod is told that it has none, because an image may ask for all cards by itself; `env` beats `envFrom`
+A container that uses a GPU gets both variables by the downward API, from the annotation that is written with the
+Binding (`given`): the kubelet looks it up when the container starts, and one that is missing is no GPU. Every other
+container of a GPU pod is told that it has none, because an image may ask for all GPUs by itself; `env` beats `envFrom`
 beats the image. Whatever a user wrote in these variables is replaced.
 """
 
@@ -35,7 +35,7 @@ def shown(container: Mapping[str, Any], annotation: str, further: Sequence[Json]
 
 
 def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:
-    """The container, which sees no card: `none` or `void`. One that sees none already stays as it is."""
+    """The container, which sees no GPU: `none` or `void`. One that sees none already stays as it is."""
     variable = {"name": nvidia.VISIBLE_DEVICES, "value": word}
     written = [each for each in container.get("env") or () if each.get("name") in VARIABLES]
     if len(written) == 1 and written[0] in (
@@ -52,7 +52,7 @@ def left_to_the_plugin(container: Mapping[str, Any]) -> Json:
 
 
 def cards_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[str]:
-    """The cards that a container of a pod on their node can see, by its manifest. Where that does not say: all."""
+    """The GPUs that a container of a pod on their node can see, by its manifest. Where that does not say: all."""
     everything = frozenset(gpu.uuid for gpu in gpus)
     spec = pod.get("spec") or {}
     variables = [

@@ -27,7 +27,7 @@ from carrel.leases.pods import holder_of, is_waiting, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting import WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
-from carrel.ledger.placement import Waiting
+from carrel.ledger.placement import WaitingPod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
@@ -140,7 +140,7 @@ class ClusterState:
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))
 
-    def booked_waiting(self) -> Sequence[Waiting]:
+    def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""
         pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
         requests = (
@@ -148,7 +148,7 @@ class ClusterState:
             for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         )
         return [
-            Waiting(holder_of(pod), asked.request, self.eligible_nodes.of(pod).nodes)
+            WaitingPod(holder_of(pod), asked.request, self.eligible_nodes.of(pod).nodes)
             for pod, asked in requests
             if isinstance(asked, PodRequest)
         ]

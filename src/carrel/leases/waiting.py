@@ -12,7 +12,7 @@ from carrel.leases.pods import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Waiting, left_by_another_bind
+from carrel.ledger.placement import WaitingPod, left_by_another_bind
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
@@ -24,7 +24,7 @@ class WaitingContext:
 
     requested_by: Callable[[Pod], PodRequest | Refusal | None]
     members_of: Callable[[Gang], GangMembers]
-    booked: Callable[[], Sequence[Waiting]]
+    booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first."""
 
 

@@ -1,16 +1,16 @@
-"""Which of the cards that would do are taken. Placement asks; the order of choice is stated there.
+"""Which of the GPUs that would do are taken. Placement asks; the order of choice is stated there.
 
-Cards come in, and go out, in the order of their indices.
+GPUs come in, and go out, in the order of their indices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from carrel.ledger.ledger import Card
-from carrel.ledger.requests import Policy, Request, TopologyMode
+from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
 
 def choose(able: list[Card], request: Request) -> list[Card] | None:
-    """The best `request.cards` of the cards, in the order of their indices; None if no island has as many."""
+    """The best `request.cards` of the GPUs, in the order of their indices; None if no island has as many."""
     if request.cards == 1:
         return [min(able, key=_order(request, {}))]
     picks = [(_pick(pool, request), len(pool)) for pool in pools(able, request)]
@@ -18,13 +18,13 @@ def choose(able: list[Card], request: Request) -> list[Card] | None:
 
 
 def pools(able: list[Card], request: Request) -> list[list[Card]]:
-    """The sets of cards out of which all of the request's cards must come; any of them will do."""
+    """The sets of GPUs out of which all of the request's GPUs must come; any of them will do."""
     mode, wanted = request.topology.mode, request.cards
     anywhere = [able] if len(able) >= wanted else []
     if wanted == 1 or mode is TopologyMode.IGNORE:
         return anywhere
-    # Who spreads, or names the cards, has said something stronger than a preference for one island.
-    if request.policy in (Policy.SPREAD, Policy.PREFER_IDS) and mode is not TopologyMode.REQUIRED:
+    # Who spreads, or names the GPUs, has said something stronger than a preference for one island.
+    if request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS) and mode is not TopologyMode.REQUIRED:
         return anywhere
     islands = [cards for island, cards in by_island(able).items() if island and len(cards) >= wanted]
     if islands or mode is TopologyMode.REQUIRED:
@@ -40,10 +40,12 @@ def by_island(cards: Iterable[Card]) -> dict[str, list[Card]]:
 
 
 def _order(request: Request, island_sizes: Mapping[str, int]) -> Callable[[Card], tuple[int, ...]]:
-    """The key by which single cards are preferred: the smallest first."""
+    """The key by which single GPUs are preferred: the smallest first."""
     slow = request.topology.min_bandwidth_gbps
-    fullest = -1 if request.policy is Policy.SPREAD else 1
-    wish = {index: rank for rank, index in enumerate(request.prefer_ids)} if request.policy is Policy.PREFER_IDS else {}
+    fullest = -1 if request.policy is GpuPolicy.SPREAD else 1
+    wish = (
+        {index: rank for rank, index in enumerate(request.prefer_ids)} if request.policy is GpuPolicy.PREFER_IDS else {}
+    )
 
     def key(card: Card) -> tuple[int, ...]:
         gpu = card.gpu
@@ -60,11 +62,11 @@ def _order(request: Request, island_sizes: Mapping[str, int]) -> Callable[[Card]
 
 
 def _pick(pool: list[Card], request: Request) -> list[Card]:
-    """The best cards of one pool by the policy, in the order of their indices."""
+    """The best GPUs of one pool by the policy, in the order of their indices."""
     wanted, policy = request.cards, request.policy
-    if policy is Policy.CONTIGUOUS:
+    if policy is GpuPolicy.CONTIGUOUS:
         best = min(_windows(pool, wanted), key=lambda window: (_gap(window), _run_left(window, pool)))
-    elif policy is Policy.SPREAD:
+    elif policy is GpuPolicy.SPREAD:
         best = _alternate(sorted(pool, key=_order(request, {})), wanted)
     else:
         best = sorted(pool, key=_order(request, _island_sizes(pool, request)))[:wanted]
@@ -78,12 +80,12 @@ def _island_sizes(pool: Iterable[Card], request: Request) -> dict[str, int]:
 
 
 def _windows(pool: list[Card], wanted: int) -> list[list[Card]]:
-    """Every run of that many cards that follow each other in the pool, which is in the order of indices."""
+    """Every run of that many GPUs that follow each other in the pool, which is in the order of indices."""
     return [pool[start : start + wanted] for start in range(len(pool) - wanted + 1)]
 
 
 def _gap(cards: Sequence[Card]) -> int:
-    """How many indices lie between the cards without belonging to them. Zero: they are neighbours."""
+    """How many indices lie between the GPUs without belonging to them. Zero: they are neighbours."""
     return cards[-1].gpu.index - cards[0].gpu.index + 1 - len(cards)
 
 
@@ -100,7 +102,7 @@ def _run_left(window: Sequence[Card], pool: Iterable[Card]) -> int:
 
 
 def _alternate(ordered: Iterable[Card], wanted: int) -> list[Card]:
-    """Takes one card of each island in turn, in the given order. A card without links is an island of its own."""
+    """Takes one GPU of each island in turn, in the given order. A GPU without links is an island of its own."""
     turns: dict[str, int] = {}
     dealt = []
     for place_in_line, card in enumerate(ordered):
@@ -117,8 +119,8 @@ def _rank(pick: list[Card], pool_size: int, request: Request) -> tuple[int, ...]
     return (
         sum(card.kept_for is None for card in pick),
         sum(card.gpu.bandwidth_gbps < slow for card in pick),
-        -sum(card.gpu.index in wishes for card in pick) if request.policy is Policy.PREFER_IDS else 0,
-        _gap(pick) if request.policy is Policy.CONTIGUOUS else 0,
+        -sum(card.gpu.index in wishes for card in pick) if request.policy is GpuPolicy.PREFER_IDS else 0,
+        _gap(pick) if request.policy is GpuPolicy.CONTIGUOUS else 0,
         pool_size,
         pick[0].gpu.index,
     )

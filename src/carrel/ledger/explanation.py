@@ -12,7 +12,7 @@ from carrel.ledger.room import NO_ROOM, able
 def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
     """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs.
 
-    It looks at every card of every node. Who is asked often, and needs only the sentence, asks `sieve`.
+    It looks at every GPU of every node. Who is asked often, and needs only the sentence, asks `sieve`.
     """
     refusals: dict[str, Refusal] = {}
     for name in nodes:
@@ -26,7 +26,7 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
 
 
 def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
-    """Orders nodes that have no room: where the most cards would do comes first."""
+    """Orders nodes that have no room: where the most GPUs would do comes first."""
     room = ledger.rooms.get(node, NO_ROOM)
     # A summary leaves out what is kept, for whomever.
     count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(room, request)

@@ -1,9 +1,9 @@
 """Which nodes have room for a request and why the others have none, remembered until the room of a node changes.
 
-kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in crowds: between two of them
-only a few nodes have changed, and only these are looked at again. What is remembered never differs from what
+kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in large numbers: between two of
+them only a few nodes have changed, and only these are looked at again. What is remembered never differs from what
 `placement` and `explanation` would say now (property tests say so), is the same for every pod that asks alike, and is
-bounded: a request that was not heard for long is forgotten.
+bounded: the request that was asked longest ago is dropped.
 
 Nodes that are refused in the same words are kept together. As long as the scheduler asks about the same nodes, in
 whatever order, and none of them moves from one group to another, the answer stays the same object: what an adapter has
@@ -18,7 +18,7 @@ from itertools import filterfalse
 
 from carrel.ledger.explanation import closeness, waiting_for, why_waiting
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import STRANGER, Placement, place, selected, why_not
+from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.room import fit_test
@@ -29,7 +29,10 @@ REMEMBERED = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterResult:
-    """Every node that was asked about, once. Two answers are the same only if they are the same object."""
+    """The answer to "which of these nodes have room?": every node that was asked about, once, with the reason if not.
+
+    Two results are equal only if they are the same object.
+    """
 
     fitting: Collection[str]
     refused: Mapping[str, Collection[str]]
@@ -77,7 +80,7 @@ class _Table:
     verdicts: dict[str, str] = field(default_factory=dict)
     """Every node of the ledger → why it will not do; empty: it will."""
     asked: tuple[str, ...] | None = None
-    crowd: frozenset[str] = frozenset()
+    asked_set: frozenset[str] = frozenset()
     """The nodes that were asked about last, in their order and without."""
     answer: FilterResult = FilterResult((), {})
     """About these."""
@@ -89,25 +92,27 @@ class _Table:
         groups = defaultdict[str, list[str]](list)
         verdicts = {**self.verdicts, **own} if own else self.verdicts
         for name in nodes:
-            groups[verdicts.get(name, STRANGER)].append(name)
+            groups[verdicts.get(name, NO_KNOWN_GPU)].append(name)
         fitting = groups.pop("", ())
         return FilterResult(fitting, groups)
 
 
 class NodeFilter:
+    """Finds the nodes that have room for a request, and remembers the answer until the room of a node changes."""
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._tables: OrderedDict[Request, _Table] = OrderedDict()
 
     def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> FilterResult:
-        """`pod` is the uid of who asks: cards may be kept for it."""
+        """`pod` is the uid of who asks: GPUs may be kept for it."""
         table = self._table(request)
         if own := self._where_cards_are_kept(request, pod):
             return table.about(nodes, own)
         if nodes is not table.asked:
             # The order may differ: kube-scheduler looks at its nodes on many threads. It names none twice.
-            if len(nodes) != len(table.crowd) or not table.crowd.issuperset(nodes):
-                table.crowd, table.answer = frozenset(nodes), table.about(nodes, {})
+            if len(nodes) != len(table.asked_set) or not table.asked_set.issuperset(nodes):
+                table.asked_set, table.answer = frozenset(nodes), table.about(nodes, {})
             table.asked = nodes if isinstance(nodes, tuple) else None  # nobody can change it
         return table.answer
 
@@ -153,9 +158,9 @@ class NodeFilter:
             # Many nodes are refused in the same words: they share them.
             now = "" if has_room else sys.intern(why_not(ledger, request, name))
             table.closeness.pop(name, None)
-            before = table.verdicts.get(name, STRANGER)
+            before = table.verdicts.get(name, NO_KNOWN_GPU)
             table.verdicts[name] = now
-            if now != before and name in table.crowd:
+            if now != before and name in table.asked_set:
                 moves.append((name, before, now))
         if moves:
             table.answer = table.answer.after(moves)

@@ -1,11 +1,11 @@
-"""One plan for all pods of a gang, or none: half a gang would hold cards and wait for the other half for ever."""
+"""One plan for all pods of a gang, or none: a part of a gang would hold GPUs and wait for the rest for ever."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, held_placement, place
+from carrel.ledger.placement import Placement, WaitingPod, held_placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.room import fit_test
@@ -19,12 +19,12 @@ MOST_REMEMBERED = 1_000
 
 _NOTHING_KNOWN: Mapping[str, tuple[str, ...]] = {}
 _LARGE_CARD = MiB(1 << 20)
-"""Parts of a card and amounts of memory are compared on a card larger than any."""
+"""Parts of a GPU and amounts of memory are compared on a GPU larger than any."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangMembers:
-    """The pods of a gang that exist, the oldest first."""
+    """The pods of a gang that exist now, the oldest first."""
 
     waiting: Sequence[tuple[Holder, Request]]
     bound: int
@@ -34,12 +34,14 @@ class GangMembers:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
+    """Placements for all waiting pods of a gang, which fit at the same time."""
+
     placements: Mapping[str, Placement]
     """By the member's uid."""
 
 
-def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[Waiting], tries: int = TRIES) -> GangPlan | Refusal:
-    """Cards for every member at once. The ledger is left as it was."""
+def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[WaitingPod], tries: int = TRIES) -> GangPlan | Refusal:
+    """GPUs for every member at once. The ledger is left as it was."""
     if len(members) < gang.size:
         missing, here = gang.size - len(members), f"{len(members)} of {gang.size} are here"
         return Refusal(f"gang {gang.name} waits for {missing} more member{'s' * (missing > 1)}: {here}")
@@ -47,7 +49,7 @@ def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[Waiting], tries: int
         return _search(ledger, gang, _line_up(members), tries)
 
 
-def _line_up(members: Sequence[Waiting]) -> Sequence[Waiting]:
+def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
     """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
     kinds: dict[tuple[object, ...], int] = {}
     demands: dict[str, tuple[int, ...]] = {}
@@ -59,7 +61,7 @@ def _line_up(members: Sequence[Waiting]) -> Sequence[Waiting]:
     return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
 
 
-def _search(ledger: Ledger, gang: Gang, line: Sequence[Waiting], tries: int) -> GangPlan | Refusal:
+def _search(ledger: Ledger, gang: Gang, line: Sequence[WaitingPod], tries: int) -> GangPlan | Refusal:
     """Depth first over the members; every level remembers which nodes it has not tried yet."""
     found: list[tuple[int, Placement]] = []
     levels: list[Iterator[int]] = []
@@ -85,14 +87,14 @@ def _search(ledger: Ledger, gang: Gang, line: Sequence[Waiting], tries: int) -> 
 
 
 def _next_step(
-    ledger: Ledger, member: Waiting, positions: Iterator[int]
+    ledger: Ledger, member: WaitingPod, positions: Iterator[int]
 ) -> tuple[tuple[int, Placement] | None, Refusal]:
-    """The next node that takes the member, and its cards there; or why the last one did not."""
+    """The next node that takes the member, and its GPUs there; or why the last one did not."""
     fits, rooms, is_kept_for = fit_test(member.request), ledger.rooms, bool(ledger.kept_for(member.holder.uid))
     last = ""
     for position in positions:
         last = member.nodes[position]
-        # Summaries leave out what is kept for somebody: whoever it may be kept for must look at the cards.
+        # Summaries leave out what is kept for somebody: whoever it may be kept for must look at the GPUs.
         if is_kept_for or (last in rooms and fits(rooms[last])):
             answer = place(ledger, member.request, last, member.holder.uid)
             if isinstance(answer, Placement):
@@ -102,7 +104,7 @@ def _next_step(
 
 
 def _go_back(
-    ledger: Ledger, line: Sequence[Waiting], found: list[tuple[int, Placement]], levels: list[Iterator[int]]
+    ledger: Ledger, line: Sequence[WaitingPod], found: list[tuple[int, Placement]], levels: list[Iterator[int]]
 ) -> bool:
     """To the last member whose other choice could make a difference; False if there is none.
 
@@ -120,7 +122,7 @@ def _go_back(
     return False
 
 
-def _nodes_to_try(line: Sequence[Waiting], found: Sequence[tuple[int, Placement]]) -> Iterator[int]:
+def _nodes_to_try(line: Sequence[WaitingPod], found: Sequence[tuple[int, Placement]]) -> Iterator[int]:
     """Positions in the next member's list of nodes. What a member passed over, an equal one need not try again."""
     this, first = line[len(found)], 0
     if found:
@@ -170,7 +172,7 @@ class GangPlanner:
         nodes: Sequence[str],
         nodes_of: Mapping[str, tuple[str, ...]],
     ) -> GangPlan | Refusal:
-        # Cards that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
+        # GPUs that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
         kept: dict[str, Placement] = {}
         others = []
         for holder, request in members:
@@ -178,9 +180,9 @@ class GangPlanner:
             if held is not None:
                 kept[holder.uid] = held
             elif self._ledger.shares_of(holder.uid):
-                return Refusal(f"gang {gang.name}: some cards are still recorded for an earlier bind of {holder}")
+                return Refusal(f"gang {gang.name}: some GPUs are still recorded for an earlier bind of {holder}")
             else:
-                others.append(Waiting(holder, request, nodes_of.get(holder.uid, tuple(nodes))))
+                others.append(WaitingPod(holder, request, nodes_of.get(holder.uid, tuple(nodes))))
         missing = max(gang.size - len(members), 0)
         plan = plan_gang(self._ledger, Gang(gang.name, len(others) + missing), others)
         return plan if isinstance(plan, Refusal) else GangPlan({**kept, **plan.placements})

@@ -1,16 +1,16 @@
-"""What a card and its node are. Identity is the UUID: indices change when a machine is rebooted."""
+"""What a GPU and its node are. A GPU is known by its UUID: indices may change when a machine is rebooted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
 MiB = NewType("MiB", int)
-"""Memory of a card, in mebibytes. The only unit of memory in the core."""
+"""Memory of a GPU, in mebibytes. The only unit of memory in the core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical card. Cards of one node may differ in every field."""
+    """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""
 
     uuid: str
     node: str
@@ -18,11 +18,11 @@ class Gpu:
     model: str
     memory: MiB
     island: str = ""
-    """Cards of one NVLink island reach each other fast. Empty: the card has no link, it is an island of its own."""
+    """GPUs of one NVLink island reach each other fast. Empty: the GPU has no link, it is an island of its own."""
     bandwidth_gbps: int = 0
     """Gigabytes per second over the links inside the island, as GpuNodeStatus reports it."""
     unusable: str = ""
-    """Why no new pod may have this card ("unhealthy: XID 79"). Pods that hold it keep it. Empty: usable."""
+    """Why no new pod may have this GPU ("unhealthy: XID 79"). Pods that hold it keep it. Empty: usable."""
     numa_node: int | None = None
     """Which processors and memory of the machine it is next to. None: unknown, or the machine has only one."""
     may_be: frozenset[str] = frozenset()
@@ -38,12 +38,12 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The cards of one machine, and the labels by which a claim may select it."""
+    """A machine with its GPUs, and the labels by which a claim may select it."""
 
     name: str
     gpus: tuple[Gpu, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     unusable: str = ""
-    """Why no new pod may have any card here ("the agent's last heartbeat is 95 s old"). Empty: usable."""
+    """Why no new pod may have any GPU here ("the agent's last heartbeat is 95 s old"). Empty: usable."""
     kubelet_chooses: bool = False
-    """NVIDIA's own plugin hands the cards over, and nobody can say which: see `slots`."""
+    """NVIDIA's own plugin hands the GPUs over, and nobody can say which: see `slots`."""

@@ -1,13 +1,13 @@
-"""The ledger: who holds what. The one place where all four dialects meet.
+"""The ledger: who holds which part of which GPU. Requests of all dialects are counted here together.
 
 Invariants
-- per card, the sum of its shares never exceeds its memory through `hold`; a whole-card holder excludes all others;
-- a pod has at most one share of a card;
-- a card's shares stay when the card or its node disappears: the pods may still run there, and the card may come back;
+- per GPU, the sum of its shares never exceeds its memory through `hold`; a whole-GPU holder excludes all others;
+- a pod has at most one share of a GPU;
+- a GPU's shares stay when the GPU or its node disappears: the pods may still run there, and the GPU may come back;
 - summaries are made when something changes, never when something is asked.
 
-What the world says is recorded as it is (`set_node`, `restore`), even where it contradicts itself; then the card shows
-less than nothing free, and nobody new gets it. What Carrel decides goes through `hold`, which breaks no rule.
+What the cluster says is recorded as it is (`set_node`, `restore`), even where it contradicts itself; then a GPU has
+less than zero MiB free, and no new pod gets it. What Carrel decides goes through `hold`, which keeps all rules.
 """
 
 from collections import Counter
@@ -18,16 +18,16 @@ from itertools import takewhile
 from types import MappingProxyType
 
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.room import NO_ROOM, Summary, summarise
+from carrel.ledger.room import NO_ROOM, NodeRoom, summarise
 from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
 
 
 class LedgerError(Exception):
-    """Carrel itself would have broken a rule of the ledger: a defect of ours, not of the user."""
+    """An attempt of Carrel itself to break a rule of the ledger: a defect of ours, not an error of a user."""
 
 
 class Card:
-    """A card that a node reports, and who holds it. Read it as you like; only the ledger writes it."""
+    """A GPU that a node reports, with the shares that are held of it. Only the ledger changes it."""
 
     __slots__ = ("free", "gpu", "kept_for", "shares")
 
@@ -36,24 +36,24 @@ class Card:
         self.shares = shares
         """By the holder's uid."""
         self.kept_for = kept_for
-        """A booked pod that will get this card; nobody else may take what becomes free on it."""
+        """A booked pod that will get this GPU; nobody else may take what becomes free on it."""
         self.free: int = 0
-        """MiB. Below zero if the world says that more is held than there is."""
+        """MiB. Below zero if the cluster says that more is held than there is."""
         self.recount()
 
     def held(self, share: Share) -> int:
         return self.gpu.memory if share.memory is None else share.memory
 
     def memory_in(self, state: ShareState) -> MiB:
-        """How much of the card is held by shares in that state."""
+        """How much of the GPU is held by shares in that state."""
         return MiB(sum(self.held(share) for share in self.shares.values() if share.state is state))
 
     def recount(self) -> None:
         self.free = self.gpu.memory - sum(map(self.held, self.shares.values()))
 
 
-class _Bench:
-    """A node's place in the book."""
+class _NodeEntry:
+    """A node and its GPUs, as the ledger records them."""
 
     __slots__ = ("cards", "node")
 
@@ -61,18 +61,23 @@ class _Bench:
         self.node = node
         self.cards = cards
 
-    def room(self) -> Summary:
+    def room(self) -> NodeRoom:
         if self.node.unusable:
             return NO_ROOM
         return summarise((card.gpu, card.free) for card in self.cards if not card.kept_for and not card.gpu.unusable)
 
 
 class Ledger:
+    """The record of who holds which part of which GPU, in the memory of one process.
+
+    It is rebuilt from the Leases, which are the truth.
+    """
+
     def __init__(self, nodes: Iterable[Node] = (), shares: Iterable[Share] = ()) -> None:
-        self._benches: dict[str, _Bench] = {}
-        self._rooms: dict[str, Summary] = {}
+        self._entries: dict[str, _NodeEntry] = {}
+        self._rooms: dict[str, NodeRoom] = {}
         self._cards: dict[str, Card] = {}
-        self._homeless: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
+        self._unreported: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
         self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._undo: list[Callable[[], None]] | None = None
@@ -87,22 +92,22 @@ class Ledger:
 
     @property
     def nodes(self) -> Sequence[str]:
-        return tuple(self._benches)
+        return tuple(self._entries)
 
     def node(self, name: str) -> Node | None:
-        bench = self._benches.get(name)
-        return bench.node if bench else None
+        entry = self._entries.get(name)
+        return entry.node if entry else None
 
     def cards(self, node: str) -> Sequence[Card]:
         """In the order of their indices."""
-        bench = self._benches.get(node)
-        return bench.cards if bench else ()
+        entry = self._entries.get(node)
+        return entry.cards if entry else ()
 
     def card(self, uuid: str) -> Card | None:
         return self._cards.get(uuid)
 
     @property
-    def rooms(self) -> Mapping[str, Summary]:
+    def rooms(self) -> Mapping[str, NodeRoom]:
         """How much room each node has."""
         return self._rooms
 
@@ -119,7 +124,7 @@ class Ledger:
         return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
 
     def shares_of(self, uid: str) -> Mapping[str, Share]:
-        """A pod's shares by GPU, also of cards that no node reports at the moment."""
+        """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
         return MappingProxyType(self._shares.get(uid, {}))
 
     def holders(self) -> Iterator[str]:
@@ -133,25 +138,25 @@ class Ledger:
     # --- the inventory -----------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node) -> None:
-        """Records what a node reports: new, changed, renumbered or lost cards. Shares follow the card's UUID."""
+        """Records what a node reports: new, changed, renumbered or lost GPUs. Shares follow the GPU's UUID."""
         self._refuse_in_what_if()
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
-            raise LedgerError(f"node {node.name} reports a card more than once")
+            raise LedgerError(f"node {node.name} reports a GPU more than once")
         self._detach(node.name)
         for gpu in node.gpus:
             elsewhere = self._cards.get(gpu.uuid)
-            if elsewhere is not None:  # the card was moved to this machine
+            if elsewhere is not None:  # the GPU was moved to this machine
                 self._take_off(elsewhere)
         cards = [
-            Card(gpu, self._homeless.pop(gpu.uuid, {}), self._kept.get(gpu.uuid))
+            Card(gpu, self._unreported.pop(gpu.uuid, {}), self._kept.get(gpu.uuid))
             for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
         ]
         self._cards.update((card.gpu.uuid, card) for card in cards)
-        self._benches[node.name] = _Bench(node, tuple(cards))
+        self._entries[node.name] = _NodeEntry(node, tuple(cards))
         self._sum_up(node.name)
 
     def remove_node(self, name: str) -> None:
-        """The node is gone. What is held there stays in the book until the pods are gone too."""
+        """The node is gone. What is held there stays recorded until the pods are gone too."""
         self._refuse_in_what_if()
         self._detach(name)
         if self._changed.pop(name, None):
@@ -159,22 +164,22 @@ class Ledger:
             self._removed_at = self._moment
 
     def _detach(self, name: str) -> None:
-        bench = self._benches.pop(name, None)
+        entry = self._entries.pop(name, None)
         self._rooms.pop(name, None)
-        for card in bench.cards if bench else ():
+        for card in entry.cards if entry else ():
             self._lose(card)
 
     def _take_off(self, card: Card) -> None:
-        bench = self._benches[card.gpu.node]
-        bench.cards = tuple(other for other in bench.cards if other is not card)
-        bench.node = replace(bench.node, gpus=tuple(other.gpu for other in bench.cards))
+        entry = self._entries[card.gpu.node]
+        entry.cards = tuple(other for other in entry.cards if other is not card)
+        entry.node = replace(entry.node, gpus=tuple(other.gpu for other in entry.cards))
         self._sum_up(card.gpu.node)
         self._lose(card)
 
     def _lose(self, card: Card) -> None:
         del self._cards[card.gpu.uuid]
         if card.shares:
-            self._homeless[card.gpu.uuid] = card.shares
+            self._unreported[card.gpu.uuid] = card.shares
 
     def _refuse_in_what_if(self) -> None:
         if self._undo is not None:
@@ -183,10 +188,10 @@ class Ledger:
     # --- who holds what ----------------------------------------------------------------------------------------------
 
     def hold(self, share: Share) -> None:
-        """Takes a share that was decided on. The card must be there and have the room."""
+        """Takes a share that was decided on. The GPU must be there and have the room."""
         who, card = share.holder, self._cards.get(share.gpu)
         if card is None:
-            raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this card")
+            raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
         if who.uid in card.shares:
             raise LedgerError(f"{who} holds a part of {card.gpu} already")
         if card.kept_for is not None and card.kept_for.uid != who.uid:
@@ -208,9 +213,9 @@ class Ledger:
         self._recount(*touched)
 
     def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> None:
-        """Records all that is held of one card, as its Lease tells it; what it does not tell is gone."""
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone."""
         card = self._cards.get(uuid)
-        before = card.shares if card is not None else self._homeless.get(uuid, {})
+        before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
         for uid, share in tuple(before.items()):
             if uid not in told:
@@ -220,11 +225,11 @@ class Ledger:
         self._recount(uuid)
 
     def assign(self, uid: str) -> None:
-        """The node has handed the pod's cards over."""
+        """The node has handed the pod's GPUs over."""
         self._advance(uid, ShareEvent.ASSIGN)
 
     def release(self, uid: str) -> None:
-        """The pod was told to go; it holds its cards until it is gone."""
+        """The pod was told to go; it holds its GPUs until it is gone."""
         self._advance(uid, ShareEvent.RELEASE)
 
     def give_back(self, uid: str) -> None:
@@ -240,17 +245,17 @@ class Ledger:
         for share in tuple(self._shares.get(uid, {}).values()):
             self._put(share.after(event))
 
-    # --- keeping a card for a booked pod -----------------------------------------------------------------------------
+    # --- keeping a GPU for a booked pod -----------------------------------------------------------------------------
 
     def keep(self, uuid: str, holder: Holder) -> None:
-        """Nobody but this pod may take what is, or becomes, free on the card."""
+        """Nobody but this pod may take what is, or becomes, free on the GPU."""
         other = self._kept.get(uuid)
         if other is not None and other.uid != holder.uid:
             raise LedgerError(f"{uuid} cannot be kept for {holder}: it is kept for {other}")
         self._set_kept(uuid, holder)
 
     def keep_no_more(self, uid: str) -> None:
-        """The pod has its cards, or no longer wants them."""
+        """The pod has its GPUs, or no longer wants them."""
         for uuid in self.kept_for(uid):
             self._set_kept(uuid, None)
 
@@ -280,7 +285,7 @@ class Ledger:
         """Writes one share, or removes it if it is gone. The caller recounts."""
         uid, gpu = share.holder.uid, share.gpu
         card = self._cards.get(gpu)
-        on_card = card.shares if card is not None else self._homeless.setdefault(gpu, {})
+        on_card = card.shares if card is not None else self._unreported.setdefault(gpu, {})
         if self._undo is not None:
             before = on_card.get(uid) or replace(share, state=ShareState.GONE)
             self._undo.append(lambda: self._put(before))
@@ -290,7 +295,7 @@ class Ledger:
             return
         on_card.pop(uid, None)
         if not on_card:
-            self._homeless.pop(gpu, None)
+            self._unreported.pop(gpu, None)
         of_pod = self._shares.get(uid, {})
         of_pod.pop(gpu, None)
         if not of_pod:
@@ -317,33 +322,33 @@ class Ledger:
             self._sum_up(name)
 
     def _sum_up(self, node: str) -> None:
-        self._rooms[node] = self._benches[node].room()
+        self._rooms[node] = self._entries[node].room()
         self._moment += 1
         self._changed.pop(node, None)
         self._changed[node] = self._moment
 
-    # --- trust, but verify -------------------------------------------------------------------------------------------
+    # --- self-check ---------------------------------------------------------------------------------------------------
 
     def audit(self) -> None:
-        """Counts everything again from the shares alone; raises if the book disagrees with itself."""
+        """Counts everything again from the shares alone; raises if the ledger contradicts itself."""
         wrong = []
-        for name, bench in self._benches.items():
-            fresh = Ledger([bench.node])
-            for card in bench.cards:
+        for name, entry in self._entries.items():
+            fresh = Ledger([entry.node])
+            for card in entry.cards:
                 fresh.restore(card.shares.values())
                 if card.kept_for is not None:
                     fresh.keep(card.gpu.uuid, card.kept_for)
-            for card in bench.cards:
+            for card in entry.cards:
                 again = fresh._cards[card.gpu.uuid]
                 if card.free != again.free:
                     wrong.append(f"{card.gpu} shows {card.free} MiB free, its shares leave {again.free}")
             if self._rooms[name] != fresh.rooms[name]:
-                wrong.append(f"node {name} shows {self._rooms[name]}, its cards have {fresh.rooms[name]}")
+                wrong.append(f"node {name} shows {self._rooms[name]}, its GPUs have {fresh.rooms[name]}")
         by_card = [share for card in self._cards.values() for share in card.shares.values()]
-        by_card += [share for shares in self._homeless.values() for share in shares.values()]
+        by_card += [share for shares in self._unreported.values() for share in shares.values()]
         by_pod = [share for shares in self._shares.values() for share in shares.values()]
-        wrong += [f"{uuid} is remembered for nobody" for uuid, shares in self._homeless.items() if not shares]
+        wrong += [f"{uuid} is remembered for nobody" for uuid, shares in self._unreported.items() if not shares]
         if Counter(by_card) != Counter(by_pod):
-            wrong.append(f"the cards know {Counter(by_card)}, the pods {Counter(by_pod)}")
+            wrong.append(f"the GPUs know {Counter(by_card)}, the pods {Counter(by_pod)}")
         if wrong:
             raise LedgerError("; ".join(wrong))

@@ -1,10 +1,10 @@
-"""Where a request goes: on which cards of a node, or why on none.
+"""Where a request goes: on which GPUs of a node, or why on none.
 
 Order of choice, the same for every dialect; ties go to the lowest index:
-1. cards that may be given at all: usable, not kept for another, of the model, with enough free memory and bandwidth;
-2. for several cards: one NVLink island, if it is required or preferred; of these the smallest that has room,
+1. GPUs that may be given at all: usable, not kept for another, of the model, with enough free memory and bandwidth;
+2. for several GPUs: one NVLink island, if it is required or preferred; of these the smallest that has room,
    so that large islands stay whole;
-3. the policy: the fullest card that fits (pack), the emptiest (spread), neighbours (contiguous), named ids (preferIds).
+3. the policy: the fullest GPU that fits (pack), the emptiest (spread), neighbours (contiguous), named ids (preferIds).
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode
 from carrel.ledger.room import able, fit_test
 from carrel.ledger.shares import Holder, Share
 
-STRANGER = "no GPU that Carrel knows of"
+NO_KNOWN_GPU = "no GPU that Carrel knows of"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A pod that wants cards, and where it may go by everything that is not about GPUs, best first."""
+class WaitingPod:
+    """A pod that waits for GPUs, and the nodes where it may run by everything that is not about GPUs, best first."""
 
     holder: Holder
     request: Request
@@ -32,7 +32,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The cards of one node that serve a request, in the order in which the pod's containers get them."""
+    """The GPUs of one node that serve a request, in the order in which the pod's containers get them."""
 
     node: str
     gpus: tuple[Gpu, ...]
@@ -43,9 +43,9 @@ class Placement:
         return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
 
     def by_container(self) -> dict[str, tuple[Gpu, ...]]:
-        """Which container sees which cards. Whole cards are dealt out in turn; parts of a card lie together.
+        """Which container sees which GPUs. Whole GPUs are dealt out in turn; parts of a GPU lie together.
 
-        An init container is done before the others start, so it sees the cards that they will have: but for those of
+        An init container is done before the others start, so it sees the GPUs that they will have: but for those of
         the sidecars before it, which are running by then. So the kubelet does, too, with the devices it hands over.
         """
         seen: dict[str, tuple[Gpu, ...]] = {}
@@ -59,21 +59,21 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The answer to "on which of these nodes?". Who wants to know why not on the others asks `place`."""
+    """The nodes that have room for a request, and those that have none. `place` says why they have none."""
 
     fitting: list[str]
     refused: list[str]
 
 
 def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Candidates:
-    """Which of the nodes have room for the request. `pod` is the uid of who asks: cards may be kept for it."""
+    """Which of the nodes have room for the request. `pod` is the uid of who asks: GPUs may be kept for it."""
     fits = fit_test(request)
     rooms = map(ledger.rooms.get, nodes)
     fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
     if request.node_labels:
         fitting = [name for name in fitting if selected(ledger.node(name), request)]
     kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}
-    if kept:  # summaries leave kept cards out: on these few nodes, look at the cards themselves
+    if kept:  # summaries leave kept GPUs out: on these few nodes, look at the GPUs themselves
         found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
         fitting = [name for name in nodes if name in found]
     if len(fitting) == len(nodes):
@@ -83,10 +83,10 @@ def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str 
 
 
 def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placement | Refusal:
-    """The cards of the node that the request gets, or why it gets none there."""
+    """The GPUs of the node that the request gets, or why it gets none there."""
     there = ledger.node(node)
     if there is None:
-        return Refusal(f"{node} has {STRANGER}")
+        return Refusal(f"{node} has {NO_KNOWN_GPU}")
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
     if not selected(there, request):
@@ -100,7 +100,7 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
 
 
 def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placement | None:
-    """The cards that the pod holds already, if they are just what it asks for; None if not."""
+    """The GPUs that the pod holds already, if they are just what it asks for; None if not."""
     held = ledger.shares_of(holder.uid)
     gpus = [card.gpu for card in map(ledger.card, held) if card is not None]
     if len(gpus) != request.cards or len({gpu.node for gpu in gpus}) != 1:
@@ -111,15 +111,15 @@ def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placemen
 
 
 def left_by_another_bind(ledger: Ledger, request: Request, holder: Holder) -> Placement | Refusal | None:
-    """Cards that are recorded for a pod that is not bound: all that it needs, or why they must be waited for."""
+    """GPUs that are recorded for a pod that is not bound: all that it needs, or why they must be waited for."""
     if not ledger.shares_of(holder.uid):
         return None
     return held_placement(ledger, request, holder) or Refusal(
-        f"some cards are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
+        f"some GPUs are still recorded for an earlier bind of {holder}; they are freed within a minute or two"
     )
 
 
-# --- which cards may be given ----------------------------------------------------------------------------------------
+# --- which GPUs may be given ----------------------------------------------------------------------------------------
 
 
 def selected(node: Node | None, request: Request) -> bool:
@@ -127,13 +127,13 @@ def selected(node: Node | None, request: Request) -> bool:
 
 
 def able_cards(ledger: Ledger, request: Request, node: str, pod: str) -> list[Card]:
-    """The cards of the node that would do, each by itself."""
+    """The GPUs of the node that would do, each by itself."""
     need = request.amount.on
     return [card for card in ledger.cards(node) if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
 
 
 def suits(card: Card, request: Request, pod: str) -> bool:
-    """Whether the pod might have the card if nobody held a part of it."""
+    """Whether the pod might have the GPU if nobody held a part of it."""
     gpu, topology = card.gpu, request.topology
     return (
         not gpu.unusable
@@ -150,23 +150,23 @@ def suits(card: Card, request: Request, pod: str) -> bool:
 def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
     """Why a node that was found to have no room has none, briefly and without its name.
 
-    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 room on 0 of 8 cards".
+    kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 room on 0 of 8 GPUs".
     What was asked for is not repeated: there may be thousands of nodes.
     """
     there = ledger.node(node)
     if there is None:
-        return STRANGER
+        return NO_KNOWN_GPU
     if there.unusable:
         return f"no new GPU pods: {there.unusable}"
     if not selected(there, request):
         return f"not labelled {_missing_labels(there, request)}"
     cards = len(ledger.cards(node))
-    # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the cards themselves.
+    # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the GPUs themselves.
     count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
     if count >= request.cards:
         best = _most_together(able_cards(ledger, request, node, pod))
-        return f"room on {count} of {cards} cards, on {best} in one NVLink island"
-    return f"room on {count} of {cards} cards"
+        return f"room on {count} of {cards} GPUs, on {best} in one NVLink island"
+    return f"room on {count} of {cards} GPUs"
 
 
 def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
@@ -174,18 +174,18 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
     if len(able) >= request.cards:
         best = _most_together(able)
         return Refusal(
-            f"{node} has {len(able)} cards that would do, but at most {best} of them in one NVLink island;"
+            f"{node} has {len(able)} GPUs that would do, but at most {best} of them in one NVLink island;"
             f" {request.cards} in one island are asked",
             details,
         )
     if not cards:
         return Refusal(f"{node} has no GPU")
     if len(cards) < request.cards:
-        return Refusal(f"{node} has {len(cards)} card{'s' * (len(cards) > 1)} in all; {request} asked", details)
+        return Refusal(f"{node} has {len(cards)} GPU{'s' * (len(cards) > 1)} in all; {request} asked", details)
     if len(cards) == 1:
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
-    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} cards would do", details)
+    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do", details)
 
 
 def _missing_labels(node: Node, request: Request) -> str:
@@ -197,7 +197,7 @@ def _most_together(able: Sequence[Card]) -> int:
 
 
 def _obstacle(card: Card, request: Request, pod: str) -> str:
-    """What keeps the pod from having this card, in words; empty if nothing does."""
+    """What keeps the pod from having this GPU, in words; empty if nothing does."""
     gpu, topology, need = card.gpu, request.topology, request.amount.on(card.gpu.memory)
     if gpu.unusable:
         return f"is not in use: {gpu.unusable}"

@@ -1,9 +1,9 @@
-"""Who has no booking stands back: it does not take what a booked pod is waiting for.
+"""An opportunistic pod does not take the GPUs that a booked pod is waiting for.
 
-A booked pod that has room is bound within moments, one that has none gets its cards kept; in between, an opportunistic
-pod could slip in. So every question of such a pod is answered as if each booked pod that waits, and has room, had its
-cards already: the oldest first, each where cards are kept for it, else on the first node that takes it. It need not
-get these very cards. What counts is that something is left for it.
+A booked pod that has room is bound within moments, and for one that has none GPUs are kept. In between, an
+opportunistic pod could take them. So a request of such a pod is answered as if each booked pod that waits, and has
+room, had its GPUs already: the oldest first, each where GPUs are kept for it, else on the first node that takes it. In
+the end it may get other GPUs. What counts is that enough are left for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Share
@@ -20,16 +20,18 @@ WAITED_FOR = "room, but a booked pod waits for it"
 
 
 class Precedence:
-    def __init__(self, ledger: Ledger, waiting: Callable[[], Sequence[Waiting]]) -> None:
-        """`waiting` are the booked pods that want cards and are not bound, the oldest first."""
+    """The rule that opportunistic pods leave room for the booked pods that wait."""
+
+    def __init__(self, ledger: Ledger, waiting: Callable[[], Sequence[WaitingPod]]) -> None:
+        """`waiting` are the booked pods that want GPUs and are not bound, the oldest first."""
         self._ledger = ledger
         self._waiting = waiting
         self._node_filter = NodeFilter(ledger)
-        self._known: tuple[int, Sequence[Waiting], Sequence[Share]] = (-1, (), ())
+        self._known: tuple[int, Sequence[WaitingPod], Sequence[Share]] = (-1, (), ())
 
     def narrow(self, found: FilterResult, request: Request) -> FilterResult:
         """Of the nodes that would do, only those that will do also when the booked pods have theirs."""
-        nodes = {card.gpu.node for share in self._spoken_for() if (card := self._ledger.card(share.gpu)) is not None}
+        nodes = {card.gpu.node for share in self._taken_first() if (card := self._ledger.card(share.gpu)) is not None}
         touched = nodes.intersection(found.fitting) if nodes else ()
         if not touched:
             return found
@@ -39,8 +41,8 @@ class Precedence:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """As if every booked pod that waits, and has room, had its cards. Afterwards nothing has changed."""
-        shares = self._spoken_for()
+        """As if every booked pod that waits, and has room, had its GPUs. Afterwards nothing has changed."""
+        shares = self._taken_first()
         if not shares:
             yield
             return
@@ -50,7 +52,7 @@ class Precedence:
             yield
         self._known = (self._ledger.moment, *self._known[1:])
 
-    def _spoken_for(self) -> Sequence[Share]:
+    def _taken_first(self) -> Sequence[Share]:
         """Looked for anew only when the ledger, or who waits, has changed."""
         waiting = tuple(self._waiting())
         moment, before, shares = self._known
@@ -59,7 +61,7 @@ class Precedence:
             self._known = (self._ledger.moment, waiting, shares)
         return shares
 
-    def _look(self, waiting: Sequence[Waiting]) -> Sequence[Share]:
+    def _look(self, waiting: Sequence[WaitingPod]) -> Sequence[Share]:
         shares: list[Share] = []
         with self._ledger.what_if():
             for booked in waiting:
@@ -72,7 +74,7 @@ class Precedence:
                         shares.append(share)
         return shares
 
-    def _place(self, booked: Waiting) -> Placement | Refusal:
+    def _place(self, booked: WaitingPod) -> Placement | Refusal:
         uid, cards = booked.holder.uid, map(self._ledger.card, self._ledger.kept_for(booked.holder.uid))
         kept = {card.gpu.node for card in cards if card is not None}
         fitting = self._node_filter.filter(booked.request, booked.nodes, uid).fitting

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What, where, how much and what is missing, in one line; then a line per card, node or rule that was looked at."""
+    """A "no" with its reason: what, where, how much and what is missing, in one line.
+
+    The details have a line for each GPU, node or rule that was looked at.
+    """
 
     reason: str
     details: tuple[str, ...] = ()

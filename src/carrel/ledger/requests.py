@@ -1,4 +1,4 @@
-"""What a pod asks for, whatever the spelling: n cards × an amount of each, and where they should lie."""
+"""What a pod asks for, in whichever dialect: a number of GPUs, an amount of each, and which ones."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,7 +9,7 @@ from carrel.ledger.gpus import Gpu, MiB
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Some MiB of a card, the same on every card asked for."""
+    """An amount of a GPU in MiB, the same on every GPU asked for."""
 
     mib: MiB
 
@@ -22,10 +22,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A part of a card, 0 < part ≤ 1. How many MiB that is depends on the card; the whole card is the part 1.
+    """An amount of a GPU as a part of its memory, 0 < part ≤ 1; the whole GPU is the part 1.
 
-    Rounded down, so that two halves of a card with an odd number of MiB fit on it. A part that would come to nothing
-    cannot be had: it is more than the card has.
+    Rounded down, so that two halves of a GPU with an odd number of MiB fit on it. A part that would come to nothing
+    cannot be had: it is more than the GPU has.
     """
 
     part: Fraction
@@ -34,22 +34,22 @@ class Portion:
         return MiB(card_memory * self.part.numerator // self.part.denominator or card_memory + 1)
 
     def __str__(self) -> str:
-        return "a whole card" if self.part == 1 else f"{float(self.part):.4g} of a card"
+        return "a whole GPU" if self.part == 1 else f"{float(self.part):.4g} of a GPU"
 
 
 Amount = Memory | Portion
 
 WHOLE = Portion(Fraction(1))
-"""A card alone: it leaves no memory for anyone else, and needs a card that nobody holds a part of."""
+"""A GPU alone: it leaves no memory for anyone else, and needs a GPU that nobody holds a part of."""
 
 
-class Policy(Enum):
-    """Which of the cards that would do are taken."""
+class GpuPolicy(Enum):
+    """The order in which suitable GPUs are taken."""
 
     PACK = "pack"
-    """The fullest card that fits, so that large free pieces stay large."""
+    """The fullest GPU that fits, so that large free pieces stay large."""
     SPREAD = "spread"
-    """The emptiest cards, on as many islands as possible."""
+    """The emptiest GPUs, on as many islands as possible."""
     CONTIGUOUS = "contiguous"
     """Neighbouring indices first."""
     PREFER_IDS = "preferIds"
@@ -57,8 +57,10 @@ class Policy(Enum):
 
 
 class TopologyMode(Enum):
+    """Whether the GPUs of a request must be linked by NVLink."""
+
     REQUIRED = "Required"
-    """All cards in one NVLink island, or the pod waits."""
+    """All GPUs in one NVLink island, or the pod waits."""
     PREFERRED = "Preferred"
     """One island if possible."""
     IGNORE = "Ignore"
@@ -66,13 +68,15 @@ class TopologyMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
+    """How the GPUs of a request must be linked: the mode, and the bandwidth of the links."""
+
     mode: TopologyMode = TopologyMode.PREFERRED
     min_bandwidth_gbps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Pods that run together or not at all. The name carries its namespace: `lab/training-job`."""
+    """A group of pods that are placed together or not at all. Its name includes the namespace: `lab/training-job`."""
 
     name: str
     size: int
@@ -80,13 +84,13 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class ContainerNeed:
-    """How much of the pod's request one container uses: so many of its cards, that amount of each."""
+    """The part of a pod's request that one container uses: a number of its GPUs, an amount of each."""
 
     container: str
     cards: int
     amount: Amount
     init: bool = False
-    """An init container runs before the others and uses cards that they will have: it does not add to them. A sidecar
+    """An init container runs before the others and uses GPUs that they will have: it does not add to them. A sidecar
     runs beside them, so it is none."""
 
 
@@ -150,7 +154,7 @@ ANY_GPU = GpuSelector()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`cards` different cards of one node, `amount` of each."""
+    """What a pod asks for: `cards` different GPUs of one node, `amount` of each, and which GPUs will do."""
 
     cards: int
     amount: Amount
@@ -158,7 +162,7 @@ class Request:
     """As `nvidia.com/gpu.product` spells it. Empty: any."""
     selector: GpuSelector = ANY_GPU
     """Which other GPUs are ruled out; `model` counts as well."""
-    policy: Policy = Policy.PACK
+    policy: GpuPolicy = GpuPolicy.PACK
     prefer_ids: tuple[int, ...] = ()
     topology: Topology = Topology()
     node_labels: frozenset[tuple[str, str]] = frozenset()
@@ -174,7 +178,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.cards < 1:
-            raise ValueError(f"a request is for at least one card, not {self.cards}")
+            raise ValueError(f"a request is for at least one GPU, not {self.cards}")
 
     def allows_model(self, model: str) -> bool:
         return (not self.model or model == self.model) and self.selector.allows_model(model)
@@ -185,7 +189,7 @@ class Request:
         if self.cards > 1 and self.topology.mode is TopologyMode.REQUIRED:
             where += " in one NVLink island"
         if self.amount == WHOLE:
-            return f"{self.cards} whole card{'s' if self.cards > 1 else ''}{where}"
+            return f"{self.cards} whole GPU{'s' if self.cards > 1 else ''}{where}"
         if self.cards == 1:
-            return f"{self.amount} on one card{where}"
-        return f"{self.amount} on each of {self.cards} cards{where}"
+            return f"{self.amount} on one GPU{where}"
+        return f"{self.amount} on each of {self.cards} GPUs{where}"

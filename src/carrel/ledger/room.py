@@ -1,7 +1,7 @@
-"""How much room a node has, as a small summary that answers "could this request fit?" without looking at its cards.
+"""How much room a node has, as a small summary that answers "could this request fit?" without looking at its GPUs.
 
 A summary is made when a node changes and never on a question: that is what lets one question run over 5,000 nodes.
-It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds cards (a property test says so).
+It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds GPUs (a property test says so).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,17 +13,17 @@ from carrel.ledger.requests import WHOLE, Amount, GpuSelector, Memory, Request, 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The usable cards of a node that differ only in how much of them is free."""
+    """Usable GPUs of a node that are alike except for how much of them is free."""
 
     island: str
     model: str
     memory: MiB
     bandwidth_gbps: int
     pieces: tuple[int, ...]
-    """Free MiB of each card, largest first."""
+    """Free MiB of each GPU, largest first."""
 
     def count(self, need: int) -> int:
-        """How many of the cards have that much free."""
+        """How many of the GPUs have that much free."""
         pieces = self.pieces
         if not pieces or pieces[0] < need:
             return 0
@@ -33,38 +33,38 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """The room of one node. Cards that are unusable, or kept for somebody, are not in it."""
+class NodeRoom:
+    """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it."""
 
     largest: int
-    """The largest free piece on one card."""
+    """The largest free piece on one GPU."""
     pieces: tuple[int, ...]
-    """Free MiB of every usable card, largest first."""
+    """Free MiB of every usable GPU, largest first."""
     whole: int
-    """Usable cards that nobody holds a part of."""
+    """Usable GPUs that nobody holds a part of."""
     groups: tuple[Group, ...]
     model: str | None
-    """What all usable cards are; None if they differ in model or size. Then only the groups can tell."""
+    """What all usable GPUs are; None if they differ in model or size. Then only the groups can tell."""
     memory: MiB
     together: int
-    """Where all cards are alike: the most in one NVLink island that nobody holds a part of."""
+    """Where all GPUs are alike: the most in one NVLink island that nobody holds a part of."""
     slowest: int
-    """Where all cards are alike: the least bandwidth of these islands."""
+    """Where all GPUs are alike: the least bandwidth of these islands."""
     gpus: tuple[tuple[Gpu, int], ...] = ()
-    """The usable cards, each with its free MiB: for the few requests that name cards by their UUID."""
+    """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
     uuids: frozenset[str] = frozenset()
-    """Of these cards; of a slot, all that it may turn out to be."""
+    """Of these GPUs; of a slot, all that it may turn out to be."""
 
-    def without(self, selector: GpuSelector) -> "Summary":
-        """The room on those cards that the selector allows by their UUIDs."""
+    def without(self, selector: GpuSelector) -> "NodeRoom":
+        """The room on those GPUs that the selector allows by their UUIDs."""
         return summarise((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu))
 
 
-NO_ROOM = Summary(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
+NO_ROOM = NodeRoom(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
 
 
-def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
-    """The room on the given usable cards, each with its free MiB."""
+def summarise(cards: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+    """The room on the given usable GPUs, each with its free MiB."""
     pieces: dict[tuple[str, str, MiB, int], list[int]] = {}
     whole = 0
     usable, uuids = tuple(cards), set[str]()
@@ -84,15 +84,15 @@ def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
         every = tuple(sorted((piece for group in groups for piece in group.pieces), reverse=True))
     alike = all(group.model == first.model and group.memory == first.memory for group in groups)
     if not alike or len({group.island for group in groups}) < len(groups):
-        return Summary(every[0], every, whole, groups, None, MiB(0), 0, 0, usable, frozenset(uuids))
+        return NodeRoom(every[0], every, whole, groups, None, MiB(0), 0, 0, usable, frozenset(uuids))
     linked = [group for group in groups if group.island]
     together = max((group.count(first.memory) for group in linked), default=0)
     slowest = min((group.bandwidth_gbps for group in linked), default=0)
     alike_in = (first.model, first.memory, together, slowest)
-    return Summary(every[0], every, whole, groups, *alike_in, usable, frozenset(uuids))
+    return NodeRoom(every[0], every, whole, groups, *alike_in, usable, frozenset(uuids))
 
 
-def fit_test(request: Request) -> Callable[[Summary], bool]:
+def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
@@ -103,7 +103,7 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
     if needs_one_island(request):
         whole = amount == WHOLE
 
-        def fits_an_island(room: Summary) -> bool:
+        def fits_an_island(room: NodeRoom) -> bool:
             if whole and room.model is not None and room.slowest >= slowest:
                 return room.together >= cards and (models is None or models[room.model])
             return _most_cards(room, request, slowest) >= cards
@@ -119,7 +119,7 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
             return lambda room: len(room.pieces) >= cards and room.pieces[last] >= mib
     needs = _Needs(amount)
 
-    def fits_the_node(room: Summary) -> bool:
+    def fits_the_node(room: NodeRoom) -> bool:
         if slowest or room.model is None:
             return _most_cards(room, request, slowest) >= cards
         if models is not None and not models[room.model]:
@@ -129,8 +129,8 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
     return fits_the_node
 
 
-def _fit_test_by_uuid(request: Request) -> Callable[[Summary], bool]:
-    """Only a node that has one of the named cards is looked at more closely."""
+def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
+    """Only a node that has one of the named GPUs is looked at more closely."""
     selector = request.selector
     fits = fit_test(replace(request, selector=replace(selector, uuids=frozenset(), not_uuids=frozenset())))
     if selector.uuids:
@@ -138,8 +138,8 @@ def _fit_test_by_uuid(request: Request) -> Callable[[Summary], bool]:
     return lambda room: fits(room if room.uuids.isdisjoint(selector.not_uuids) else room.without(selector))
 
 
-def able(room: Summary, request: Request) -> int:
-    """How many cards would do, each by itself."""
+def able(room: NodeRoom, request: Request) -> int:
+    """How many GPUs would do, each by itself."""
     if request.selector.names_uuids:
         room = room.without(request.selector)
     models, on = _models_of(request), request.amount.on
@@ -152,12 +152,12 @@ def able(room: Summary, request: Request) -> int:
 
 
 def needs_one_island(request: Request) -> bool:
-    """One card is always together with itself."""
+    """One GPU is always together with itself."""
     return request.cards > 1 and request.topology.mode is TopologyMode.REQUIRED
 
 
 class _Needs(dict[MiB, MiB]):
-    """How much of a card of each size an amount is. A cluster has few sizes; a look-up is cheaper than a division."""
+    """How much of a GPU of each size an amount is. A cluster has few sizes; a look-up is cheaper than a division."""
 
     def __init__(self, amount: Amount) -> None:
         self._amount = amount
@@ -183,8 +183,8 @@ def _models_of(request: Request) -> _Models | None:
     return _Models(request) if request.model or request.selector.names_models else None
 
 
-def _most_cards(room: Summary, request: Request, slowest: int) -> int:
-    """The most cards that could serve the request: on the node or, where they must be together, on its best island."""
+def _most_cards(room: NodeRoom, request: Request, slowest: int) -> int:
+    """The most GPUs that could serve the request: on the node or, where they must be together, on its best island."""
     models, on = _models_of(request), request.amount.on
     islands: dict[str, int] = {}
     for group in room.groups:
@@ -192,5 +192,5 @@ def _most_cards(room: Summary, request: Request, slowest: int) -> int:
             islands[group.island] = islands.get(group.island, 0) + group.count(on(group.memory))
     if not needs_one_island(request):
         return sum(islands.values())
-    # Cards without a link are islands of their own, however many of them a node has.
+    # GPUs without a link are islands of their own, however many of them a node has.
     return max((min(count, 1) if island == "" else count for island, count in islands.items()), default=0)

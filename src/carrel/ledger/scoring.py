@@ -1,7 +1,7 @@
-"""Which of several nodes should take a request: the one where the least is made unusable for what is asked lately.
+"""Which of several nodes should take a request: the one where the least becomes unusable for recent requests.
 
-A free piece of a card is *stranded* for a request if it cannot help to serve it: it is too small, of the wrong model,
-or the node has too few such cards. How much is stranded for the mix of recent requests, before and after the
+A free piece of a GPU is *stranded* for a request if it cannot be used for it: it is too small, of the wrong model,
+or the node has too few such GPUs. How much is stranded for the mix of recent requests, before and after the
 placement, is what the placement costs. Ties go to the node where the pod leaves the least over.
 """
 
@@ -14,19 +14,19 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.room import Summary
+from carrel.ledger.room import NodeRoom
 
 WINDOW = 500
-"""How many requests count as lately: enough to know the mix, few enough to follow it when it changes."""
+"""How many requests count as recent: enough to know the mix, few enough to follow it when it changes."""
 TYPICAL = 8
 """How many different requests are weighed; the rare rest would cost time and change little."""
 RECOUNT = 50
 """Requests after which the mix is weighed anew."""
 GRAIN = 0.02
-"""Differences of less than a fiftieth of a card are noise, and should not outweigh the tie-break."""
+"""Differences of less than a fiftieth of a GPU are noise, and should not outweigh the tie-break."""
 
 Free = tuple[Gpu, int]
-"""A card and its free MiB."""
+"""A GPU and its free MiB."""
 
 
 Typical = Sequence[tuple[Request, float]]
@@ -34,7 +34,7 @@ Typical = Sequence[tuple[Request, float]]
 
 
 class Demand:
-    """The mix of what is asked lately. Weighed anew now and then: one request more or less changes no mix."""
+    """The mix of recent requests. It is counted again only now and then: a single request changes little."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._recent: deque[Request] = deque()
@@ -61,25 +61,25 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """Less is better."""
+    """How bad it is to place a request on a node; less is better."""
 
     stranded: float
     left_over: float
-    """In cards: what stays free on the cards that the pod takes, or how many free cards it leaves behind."""
+    """In GPUs: what stays free on the GPUs that the pod takes, or how many free GPUs it leaves behind."""
     node: str
 
 
 class Ranking:
-    """Ranks nodes, and remembers what a request costs on a node until the node's room or the mix changes."""
+    """Orders nodes by cost, and remembers the costs until a node's room or the mix of requests changes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.demand = Demand()
         self._counted_for: Typical = ()
-        self._known: dict[str, tuple[Summary, dict[Request, Cost | Refusal]]] = {}
+        self._known: dict[str, tuple[NodeRoom, dict[Request, Cost | Refusal]]] = {}
 
     def costs(self, request: Request, nodes: Iterable[str], pod: str = "") -> list[Cost]:
-        """The nodes that will do, the best first. `pod` is the uid of who asks: cards may be kept for it."""
+        """The nodes that will do, the best first. `pod` is the uid of who asks: GPUs may be kept for it."""
         if self._counted_for is not self.demand.typical:
             self._counted_for, self._known = self.demand.typical, {}
         one_for_all = not self._ledger.kept_for(pod)
@@ -113,7 +113,7 @@ def cost(ledger: Ledger, request: Request, node: str, typical: Typical, pod: str
 
 
 def stranded(cards: Iterable[Free], typical: Typical) -> float:
-    """How much of the free memory no typical request could use, in cards."""
+    """How much of the free memory no typical request could use, in GPUs."""
     cards = list(cards)
     total = 0.0
     for request, weight in typical:

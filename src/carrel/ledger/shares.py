@@ -1,4 +1,4 @@
-"""A share: a part of one card, held by one pod; and its life, as a table.
+"""A share: a part of one GPU, held by one pod; and its states, as a table.
 
 A terminating pod still runs, so a releasing share still holds its memory: only a share that is gone frees it.
 """
@@ -11,6 +11,8 @@ from carrel.ledger.gpus import Gpu, MiB
 
 
 class ShareState(Enum):
+    """How far a share is between its promise and its end."""
+
     ASSUMED = "assumed"
     """Promised by the scheduler; the node has not handed it over yet."""
     ASSIGNED = "assigned"
@@ -21,7 +23,9 @@ class ShareState(Enum):
 
 
 class ShareEvent(Enum):
-    ASSIGN = "the node hands the card over"
+    """What changes the state of a share."""
+
+    ASSIGN = "the node hands the GPU over"
     RELEASE = "the pod is told to go"
     LEAVE = "the pod is gone, or its bind failed"
 
@@ -34,7 +38,7 @@ LIFE: dict[tuple[ShareState, ShareEvent], ShareState] = {
     (ShareState.ASSIGNED, ShareEvent.ASSIGN): ShareState.ASSIGNED,
     (ShareState.ASSIGNED, ShareEvent.RELEASE): ShareState.RELEASING,
     (ShareState.ASSIGNED, ShareEvent.LEAVE): ShareState.GONE,
-    # The node may hand over a card to a pod that was told to go a moment ago: it is still going.
+    # The node may hand over a GPU to a pod that was told to go a moment ago: it is still going.
     (ShareState.RELEASING, ShareEvent.ASSIGN): ShareState.RELEASING,
     (ShareState.RELEASING, ShareEvent.RELEASE): ShareState.RELEASING,
     (ShareState.RELEASING, ShareEvent.LEAVE): ShareState.GONE,
@@ -44,7 +48,7 @@ LIFE: dict[tuple[ShareState, ShareEvent], ShareState] = {
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a share: a pod. The uid is its identity; namespace and name are for people and for looking it up.
+    """The owner of a share: a pod. The uid identifies it; namespace and name are for people and for finding it.
 
     Nothing here says that it is a pod, so a ResourceClaim may be a holder one day.
     """
@@ -65,11 +69,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Share:
+    """A part of one GPU, or a whole GPU, that one holder has."""
+
     holder: Holder
     gpu: str
-    """UUID of the card."""
+    """UUID of the GPU."""
     memory: MiB | None
-    """None: the whole card, whatever its size."""
+    """None: the whole GPU, whatever its size."""
     state: ShareState = ShareState.ASSUMED
 
     def after(self, event: ShareEvent) -> "Share":

@@ -1,20 +1,20 @@
-"""Slots: how cards are promised on a node where the kubelet chooses which card a pod gets.
+"""Slots: how GPUs are promised on a node where the kubelet chooses which GPU a pod gets.
 
-NVIDIA's plugin hands the cards over there, and nobody can say beforehand which. What can be promised is *a* card: such
-a node has as many slots as cards, any slot may turn out to be any card, and no more slots are taken than there are
-cards, so that the kubelet has one for each. A slot is as large as the node's smallest card.
+NVIDIA's plugin hands the GPUs over there, and nobody knows beforehand which. What can be promised is *a* GPU: such
+a node has as many slots as GPUs, any slot may turn out to be any GPU, and no more slots are taken than there are
+GPUs, so that the kubelet has one for each. A slot is as large as the node's smallest GPU.
 
-Pods that ask the kubelet for whole cards by themselves need no more. For all others a reservation pod asks the kubelet
-for the card and says which it is. Its life, and what to do next, are decided here:
+Pods that ask the kubelet for whole GPUs by themselves need no more. For all others a reservation pod asks the kubelet
+for the GPU and says which it is. Its life, and what to do next, are decided here:
 
-                 it says which card             it is gone, or has another card
+                 it says which GPU             it is gone, or has another GPU
      wanted ───────────────────────► held ───────────────────────────────────► lost ◄──────► doubled
-                                      ▲                                          │   another pod has the card
-                                      └──────────── it says the same card ───────┘
+                                      ▲                                          │   another pod has the GPU
+                                      └──────────── it says the same GPU ───────┘
      any of them, when nobody holds a part of the slot: closing, until the reservation pod is gone
 
-While a card is *lost*, pods may be running on it and the kubelet may give it to anybody: nobody new comes to the node,
-and reservation pods are made until one of them has that card again.
+While a GPU is *lost*, pods may be running on it and the kubelet may give it to anybody: nobody new comes to the node,
+and reservation pods are made until one of them has that GPU again.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,8 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 
 
 class ReservationState(Enum):
+    """How far a reservation is between its request and its end."""
+
     WANTED = "wanted"
     HELD = "held"
     LOST = "lost"
@@ -33,9 +35,11 @@ class ReservationState(Enum):
 
 
 class ReservationEvent(Enum):
-    FOUND = "the reservation pod says which card it has"
-    LOSE = "the reservation pod is gone, or has another card"
-    TAKEN = "another pod has the card"
+    """What changes the state of a reservation."""
+
+    FOUND = "the reservation pod says which GPU it has"
+    LOSE = "the reservation pod is gone, or has another GPU"
+    TAKEN = "another pod has the GPU"
     CLOSE = "nobody holds a part of the slot any more"
 
 
@@ -53,13 +57,13 @@ LIFE: dict[tuple[ReservationState, ReservationEvent], ReservationState] = {
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Of a slot, as its Lease records it."""
+    """The GPU behind a slot, held by a reservation pod, as the slot's Lease records it."""
 
     state: ReservationState = ReservationState.WANTED
     card: str = ""
-    """UUID; empty as long as nobody knows. Pods are told this card, so it stays until the last of them has gone."""
+    """UUID; empty as long as nobody knows. Pods are told this GPU, so it stays until the last of them has gone."""
     pod: str = ""
-    """uid of the reservation pod that last had the card."""
+    """uid of the reservation pod that last had the GPU."""
 
     def after(self, event: ReservationEvent) -> "Reservation":
         return replace(self, state=LIFE[self.state, event])
@@ -75,12 +79,12 @@ WANTED = Reservation()
 
 
 def slot_id(node: str, index: int) -> str:
-    """What stands in the ledger for the UUID of a card."""
+    """What stands in the ledger for the UUID of a GPU."""
     return f"{node}/{index}"
 
 
 def as_slots(node: Node, in_use: Mapping[int, Reservation | None]) -> Node:
-    """The node with slots for cards. `in_use` has the slots that somebody holds a part of, with their reservations."""
+    """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations."""
     if not node.gpus:
         return node
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
@@ -110,18 +114,18 @@ def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
 
 
 def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None]) -> dict[int, str]:
-    """By index; empty where the slot may be had. A slot whose card is known is as healthy as that card; of the others
-    there are as many as the node has healthy cards besides, those in use first."""
+    """By index; empty where the slot may be had. A slot whose GPU is known is as healthy as that GPU; of the others
+    there are as many as the node has healthy GPUs besides, those in use first."""
     health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
     known = {index: each for index, each in in_use.items() if each is not None and each.card}
     named = {each.card for each in known.values()}
     left = sum(not unusable for uuid, unusable in health.items() if uuid not in named)
-    broken = next((f"a card of {node.name} is not: {why}" for uuid, why in health.items() if why), "no card is left")
+    broken = next((f"a GPU of {node.name} is not: {why}" for uuid, why in health.items() if why), "no GPU is left")
     answer = {}
     for index in sorted((gpu.index for gpu in node.gpus), key=lambda index: (index not in in_use, index)):
         reservation = in_use.get(index)
         if index in known:
-            answer[index] = health.get(known[index].card, "its node no longer reports its card")
+            answer[index] = health.get(known[index].card, "its node no longer reports its GPU")
         else:
             answer[index] = "" if left > 0 else broken
             left -= 1
@@ -132,7 +136,7 @@ def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None]) -> dict[
 
 _TROUBLE = {
     ReservationState.LOST: "its reservation pod was lost",
-    ReservationState.DOUBLED: "its reservation pod was lost, and another pod has the card too",
+    ReservationState.DOUBLED: "its reservation pod was lost, and another pod has the GPU too",
     ReservationState.CLOSING: "its reservation pod is still going",
 }
 
@@ -141,38 +145,40 @@ _TROUBLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class PodSeen:
-    """The reservation pod of a slot."""
+class ReservationPod:
+    """The pod that holds the GPU of a slot, as the API server shows it."""
 
     uid: str
     is_going: bool = False
     is_finished: bool = False
-    """It failed, or was evicted: it has no card any more."""
+    """It failed, or was evicted: it has no GPU any more."""
     is_stuck: bool = False
-    """It had time enough to say which card it has."""
+    """It had time enough to say which GPU it has."""
     card: str = ""
     """What it says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What there is to know about a slot's reservation."""
+class SlotObservation:
+    """All that is known about a slot when its reservation is decided on."""
 
     is_needed: bool
     """Somebody holds a part of the slot, or may do so in a moment."""
-    pod: PodSeen | None
+    pod: ReservationPod | None
     """None: the API server has none."""
     cards: frozenset[str]
     """Those that the node reports."""
     cards_of_others: frozenset[str] = frozenset()
     """Those that other slots of the node stand for."""
     has_other_user: bool = False
-    """Another pod than ours is shown to have the slot's card."""
+    """Another pod than ours is shown to have the slot's GPU."""
     others_are_lost: bool = False
-    """Another slot of the node has lost its card: nobody may take one before that is found again."""
+    """Another slot of the node has lost its GPU: nobody may take one before that is found again."""
 
 
 class Act(Enum):
+    """What to do next about a reservation."""
+
     CREATE = "make the reservation pod"
     DELETE = "delete the reservation pod"
     DROP = "the slot needs no reservation any more"
@@ -183,7 +189,7 @@ Step = Act | Reservation
 """A reservation: what to record."""
 
 
-def next_step(reservation: Reservation, sight: Sight) -> Step:
+def next_step(reservation: Reservation, sight: SlotObservation) -> Step:
     """One step at a time: what is recorded is recorded before anything is done about it."""
     pod, state = sight.pod, reservation.state
     if state is ReservationState.CLOSING:
@@ -202,14 +208,14 @@ def next_step(reservation: Reservation, sight: Sight) -> Step:
     return _what_it_says(reservation, pod, sight)
 
 
-def _still_has(reservation: Reservation, pod: PodSeen | None) -> bool:
-    """A pod keeps its card as long as it lives, also if somebody takes its word off it."""
+def _still_has(reservation: Reservation, pod: ReservationPod | None) -> bool:
+    """A pod keeps its GPU as long as it lives, also if somebody takes its word off it."""
     if pod is None or pod.is_going or pod.is_finished:
         return False
     return pod.card == reservation.card or (pod.uid == reservation.pod and not pod.card)
 
 
-def _what_it_says(reservation: Reservation, pod: PodSeen, sight: Sight) -> Step:
+def _what_it_says(reservation: Reservation, pod: ReservationPod, sight: SlotObservation) -> Step:
     if reservation.state is ReservationState.WANTED:
         if pod.card in sight.cards_of_others:
             return Act.DELETE  # the other slot must have it back
@@ -219,9 +225,9 @@ def _what_it_says(reservation: Reservation, pod: PodSeen, sight: Sight) -> Step:
     if pod.card == reservation.card:
         return reservation.found(pod.card, pod.uid)
     if sight.has_other_user:
-        # Nothing helps but that one of them goes. Meanwhile our pod keeps a card, so that the kubelet has one for all.
+        # Nothing helps but that one of them goes. Meanwhile our pod keeps a GPU, so that the kubelet has one for all.
         is_known = reservation.state is ReservationState.DOUBLED
         return Act.WAIT if is_known else reservation.after(ReservationEvent.TAKEN)
     if reservation.state is ReservationState.DOUBLED:
         return reservation.after(ReservationEvent.LOSE)
-    return Act.DELETE  # it has another card: the next one may have the right one
+    return Act.DELETE  # it has another GPU: the next one may have the right one

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.gpuclaim import Phase
+from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
@@ -29,7 +29,7 @@ from carrel.parsing import Malformed
 class ClaimState:
     """The content of a claim's status."""
 
-    phase: Phase
+    phase: ClaimPhase
     message: str = ""
     node: str = ""
     ids: tuple[int, ...] = ()
@@ -79,13 +79,13 @@ class ClaimStatusWriter:
 def claim_state(claim: GpuClaim, context: ClaimContext) -> ClaimState:
     wrong = _why_impossible(claim, context.dialect_options)
     if wrong:
-        return ClaimState(Phase.FAILED, wrong)
+        return ClaimState(ClaimPhase.FAILED, wrong)
     pods = sorted(context.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
     living = [pod for pod in pods if pod.status.phase not in FINISHED]
     if not pods:
-        return ClaimState(Phase.PENDING, "no pod names this claim yet")
+        return ClaimState(ClaimPhase.PENDING, "no pod names this claim yet")
     if not living:
-        return ClaimState(Phase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
+        return ClaimState(ClaimPhase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
     state = _of_pod(living[0], context)
     if len(living) == 1:
         return state
@@ -101,18 +101,21 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
         message = (
             f"pod {name} is being deleted; its GPUs are free when it is gone" if pod.metadata.deletion_timestamp else ""
         )
-        return ClaimState(Phase.BOUND, message, node, context.cluster_ledger.indices_of(here))
+        return ClaimState(ClaimPhase.BOUND, message, node, context.cluster_ledger.indices_of(here))
     if node:
-        return ClaimState(Phase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
+        return ClaimState(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
     if leases:
         first = leases[0].record.node
         on_one = [lease for lease in leases if lease.record.node == first]
         return ClaimState(
-            Phase.RESERVED, f"pod {name} is being bound to {first}", first, context.cluster_ledger.indices_of(on_one)
+            ClaimPhase.RESERVED,
+            f"pod {name} is being bound to {first}",
+            first,
+            context.cluster_ledger.indices_of(on_one),
         )
     refusal = context.why(pod)
     return ClaimState(
-        Phase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it"
+        ClaimPhase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it"
     )
 
 

@@ -23,7 +23,7 @@ from enum import Enum
 
 from carrel.dialects import hand_over_record, maia
 from carrel.dialects.carrel import LEAVE_BY, TIER, USER
-from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
+from carrel.dialects.hand_over_record import HandedOver, HandOver, HandOverPhase, Why
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -113,7 +113,7 @@ class HandOvers:
             why=order.why,
             decided=now,
             due=order.due,
-            phase=Phase.ANNOUNCED if order.due > now else Phase.ENDING,
+            phase=HandOverPhase.ANNOUNCED if order.due > now else HandOverPhase.ENDING,
             needed_by=order.needed_by,
             owner=owner,
             successor=None if owner else hand_over_record.successor_of(found, order.why, now),
@@ -144,7 +144,7 @@ class HandOvers:
         is_here = bool(pod) and pod["metadata"]["uid"] == record.uid
         if is_here and not _is_deleted(pod):
             return await self._end_when_due(record, written, pod)
-        if record.phase is Phase.ANNOUNCED:
+        if record.phase is HandOverPhase.ANNOUNCED:
             return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
         if record.owner and await self._is_replaced(record):
             return await self._close(written, HandOverResult.HANDED_OVER)
@@ -160,14 +160,14 @@ class HandOvers:
         if pod.get("status", {}).get("phase") in FINISHED:
             return await self._close(written, HandOverResult.LEFT)
         await self._announce(record, pod)
-        if record.phase is Phase.ANNOUNCED:
+        if record.phase is HandOverPhase.ANNOUNCED:
             left = record.due - self._now()
             if left > timedelta():
                 return left
         # The record must describe the pod that is ended: the deletion below is only for this version of it.
         owner = hand_over_record.controller_of(pod)
         successor = None if owner else hand_over_record.successor_of(pod, record.why, record.decided)
-        ending = replace(record, phase=Phase.ENDING, owner=owner, successor=successor)
+        ending = replace(record, phase=HandOverPhase.ENDING, owner=owner, successor=successor)
         if ending != record:
             await self._rewrite(written, ending)
         return await self._end(ending, pod)
@@ -209,7 +209,7 @@ class HandOvers:
         """By an Event and, if the pod has time left, by an annotation that a hook in the pod can read."""
         if record.name in self._announced:
             return
-        if record.phase is Phase.ANNOUNCED:
+        if record.phase is HandOverPhase.ANNOUNCED:
             namespace, name = record.place
             leave_by = {LEAVE_BY: seconds(record.due)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
@@ -319,7 +319,7 @@ def end_note(record: HandOver) -> Note:
     after = "its controller replaces it" if record.owner else "it is created again"
     if record.why is Why.EXPIRED:
         return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after} without a GPU", WARNING)
-    when = f"at {seconds(record.due)}" if record.phase is Phase.ANNOUNCED else "now"
+    when = f"at {seconds(record.due)}" if record.phase is HandOverPhase.ANNOUNCED else "now"
     return Note(REVOKED, f"its GPU is needed for a booked pod: it is ended {when}, and {after} without a GPU", WARNING)
 
 

@@ -26,7 +26,7 @@ from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED, is_ending, slot_of
-from carrel.ledger.slots import Act, PodSeen, Reservation, ReservationState, Sight, next_step
+from carrel.ledger.slots import Act, Reservation, ReservationPod, ReservationState, SlotObservation, next_step
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -121,14 +121,14 @@ class ReservationPods:
 
     # --- observations ------------------------------------------------------------------------------------------------
 
-    def _observed(self, lease: KnownLease, reservation: Reservation, pod: Json) -> Sight:
+    def _observed(self, lease: KnownLease, reservation: Reservation, pod: Json) -> SlotObservation:
         seen, record = self._observed_pod(pod), lease.record
         node = self._cluster_ledger.reported(record.node)
         indices = [gpu.index for gpu in node.gpus if gpu.index != record.index] if node else []
         others = filter(None, (self._cluster_ledger.lease(lease_name(record.node, index)) for index in indices))
         neighbours = [each.record.reservation for each in others if each.record.reservation is not None]
         in_use = [each for each in neighbours if each.state is not ReservationState.CLOSING]
-        return Sight(
+        return SlotObservation(
             is_needed=bool(record.shares) or self._may_be_needed(lease.name, reservation, seen),
             pod=seen,
             cards=frozenset(gpu.uuid for gpu in node.gpus) if node else frozenset(),
@@ -162,7 +162,7 @@ class ReservationPods:
     def _known_pods(self, name: str) -> list[Pod]:
         return list(self._context.pods_for(name))
 
-    def _observed_pod(self, pod: Json) -> PodSeen | None:
+    def _observed_pod(self, pod: Json) -> ReservationPod | None:
         if not pod:
             return None
         metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._context.clock()
@@ -173,16 +173,16 @@ class ReservationPods:
             card = ""
         is_stuck = now - self._first_seen.setdefault(metadata["uid"], now) > UUID_TIMEOUT_S
         is_deleted = bool(metadata.get("deletionTimestamp"))
-        return PodSeen(metadata["uid"], is_deleted, phase in FINISHED, is_stuck, card)
+        return ReservationPod(metadata["uid"], is_deleted, phase in FINISHED, is_stuck, card)
 
-    def _may_be_needed(self, name: str, reservation: Reservation, pod: PodSeen | None) -> bool:
+    def _may_be_needed(self, name: str, reservation: Reservation, pod: ReservationPod | None) -> bool:
         """No pod holds a part of the slot; but a bind may have stopped waiting only because this took so long."""
         if reservation.state is ReservationState.WANTED:
             return pod is not None and not (pod.is_going or pod.is_finished or pod.is_stuck)
         is_new = self._context.clock() - self._found_at.get(name, float("-inf")) < KEEP_FOUND_S
         return reservation.state is ReservationState.HELD and is_new
 
-    def _is_used_by_another(self, node: str, reservation: Reservation, ours: PodSeen | None) -> bool:
+    def _is_used_by_another(self, node: str, reservation: Reservation, ours: ReservationPod | None) -> bool:
         """Whether the kubelet shows the slot's GPU with another pod that still exists."""
         reported = self._cluster_ledger.reported(node)
         card = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.card), None) if reported else None
@@ -210,7 +210,9 @@ class ReservationPods:
             return
         record, options = lease.record, self._context.options
         notes = {carrel.RESERVED_LEASE: lease.name}
-        wanted = kai_reservation.Reservation(record.node, kai_reservation.group_of(lease.name), options.image, notes)
+        wanted = kai_reservation.ReservationRequest(
+            record.node, kai_reservation.group_of(lease.name), options.image, notes
+        )
         try:
             await self._context.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, options.spelling), options.spelling.namespace

@@ -30,7 +30,7 @@ from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import SCHEDULED, holder_of, is_ending, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, candidates, place
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, ShareState
 from carrel.ledger.tiers import Tier
@@ -151,7 +151,7 @@ class Revoker:
                     return step
         return None
 
-    def _booked_and_waiting(self) -> Iterable[Waiting]:
+    def _booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served."""
         now = self._context.now()
         pods = [pod for pod in self._context.pods() if _is_booked_and_unschedulable(pod, self._context.schedulers)]
@@ -159,10 +159,10 @@ class Revoker:
         for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).full_name)):
             asked = self._context.requested_by(pod)
             if isinstance(asked, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
-                yield Waiting(holder_of(pod), asked.request, tuple(self._context.nodes_for(pod)))
+                yield WaitingPod(holder_of(pod), asked.request, tuple(self._context.nodes_for(pod)))
 
     def _step_for(
-        self, waiting: Waiting, ledger: Ledger, opportunistic: Sequence[OpportunisticPod]
+        self, waiting: WaitingPod, ledger: Ledger, opportunistic: Sequence[OpportunisticPod]
     ) -> RevocationStep | None:
         """The next step for the pod. If there is none, it takes what it can count on, within this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.holder)
@@ -182,7 +182,7 @@ class Revoker:
         still_needed = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
         return RevocationStep(booked, (*answer.victims, *still_needed), answer.gpus)
 
-    def _is_enough_kept(self, waiting: Waiting, ledger: Ledger) -> bool:
+    def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
         uid = waiting.holder.uid
         kept = [card for card in map(ledger.card, ledger.kept_for(uid)) if card is not None]
@@ -193,7 +193,7 @@ class Revoker:
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, uid), Placement) for node in nodes)
 
-    def _fits(self, waiting: Waiting) -> bool:
+    def _fits(self, waiting: WaitingPod) -> bool:
         return bool(candidates(self._cluster_ledger.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
 
     def _has_waited_enough(self, uid: str) -> bool:

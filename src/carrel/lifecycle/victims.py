@@ -15,7 +15,7 @@ from random import Random
 from carrel.ledger.choice import by_island
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Card, Ledger
-from carrel.ledger.placement import Placement, Waiting, candidates, place, selected, suits
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.room import needs_one_island
 from carrel.ledger.shares import Holder, ShareState
@@ -52,7 +52,7 @@ class _Cost:
 
 
 def revoke(
-    ledger: Ledger, booked: Waiting, opportunistic: Iterable[OpportunisticPod], rng: Random | None = None
+    ledger: Ledger, booked: WaitingPod, opportunistic: Iterable[OpportunisticPod], rng: Random | None = None
 ) -> Placement | Revocation | Refusal:
     """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
 
@@ -77,7 +77,7 @@ def revoke(
 
 
 def _cheapest_on_node(
-    ledger: Ledger, booked: Waiting, node: str, work: Mapping[str, float], limit: _Cost | None
+    ledger: Ledger, booked: WaitingPod, node: str, work: Mapping[str, float], limit: _Cost | None
 ) -> tuple[_Cost, Sequence[Card]] | None:
     """None: the booked pod cannot fit on this node, or not as cheaply as on another."""
     there, request = ledger.node(node), booked.request

@@ -33,7 +33,7 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import holder_of
 from carrel.ledger.filtering import FilterResult, NodeFilter
-from carrel.ledger.placement import Placement, Waiting, left_by_another_bind, place
+from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.scoring import Ranking
@@ -59,7 +59,7 @@ class SchedulerContext:
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
-    booked: Callable[[], Sequence[Waiting]] = tuple
+    booked: Callable[[], Sequence[WaitingPod]] = tuple
     """The booked pods that wait, the oldest first: other pods do not take the GPUs that they wait for."""
 
 

@@ -60,7 +60,7 @@ async def test_why_says_what_is_missing_and_who_holds_it() -> None:
 
     assert (said.code, said.err) == (0, "")
     assert said.out == (
-        "none of 2 nodes has 9,000 MiB on one card; closest: "
+        "none of 2 nodes has 9,000 MiB on one GPU; closest: "
         "GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant\n"
     )
 
@@ -105,7 +105,7 @@ async def test_why_without_a_pod_lists_all_pods_that_wait() -> None:
         data = await carrel("why", "-A", "--server", url, "-o", "json")
         here = await carrel("why", "--server", url)
 
-    assert everywhere.out.startswith("lab/train: none of 2 nodes has 9,000 MiB on one card")
+    assert everywhere.out.startswith("lab/train: none of 2 nodes has 9,000 MiB on one GPU")
     assert [each["pod"] for each in json.loads(data.out)] == ["lab/train"]
     assert here.out == "No pod waits for a GPU in default; -A shows all namespaces.\n"
 
@@ -115,7 +115,7 @@ async def test_explain_shows_each_gpu_and_what_is_missing_there() -> None:
         said = await carrel("explain", "pod/train", "-n", "lab", "--server", url)
         data = await carrel("explain", "pod/train", "-n", "lab", "--server", url, "-o", "yaml")
 
-    assert said.out.splitlines()[0] == "lab/train asks for 9,000 MiB on one card (aliyun.com/gpu-mem)"
+    assert said.out.splitlines()[0] == "lab/train asks for 9,000 MiB on one GPU (aliyun.com/gpu-mem)"
     assert "n1: GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant" in said.out.splitlines()
     assert "n2: GPU 0 of n2 has 0 MiB free, 9,000 MiB asked; held by lab/other" in said.out.splitlines()
     assert [node["fits"] for node in yaml.safe_load(data.out)["nodes"]] == [False, False]

@@ -103,8 +103,8 @@ def test_why_explain_and_inspect_work_against_it(demo: subprocess.Popen[str]) ->
         command = [*CARREL, *words, "--server", url[1]]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
-    assert "16 whole cards" in run("why", f"pod/{pod[2]}", "-n", pod[1])
-    assert "16 whole cards" in run("explain", f"pod/{pod[2]}", "-n", pod[1])
+    assert "16 whole GPUs" in run("why", f"pod/{pod[2]}", "-n", pod[1])
+    assert "16 whole GPUs" in run("explain", f"pod/{pod[2]}", "-n", pod[1])
     assert "Allocated/Total GPU Memory In Cluster:" in run("inspect")
 
 

@@ -14,7 +14,7 @@ async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
         "Nodes": None,
         "NodeNames": [],
         "FailedNodes": {
-            "n1": "Insufficient GPU Memory in one device: room on 0 of 1 cards",
+            "n1": "Insufficient GPU Memory in one device: room on 0 of 1 GPUs",
             "cpu-only": "The node cpu-only is not for GPU share, need skip: no GPU that Carrel knows of",
         },
         "Error": "",
@@ -27,7 +27,7 @@ async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
 
         found = await extender.caller.filter(pod, ["n1"], "gpushare-scheduler")
 
-    assert found["FailedNodes"] == {"n1": "room on 1 of 1 cards"}
+    assert found["FailedNodes"] == {"n1": "room on 1 of 1 GPUs"}
 
 
 async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:

@@ -33,7 +33,7 @@ async def test_filter_says_where_there_is_room_and_why_not_elsewhere(extender: S
         "Nodes": None,
         "NodeNames": ["n2", "n1"],
         "FailedNodes": {
-            "n3": "room on 0 of 1 cards",
+            "n3": "room on 0 of 1 GPUs",
             "n4": "no GPU that Carrel knows of",
         },
         "Error": "",

@@ -1,4 +1,4 @@
-"""Carrel's own words: requests, devices, the Lease of a card; and which keys are nobody else's to write."""
+"""Carrel's own words: requests, devices, the Lease of a GPU; and which keys are nobody else's to write."""
 
 import json
 from datetime import UTC, datetime
@@ -21,12 +21,12 @@ NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("annotations", "request_"),
     [
-        pytest.param({"carrel.dev/gpu-cards": "2"}, Request(2, WHOLE), id="two whole cards"),
+        pytest.param({"carrel.dev/gpu-cards": "2"}, Request(2, WHOLE), id="two whole GPUs"),
         pytest.param({"carrel.dev/gpu-memory-mib": "8138"}, Request(1, Memory(MiB(8138))), id="8138 MiB of one"),
         pytest.param(
             {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "8138"},
             Request(2, Memory(MiB(8138))),
-            id="2 cards, 8138 MiB on each",
+            id="2 GPUs, 8138 MiB on each",
         ),
         pytest.param({"carrel.dev/gpu-model": "T4"}, None, id="a model alone asks for nothing"),
         pytest.param({}, None, id="nothing"),
@@ -57,7 +57,7 @@ def test_malformed_devices_are_named(text: str) -> None:
         carrel.read_devices(pod({"carrel.dev/devices": text}))
 
 
-# --- the Lease of a card ---------------------------------------------------------------------------------------------
+# --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
 def test_a_shared_card_is_recorded_on_its_lease() -> None:

@@ -1,4 +1,4 @@
-"""GpuClaim, GpuNodeStatus and the Leases of cards."""
+"""GpuClaim, GpuNodeStatus and the Leases of GPUs."""
 
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.gpuclaim import Allocated, Phase
+from carrel.dialects.gpuclaim import Allocated, ClaimPhase
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
 from tests.kit.objects import claim, gpu_node_status, pod
 
@@ -18,18 +18,18 @@ from tests.kit.objects import claim, gpu_node_status, pod
 @pytest.mark.parametrize(
     ("spec", "request_"),
     [
-        pytest.param({"devices": {"count": 2}}, Request(2, WHOLE), id="two whole cards"),
+        pytest.param({"devices": {"count": 2}}, Request(2, WHOLE), id="two whole GPUs"),
         pytest.param(
             {"devices": {"count": 2, "policy": "contiguous"}},
-            Request(2, WHOLE, policy=Policy.CONTIGUOUS),
+            Request(2, WHOLE, policy=GpuPolicy.CONTIGUOUS),
             id="contiguous",
         ),
         pytest.param(
-            {"devices": {"count": 2, "policy": "spread"}}, Request(2, WHOLE, policy=Policy.SPREAD), id="spread"
+            {"devices": {"count": 2, "policy": "spread"}}, Request(2, WHOLE, policy=GpuPolicy.SPREAD), id="spread"
         ),
         pytest.param(
             {"devices": {"count": 1, "policy": "preferIds", "preferIds": [3, 1]}},
-            Request(1, WHOLE, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)),
+            Request(1, WHOLE, policy=GpuPolicy.PREFER_IDS, prefer_ids=(3, 1)),
             id="preferred ids in their order",
         ),
         pytest.param({"devices": {"count": 1, "exclusivity": "Exclusive"}}, Request(1, WHOLE), id="exclusive"),
@@ -41,7 +41,7 @@ from tests.kit.objects import claim, gpu_node_status, pod
         pytest.param(
             {"devices": {"count": 2, "exclusivity": "Shared", "memoryMiB": 8138}},
             Request(2, Memory(MiB(8138))),
-            id="2 cards, 8138 MiB on each",
+            id="2 GPUs, 8138 MiB on each",
         ),
         pytest.param(
             {"devices": {"count": 4}, "topology": {"mode": "Required", "minBandwidthGBps": 600}},
@@ -101,7 +101,7 @@ def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complai
 
 
 def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
-    assert gpuclaim.claim_status(Phase.BOUND, "node-a", [0, 1], generation=3) == {
+    assert gpuclaim.claim_status(ClaimPhase.BOUND, "node-a", [0, 1], generation=3) == {
         "phase": "Bound",
         "nodeName": "node-a",
         "gpuIds": [0, 1],
@@ -109,7 +109,7 @@ def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
         "message": None,
         "observedGeneration": 3,
     }
-    assert gpuclaim.claim_status(Phase.PENDING, message="no room")["allocated"] is None
+    assert gpuclaim.claim_status(ClaimPhase.PENDING, message="no room")["allocated"] is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
     [
         pytest.param("0,1", Allocated((0, 1)), id="as the program writes it"),
         pytest.param("node-a:0,1", Allocated((0, 1), "node-a"), id="as its document says"),
-        pytest.param("7", Allocated((7,)), id="one card"),
+        pytest.param("7", Allocated((7,)), id="one GPU"),
     ],
 )
 def test_both_spellings_of_an_allocation_are_read(text: str, allocated: Allocated) -> None:

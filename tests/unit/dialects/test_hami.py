@@ -11,7 +11,7 @@ from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import dialects_of, request_of
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuSelector, Memory, Policy, Portion, Request
+from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuPolicy, GpuSelector, Memory, Portion, Request
 from carrel.parsing import Malformed
 from tests.kit.objects import init_container, pod
 
@@ -102,9 +102,9 @@ def test_gpus_are_chosen_by_uuid() -> None:
 def test_policies_are_honoured() -> None:
     spread = {"hami.io/gpu-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "spread"}
     request = asked(annotations=spread, limits=[PART])
-    assert (request.policy, request.spreads_over_nodes) == (Policy.SPREAD, True)
+    assert (request.policy, request.spreads_over_nodes) == (GpuPolicy.SPREAD, True)
     plain = asked(limits=[PART])
-    assert (plain.policy, plain.spreads_over_nodes) == (Policy.PACK, None)
+    assert (plain.policy, plain.spreads_over_nodes) == (GpuPolicy.PACK, None)
 
 
 # --- several containers ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.dialects import hand_over_record
 from carrel.dialects.cpu_manifest import on_cpu
-from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
+from carrel.dialects.hand_over_record import HandedOver, HandOver, HandOverPhase, Why
 from carrel.dialects.registry import dialects_of
 from carrel.parsing import Malformed
 from tests.kit.objects import config_map, pod, pod_from
@@ -23,7 +23,7 @@ RECORD = HandOver(
     why=Why.REVOKED,
     decided=NOON,
     due=NOON,
-    phase=Phase.ANNOUNCED,
+    phase=HandOverPhase.ANNOUNCED,
     needed_by="lab/urgent",
     successor={"kind": "Pod", "metadata": {"name": "train"}},
 )
@@ -57,7 +57,7 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
         why=st.sampled_from(Why),
         decided=st.just(NOON),
         due=st.just(NOON),
-        phase=st.sampled_from(Phase),
+        phase=st.sampled_from(HandOverPhase),
         needed_by=st.sampled_from(["", "lab/urgent"]),
         owner=st.sampled_from(["", "uid-of-a-job"]),
         successor=st.none() | st.dictionaries(st.text(), st.text() | st.integers(), max_size=3),

@@ -8,7 +8,7 @@ import pytest
 from carrel.dialects import kai, kai_reservation
 from carrel.dialects.interface import Reading
 from carrel.dialects.kai import SharedGpu
-from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, Reservation
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, ReservationRequest
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request
@@ -19,7 +19,7 @@ from tests.kit.objects import init_container, pod, pod_from
 @pytest.mark.parametrize(
     ("annotations", "cards", "amount"),
     [
-        pytest.param({"gpu-fraction": "0.5"}, 1, Portion(Fraction(1, 2)), id="half a card"),
+        pytest.param({"gpu-fraction": "0.5"}, 1, Portion(Fraction(1, 2)), id="half a GPU"),
         pytest.param({"gpu-fraction": ".25"}, 1, Portion(Fraction(1, 4)), id="without the zero"),
         pytest.param({"gpu-fraction": "5e-1"}, 1, Portion(Fraction(1, 2)), id="with an exponent"),
         pytest.param({"gpu-fraction": "0.1"}, 1, Portion(Fraction(1, 10)), id="a tenth, exactly"),
@@ -28,7 +28,7 @@ from tests.kit.objects import init_container, pod, pod_from
             {"gpu-memory": "8138", "gpu-fraction-num-devices": "2"},
             2,
             Memory(MiB(8138)),
-            id="2 cards, 8138 MiB on each",
+            id="2 GPUs, 8138 MiB on each",
         ),
         pytest.param(
             {"gpu-fraction": "0.5", "mps": "true"}, 1, Portion(Fraction(1, 2)), id="mps says nothing of how much"
@@ -137,7 +137,7 @@ def test_what_a_placed_pod_received_is_written_on_it() -> None:
 
 def test_the_reservation_pod_of_kai_0_17() -> None:
     notes = {"carrel.dev/lease": "gpu-node-1-0"}
-    manifest = kai_reservation.reservation_pod(Reservation("node-1", "g1", "carrel:1", notes))
+    manifest = kai_reservation.reservation_pod(ReservationRequest("node-1", "g1", "carrel:1", notes))
     # The first eight bytes of the SHA-256 of "node-1/g1".
     assert manifest["metadata"] == {
         "name": "gpu-reservation-09e54cf062fba56e",
@@ -170,7 +170,7 @@ def test_a_group_is_named_after_its_slots_lease_if_that_can_be_a_label() -> None
 
 
 def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:
-    mine = kai_reservation.reservation_pod(Reservation("node-1", "g1", "carrel:1"))
+    mine = kai_reservation.reservation_pod(ReservationRequest("node-1", "g1", "carrel:1"))
     assert kai_reservation.is_reservation(pod_from(mine))
     assert not kai_reservation.is_reservation(pod(labels=mine["metadata"]["labels"]))
 

@@ -48,7 +48,7 @@ OTHERS = [pair for pair in combinations(DIALECTS, 2) if set(pair) != {nvidia.DIA
 
 
 def claims(spec: dict[str, Any] | None = None) -> Any:
-    """One claim, `lab/my-gpu-request`, for two cards unless said otherwise."""
+    """One claim, `lab/my-gpu-request`, for two GPUs unless said otherwise."""
 
     def named(namespace: str, name: str) -> GpuClaim | None:
         found = (namespace, name) == ("lab", "my-gpu-request")
@@ -95,8 +95,8 @@ def test_all_dialects_on_one_pod_are_refused_by_name() -> None:
         pytest.param({"limits": [{"cpu": "1", "memory": "1Gi"}]}, id="CPU and memory"),
         pytest.param({"limits": [{"nvidia.com/gpu": "0", "aliyun.com/gpu-mem": "0"}]}, id="zero of both resources"),
         pytest.param({"limits": [{"nvidia.com/mig-1g.5gb": "1"}]}, id="a MIG slice of NVIDIA's own plugin"),
-        pytest.param({"annotations": {"carrel.dev/gpu-model": "T4"}}, id="a model without cards"),
-        pytest.param({"annotations": {"pod-group-name": "pg-1"}}, id="a gang without cards"),
+        pytest.param({"annotations": {"carrel.dev/gpu-model": "T4"}}, id="a model without GPUs"),
+        pytest.param({"annotations": {"pod-group-name": "pg-1"}}, id="a gang without GPUs"),
         pytest.param({"limits": []}, id="no containers"),
     ],
 )
@@ -198,9 +198,9 @@ def test_a_refusal_of_a_dialect_is_passed_on() -> None:
     [
         pytest.param({"annotations": {"gpu.scheduling/claim": ""}}, id="a claim without a name"),
         pytest.param({"annotations": {"gpu-fraction": "2"}}, id="a fraction of two"),
-        pytest.param({"limits": [{"nvidia.com/gpu": "0.5"}]}, id="half a card, plainly"),
+        pytest.param({"limits": [{"nvidia.com/gpu": "0.5"}]}, id="half a GPU, plainly"),
         pytest.param({"limits": [{"aliyun.com/gpu-mem": "-1"}]}, id="less than nothing"),
-        pytest.param({"annotations": {"carrel.dev/gpu-cards": "many"}}, id="many cards"),
+        pytest.param({"annotations": {"carrel.dev/gpu-cards": "many"}}, id="many GPUs"),
         pytest.param(
             {"limits": [{"nvidia.com/gpu": "1"}], "annotations": {"pod-group-name": "pg", "carrel.dev/gang-size": "0"}},
             id="a gang of nobody",

@@ -63,7 +63,7 @@ def test_a_pod_without_a_good_seal_is_told_what_to_do() -> None:
     assert SEAL.missing_on(sealed) is None
     refusal = SEAL.missing_on(pod_from(manifest))
     assert refusal is not None and refusal.reason == (
-        "pod lab/p gets no card: it was not admitted by Carrel's webhook, or what that wrote was changed; "
+        "pod lab/p gets no GPU: it was not admitted by Carrel's webhook, or what that wrote was changed; "
         "delete the pod and create it again"
     )
 

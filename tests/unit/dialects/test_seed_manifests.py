@@ -7,9 +7,9 @@ import yaml
 
 from carrel.dialects import gpuclaim, gpushare, kai, kai_reservation, maia, registry
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, Reservation
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, ReservationRequest
 from carrel.ledger.gpus import MiB
-from carrel.ledger.requests import WHOLE, Gang, Memory, Policy, Portion, Request
+from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Memory, Portion, Request
 from tests.kit.objects import claim, gpu_node_status, pod_from
 
 GPUSHARE = """
@@ -127,7 +127,7 @@ def test_seed_002_a_pod_with_its_claim() -> None:
     theirs, manifest = yaml.safe_load_all(CLAIM_AND_POD)
     named = claim(theirs["spec"], theirs["metadata"]["name"], "default")
     ask = registry.request_of(pod_from(manifest), lambda namespace, name: named if name == "my-gpu-request" else None)
-    assert ask == PodRequest(gpuclaim.DIALECT, Request(2, WHOLE, policy=Policy.CONTIGUOUS), "my-gpu-request")
+    assert ask == PodRequest(gpuclaim.DIALECT, Request(2, WHOLE, policy=GpuPolicy.CONTIGUOUS), "my-gpu-request")
 
 
 def test_seed_002_a_gang_of_four_cards_each() -> None:
@@ -155,7 +155,7 @@ def test_seed_003_a_pod_that_asks_for_half_a_card() -> None:
 
 def test_seed_003_the_reservation_pod() -> None:
     written = kai_reservation.reservation_pod(
-        Reservation("node-1", "gpu-group-xyz", "the-reservation-image"), BEFORE_KAI_0_17
+        ReservationRequest("node-1", "gpu-group-xyz", "the-reservation-image"), BEFORE_KAI_0_17
     )
     expected = yaml.safe_load(RESERVATION)
     # `runai-reservation-gpu-node-1-abc45`: five letters or digits at the end, here always the same ones.

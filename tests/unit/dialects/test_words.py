@@ -3,7 +3,7 @@
 import pytest
 
 from carrel.dialects import gpuclaim, gpushare, nvidia
-from carrel.dialects.gpuclaim import Phase
+from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.registry import DIALECTS
 
 
@@ -27,7 +27,7 @@ def test_a_word_is_spelled_as_the_peers_spell_it(ours: str, theirs: str) -> None
 
 
 def test_the_phases_of_a_claim() -> None:
-    assert [phase.value for phase in Phase] == ["Pending", "Reserved", "Bound", "Failed"]
+    assert [phase.value for phase in ClaimPhase] == ["Pending", "Reserved", "Bound", "Failed"]
 
 
 def test_a_dialect_is_named_by_the_words_a_user_wrote() -> None:

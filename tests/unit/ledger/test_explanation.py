@@ -13,12 +13,11 @@ def test_the_closest_node_is_named_with_what_it_lacks() -> None:
     answer = why_waiting(ledger, whole(2), ["full", "nearly", "small"])
 
     assert answer == Refusal(
-        "none of 3 nodes has 2 whole cards;"
-        " closest: nearly has no room for 2 whole cards: only 1 of its 2 cards would do",
+        "none of 3 nodes has 2 whole GPUs; closest: nearly has no room for 2 whole GPUs: only 1 of its 2 GPUs would do",
         (
-            "nearly has no room for 2 whole cards: only 1 of its 2 cards would do",
-            "full has no room for 2 whole cards: none of its 2 cards would do",
-            "small has 1 card in all; 2 whole cards asked",
+            "nearly has no room for 2 whole GPUs: only 1 of its 2 GPUs would do",
+            "full has no room for 2 whole GPUs: none of its 2 GPUs would do",
+            "small has 1 GPU in all; 2 whole GPUs asked",
         ),
     )
 
@@ -38,4 +37,4 @@ def test_who_need_not_wait_gets_no_reason() -> None:
 
 
 def test_without_any_node_it_says_so() -> None:
-    assert why_waiting(a_ledger(), whole(), []) == Refusal("there is no node for 1 whole card")
+    assert why_waiting(a_ledger(), whole(), []) == Refusal("there is no node for 1 whole GPU")

@@ -1,10 +1,10 @@
-"""All members of a gang get their cards, or none does."""
+"""All members of a gang get their GPUs, or none does."""
 
 import pytest
 
 from carrel.ledger.gangs import GangPlan, plan_gang
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting
+from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request, Topology, TopologyMode
 from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
@@ -12,8 +12,8 @@ from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
 NODES = ("n1", "n2", "n3", "n4")
 
 
-def members(*requests: Request, nodes: tuple[str, ...] = NODES) -> list[Waiting]:
-    return [Waiting(holder(f"m{number}"), request, nodes) for number, request in enumerate(requests)]
+def members(*requests: Request, nodes: tuple[str, ...] = NODES) -> list[WaitingPod]:
+    return [WaitingPod(holder(f"m{number}"), request, nodes) for number, request in enumerate(requests)]
 
 
 def plan(ledger: Ledger, *requests: Request, **more: int) -> GangPlan | Refusal:
@@ -42,8 +42,8 @@ def test_a_gang_with_one_card_too_few_gets_none_and_says_how_far_it_came() -> No
 
     assert isinstance(answer, Refusal)
     assert answer.reason == "gang lab/job has room for 7 of its 8 members; all or none are placed"
-    assert answer.details[0] == "lab/m7 needs 2 whole cards"
-    assert "no room for 2 whole cards" in answer.details[1]
+    assert answer.details[0] == "lab/m7 needs 2 whole GPUs"
+    assert "no room for 2 whole GPUs" in answer.details[1]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_a_gang_waits_until_its_members_exist(here: int, words: str) -> None:
 def test_a_gang_of_unequal_members_is_tried_in_more_than_one_way() -> None:
     # First fit would put the member that may go anywhere onto n1, where alone the picky one can go.
     ledger = a_ledger(a_node("n1", cards=2), a_node("n2", cards=2))
-    picky = Waiting(holder("picky"), whole(2), ("n1",))
-    easy = Waiting(holder("easy"), whole(2), ("n1", "n2"))
+    picky = WaitingPod(holder("picky"), whole(2), ("n1",))
+    easy = WaitingPod(holder("easy"), whole(2), ("n1", "n2"))
 
     answer = plan_gang(ledger, Gang("lab/job", 2), [easy, picky])
 
@@ -124,6 +124,6 @@ def test_who_may_go_to_few_nodes_is_placed_first() -> None:
     nodes = tuple(f"n{number:02}" for number in range(12))
     ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
     easy = members(*[whole()] * 11, nodes=nodes)
-    picky = Waiting(holder("picky"), whole(), ("n00",))
+    picky = WaitingPod(holder("picky"), whole(), ("n00",))
 
     assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], tries=1), GangPlan)

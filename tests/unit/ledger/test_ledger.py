@@ -1,4 +1,4 @@
-"""Who holds what, through everything that happens to pods, cards and nodes."""
+"""Who holds what, through everything that happens to pods, GPUs and nodes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -44,12 +44,12 @@ def test_a_terminating_pod_still_holds_its_card() -> None:
     ("second", "why"),
     [
         pytest.param(held("b", "n1", 0, 8139), "8138 MiB are free", id="more than is left"),
-        pytest.param(held("b", "n1", 0, None), "8138 MiB are free", id="the whole of a card that is shared"),
-        pytest.param(held("a", "n1", 0, 10), "already", id="a second share of the same card"),
-        pytest.param(held("b", "n1", 7, 10), "no node reports this card", id="a card that does not exist"),
+        pytest.param(held("b", "n1", 0, None), "8138 MiB are free", id="the whole of a GPU that is shared"),
+        pytest.param(held("a", "n1", 0, 10), "already", id="a second share of the same GPU"),
+        pytest.param(held("b", "n1", 7, 10), "no node reports this GPU", id="a GPU that does not exist"),
         pytest.param(held("b", "n1", 0, 0), "cannot hold 0 MiB", id="nothing"),
         pytest.param(held("b", "n1", 0, -5), "cannot hold -5 MiB", id="less than nothing"),
-        pytest.param(held("b", "n1", 1, 10), "kept for lab/booked", id="a card that is kept for another"),
+        pytest.param(held("b", "n1", 1, 10), "kept for lab/booked", id="a GPU that is kept for another"),
         pytest.param(
             replace(held("b", "n1", 0, 10), state=ShareState.GONE), "a share that is gone", id="a share that is gone"
         ),
@@ -284,7 +284,7 @@ def _forget_that_a_card_is_kept(ledger: Ledger) -> None:
     ("tamper", "complaint"),
     [
         (_miscount, "shows 5 MiB free, its shares leave 8138"),
-        (_lose_a_share_of_the_card, "the cards know"),
+        (_lose_a_share_of_the_card, "the GPUs know"),
         (_forget_that_a_card_is_kept, "node n1 shows"),
     ],
 )

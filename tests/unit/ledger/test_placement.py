@@ -1,4 +1,4 @@
-"""Which cards a request gets, and the words when it gets none."""
+"""Which GPUs a request gets, and the words when it gets none."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -9,7 +9,16 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, candidates, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, ContainerNeed, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import (
+    WHOLE,
+    ContainerNeed,
+    GpuPolicy,
+    Memory,
+    Portion,
+    Request,
+    Topology,
+    TopologyMode,
+)
 from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
 
 REQUIRED = Topology(TopologyMode.REQUIRED)
@@ -30,47 +39,65 @@ def reason(answer: Placement | Refusal) -> str:
     ("islands", "busy", "request_", "expected"),
     [
         pytest.param("....", [], whole(), [0], id="ties go to the lowest index"),
-        pytest.param("....", [0], whole(2), [1, 2], id="several whole cards of a node without links"),
-        pytest.param("aabb", [0], whole(2), [2, 3], id="two cards prefer one island"),
+        pytest.param("....", [0], whole(2), [1, 2], id="several whole GPUs of a node without links"),
+        pytest.param("aabb", [0], whole(2), [2, 3], id="two GPUs prefer one island"),
         pytest.param("aaaabb", [], whole(2), [4, 5], id="a small island is used up before a large one is broken"),
         pytest.param("aabb", [0, 2], whole(2), [1, 3], id="a preferred island gives way when none has room"),
         pytest.param("aaabb", [4], whole(4), [0, 1, 2, 3], id="over as few islands as possible"),
         pytest.param("aabb", [0], whole(2, topology=IGNORE), [1, 2], id="topology ignored: lowest indices"),
         pytest.param("aabb", [1], whole(2, topology=REQUIRED), [2, 3], id="a required island is one island"),
         pytest.param(
-            "aaaa", [1], whole(2, policy=Policy.CONTIGUOUS), [2, 3], id="contiguous takes neighbours, 2,3 before 0,2"
+            "aaaa",
+            [1],
+            whole(2, policy=GpuPolicy.CONTIGUOUS),
+            [2, 3],
+            id="contiguous takes neighbours, 2,3 before 0,2",
         ),
         pytest.param(
-            "......", [2], whole(2, policy=Policy.CONTIGUOUS), [0, 1], id="contiguous fills the short gap first"
+            "......",
+            [2],
+            whole(2, policy=GpuPolicy.CONTIGUOUS),
+            [0, 1],
+            id="contiguous fills the short gap first",
         ),
         pytest.param(
-            "....", [1, 2], whole(2, policy=Policy.CONTIGUOUS), [0, 3], id="contiguous is a preference: any two will do"
+            "....",
+            [1, 2],
+            whole(2, policy=GpuPolicy.CONTIGUOUS),
+            [0, 3],
+            id="contiguous is a preference: any two will do",
         ),
         pytest.param(
-            "aaaaaa", [1], whole(3, policy=Policy.CONTIGUOUS), [2, 3, 4], id="contiguous of three beside a gap"
+            "aaaaaa", [1], whole(3, policy=GpuPolicy.CONTIGUOUS), [2, 3, 4], id="contiguous of three beside a gap"
         ),
-        pytest.param("aabb", [], whole(2, policy=Policy.SPREAD), [0, 2], id="spread takes cards of different islands"),
         pytest.param(
-            "....", [], whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)), [1, 3], id="preferred ids are taken"
+            "aabb", [], whole(2, policy=GpuPolicy.SPREAD), [0, 2], id="spread takes GPUs of different islands"
+        ),
+        pytest.param(
+            "....",
+            [],
+            whole(2, policy=GpuPolicy.PREFER_IDS, prefer_ids=(3, 1)),
+            [1, 3],
+            id="preferred ids are taken",
         ),
         pytest.param(
             "....",
             [3],
-            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3, 1)),
+            whole(2, policy=GpuPolicy.PREFER_IDS, prefer_ids=(3, 1)),
             [0, 1],
             id="a preferred id that is busy is replaced",
         ),
         pytest.param(
             "aabb",
             [],
-            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(0, 2)),
+            whole(2, policy=GpuPolicy.PREFER_IDS, prefer_ids=(0, 2)),
             [0, 2],
             id="named ids are stronger than a preferred island",
         ),
         pytest.param(
             "aabb",
             [],
-            whole(2, policy=Policy.PREFER_IDS, prefer_ids=(3,), topology=REQUIRED),
+            whole(2, policy=GpuPolicy.PREFER_IDS, prefer_ids=(3,), topology=REQUIRED),
             [2, 3],
             id="in a required island with a preferred id",
         ),
@@ -89,12 +116,12 @@ def test_whole_cards_are_chosen_by_policy_and_topology(
 @pytest.mark.parametrize(
     ("used", "request_", "expected"),
     [
-        pytest.param([0, 100, 200], memory(500), [2], id="the fullest card that fits"),
-        pytest.param([0, 100, 600], memory(500), [1], id="the fullest card is passed over if it is too full"),
-        pytest.param([100, 0, 200], memory(500, policy=Policy.SPREAD), [1], id="spread takes the emptiest"),
+        pytest.param([0, 100, 200], memory(500), [2], id="the fullest GPU that fits"),
+        pytest.param([0, 100, 600], memory(500), [1], id="the fullest GPU is passed over if it is too full"),
+        pytest.param([100, 0, 200], memory(500, policy=GpuPolicy.SPREAD), [1], id="spread takes the emptiest"),
         pytest.param([0, 100, 200], memory(500, cards=2), [1, 2], id="a vector request takes the two fullest"),
-        pytest.param([0, 0, 1], Request(2, Portion(Fraction(1, 2))), [0, 2], id="halves of two cards, packed"),
-        pytest.param([999, 1, 0], whole(), [2], id="a whole card is one that nobody holds a part of"),
+        pytest.param([0, 0, 1], Request(2, Portion(Fraction(1, 2))), [0, 2], id="halves of two GPUs, packed"),
+        pytest.param([999, 1, 0], whole(), [2], id="a whole GPU is one that nobody holds a part of"),
     ],
 )
 def test_memory_is_taken_from_the_right_cards(used: list[int], request_: Request, expected: list[int]) -> None:
@@ -127,7 +154,7 @@ def test_two_halves_of_a_card_with_an_odd_number_of_mib_fit_on_it() -> None:
 
 
 def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
-    """A card of unknown size counts as 1 MiB: it can be had whole, and only so."""
+    """A GPU of unknown size counts as 1 MiB: it can be had whole, and only so."""
     ledger = a_ledger(a_node("n1", cards=1, memory=1))
     half = Request(1, Portion(Fraction(1, 2)))
 
@@ -148,13 +175,13 @@ def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
             "has links of 64 GB/s, 300 GB/s asked",
             id="slow links",
         ),
-        pytest.param({}, memory(16277), "has 16,276 MiB in all, 16,277 MiB asked", id="larger than the card"),
+        pytest.param({}, memory(16277), "has 16,276 MiB in all, 16,277 MiB asked", id="larger than the GPU"),
     ],
 )
 def test_a_card_that_does_not_suit_is_refused_with_its_reason(
     change: dict[str, object], request_: Request, words: str
 ) -> None:
-    card = replace(a_card("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a card
+    card = replace(a_card("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a GPU
     ledger = Ledger([Node("n1", (card,))])
 
     assert candidates(ledger, request_, ["n1"]).refused == ["n1"]
@@ -177,7 +204,7 @@ def test_a_required_island_without_room_says_how_many_cards_it_lacks() -> None:
         ledger.hold(held(f"tenant-{index}", "n1", index, None))
 
     assert reason(place(ledger, whole(2, topology=REQUIRED), "n1")).startswith(
-        "n1 has 2 cards that would do, but at most 1 of them in one NVLink island; 2 in one island are asked"
+        "n1 has 2 GPUs that would do, but at most 1 of them in one NVLink island; 2 in one island are asked"
     )
 
 
@@ -210,7 +237,7 @@ def test_a_booked_pod_takes_the_card_that_is_kept_for_it_before_others() -> None
     ("node", "request_", "words"),
     [
         pytest.param(None, whole(), "n1 has no GPU that Carrel knows of", id="unknown node"),
-        pytest.param(Node("n1", ()), whole(), "n1 has no GPU", id="a node without cards"),
+        pytest.param(Node("n1", ()), whole(), "n1 has no GPU", id="a node without GPUs"),
         pytest.param(
             replace(a_node("n1"), unusable="the agent's last heartbeat is 95 s old"),
             whole(),
@@ -226,8 +253,8 @@ def test_a_booked_pod_takes_the_card_that_is_kept_for_it_before_others() -> None
         pytest.param(
             a_node("n1", cards=2),
             whole(3),
-            "n1 has 2 cards in all; 3 whole cards asked",
-            id="too few cards",
+            "n1 has 2 GPUs in all; 3 whole GPUs asked",
+            id="too few GPUs",
         ),
     ],
 )
@@ -277,7 +304,7 @@ def a_container(name: str, cards: int) -> ContainerNeed:
             2,
             [a_container("sidecar", 1), an_init("prepare", 1), a_container("main", 1)],
             {"sidecar": [0], "prepare": [1], "main": [1]},
-            id="an init container does not see the card of a sidecar that runs already",
+            id="an init container does not see the GPU of a sidecar that runs already",
         ),
         pytest.param(
             2,
@@ -318,15 +345,15 @@ def test_containers_that_share_a_card_see_the_same_one() -> None:
 
 
 def test_a_request_for_no_card_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="at least one card"):
+    with pytest.raises(ValueError, match="at least one GPU"):
         Request(0, WHOLE)
 
 
 def test_requests_are_said_in_words() -> None:
-    assert str(memory(8138)) == "8,138 MiB on one card"
-    assert str(memory(8138, cards=2, model=A6000)) == "8,138 MiB on each of 2 cards of model NVIDIA-RTX-A6000"
-    assert str(whole()) == "1 whole card"
-    assert str(whole(2, topology=REQUIRED)) == "2 whole cards in one NVLink island"
-    assert str(whole(1, topology=REQUIRED)) == "1 whole card"
-    assert str(Request(1, Portion(Fraction(1, 3)))) == "0.3333 of a card on one card"
+    assert str(memory(8138)) == "8,138 MiB on one GPU"
+    assert str(memory(8138, cards=2, model=A6000)) == "8,138 MiB on each of 2 GPUs of model NVIDIA-RTX-A6000"
+    assert str(whole()) == "1 whole GPU"
+    assert str(whole(2, topology=REQUIRED)) == "2 whole GPUs in one NVLink island"
+    assert str(whole(1, topology=REQUIRED)) == "1 whole GPU"
+    assert str(Request(1, Portion(Fraction(1, 3)))) == "0.3333 of a GPU on one GPU"
     assert str(Gpu("u", "n1", 3, "", MiB(1))) == "GPU 3 of n1"

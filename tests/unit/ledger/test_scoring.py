@@ -22,7 +22,7 @@ def test_a_small_pod_goes_where_a_card_is_broken_into_already() -> None:
 
 
 def test_a_pod_that_would_leave_a_useless_rest_goes_elsewhere() -> None:
-    # On n1 it would leave 4,138 MiB, which nobody asks for; on n2 it fills the card.
+    # On n1 it would leave 4,138 MiB, which nobody asks for; on n2 it fills the GPU.
     ledger = a_ledger(a_node("n1", cards=1, memory=12276), a_node("n2", cards=1, memory=16276))
     ledger.hold(held("a", "n2", 0, 8138))
 
@@ -64,5 +64,5 @@ def test_what_is_stranded_is_counted_in_cards() -> None:
 
     assert stranded(cards, [(whole(), 1.0)]) == 0.75
     assert stranded(cards, [(memory(400, model=A6000), 1.0)]) == 0.25
-    assert stranded(cards, [(whole(2), 1.0)]) == 1.75, "a node with too few such cards cannot help at all"
+    assert stranded(cards, [(whole(2), 1.0)]) == 1.75, "a node with too few such GPUs cannot help at all"
     assert stranded(cards, [(whole(), 0.5), (memory(100), 0.5)]) == 0.375

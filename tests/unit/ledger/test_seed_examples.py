@@ -25,7 +25,7 @@ def test_free_memory_split_over_two_cards_is_not_room_and_the_reason_says_so() -
     answer = place(ledger, memory(8138), "N2")
 
     assert isinstance(answer, Refusal)
-    assert answer.reason == "N2 has no room for 8,138 MiB on one card: none of its 2 cards would do"
+    assert answer.reason == "N2 has no room for 8,138 MiB on one GPU: none of its 2 GPUs would do"
     assert answer.details == (
         "GPU 0 of N2 has 4,069 MiB free, 8,138 MiB asked; held by lab/tenant-N2-0",
         "GPU 1 of N2 has 4,069 MiB free, 8,138 MiB asked; held by lab/tenant-N2-1",

@@ -9,11 +9,11 @@ from carrel.ledger.slots import (
     LIFE,
     WANTED,
     Act,
-    PodSeen,
     Reservation,
     ReservationEvent,
+    ReservationPod,
     ReservationState,
-    Sight,
+    SlotObservation,
     Step,
     as_slots,
     next_step,
@@ -27,7 +27,7 @@ CLOSING = Reservation(S.CLOSING, "GPU-a", "pod-1")
 
 
 def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
-    """`broken="b"`: the card GPU-b is not in use."""
+    """`broken="b"`: the GPU GPU-b is not in use."""
     gpus = [
         Gpu(f"GPU-{letter}", "n1", index, model, MiB(memory), "island", 600, "XID 79" if letter == broken else "")
         for index, (letter, memory, model) in enumerate(zip("abcd", memories, models * 2, strict=False))
@@ -58,12 +58,12 @@ def test_of_mixed_models_nobody_can_be_promised_one() -> None:
 @pytest.mark.parametrize(
     ("in_use", "usable"),
     [
-        pytest.param({}, [True, False], id="nothing in use: one card, one slot"),
-        pytest.param({1: None}, [False, True], id="who has a slot has the card that is left"),
-        pytest.param({0: HELD}, [True, False], id="the slot of the healthy card is known"),
+        pytest.param({}, [True, False], id="nothing in use: one GPU, one slot"),
+        pytest.param({1: None}, [False, True], id="who has a slot has the GPU that is left"),
+        pytest.param({0: HELD}, [True, False], id="the slot of the healthy GPU is known"),
         pytest.param({1: HELD}, [False, True], id="under whatever index"),
-        pytest.param({0: replace(HELD, card="GPU-b")}, [False, True], id="the slot of the broken card is known"),
-        pytest.param({0: replace(HELD, card="GPU-z")}, [False, True], id="its card is no longer reported"),
+        pytest.param({0: replace(HELD, card="GPU-b")}, [False, True], id="the slot of the broken GPU is known"),
+        pytest.param({0: replace(HELD, card="GPU-z")}, [False, True], id="its GPU is no longer reported"),
     ],
 )
 def test_there_are_as_many_usable_slots_as_healthy_cards(
@@ -93,40 +93,42 @@ def test_a_reservation_in_trouble_keeps_others_away(reservation: Reservation, is
 
 # --- what is next ----------------------------------------------------------------------------------------------------
 
-SAYS_A = PodSeen("pod-1", card="GPU-a")
-SAYS_B = PodSeen("pod-2", card="GPU-b")
-SILENT = PodSeen("pod-2")
+SAYS_A = ReservationPod("pod-1", card="GPU-a")
+SAYS_B = ReservationPod("pod-2", card="GPU-b")
+SILENT = ReservationPod("pod-2")
 
 
 @pytest.mark.parametrize(
     ("reservation", "pod", "more", "step"),
     [
         pytest.param(WANTED, None, {}, Act.CREATE, id="wanted, and there is none"),
-        pytest.param(WANTED, None, {"others_are_lost": True}, Act.WAIT, id="a lost card is to be had first"),
+        pytest.param(WANTED, None, {"others_are_lost": True}, Act.WAIT, id="a lost GPU is to be had first"),
         pytest.param(WANTED, SILENT, {}, Act.WAIT, id="it has not said anything yet"),
         pytest.param(WANTED, replace(SILENT, is_stuck=True), {}, Act.DELETE, id="it never will"),
         pytest.param(WANTED, replace(SILENT, is_finished=True), {}, Act.DELETE, id="it failed"),
-        pytest.param(WANTED, SAYS_A, {}, HELD, id="it says which card"),
+        pytest.param(WANTED, SAYS_A, {}, HELD, id="it says which GPU"),
         pytest.param(
-            WANTED, SAYS_A, {"cards_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the card is another slot's"
+            WANTED, SAYS_A, {"cards_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the GPU is another slot's"
         ),
-        pytest.param(WANTED, PodSeen("p", card="GPU-z"), {}, Act.WAIT, id="a card that the node has not reported"),
-        pytest.param(WANTED, PodSeen("p", card="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
+        pytest.param(
+            WANTED, ReservationPod("p", card="GPU-z"), {}, Act.WAIT, id="a GPU that the node has not reported"
+        ),
+        pytest.param(WANTED, ReservationPod("p", card="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
         pytest.param(WANTED, replace(SAYS_A, is_going=True), {}, Act.WAIT, id="it is going already"),
         pytest.param(HELD, SAYS_A, {}, Act.WAIT, id="all is well"),
-        pytest.param(HELD, PodSeen("pod-1"), {}, Act.WAIT, id="somebody took its word off it"),
+        pytest.param(HELD, ReservationPod("pod-1"), {}, Act.WAIT, id="somebody took its word off it"),
         pytest.param(HELD, None, {}, LOST, id="it is gone"),
         pytest.param(HELD, replace(SAYS_A, is_going=True), {}, LOST, id="it is going"),
         pytest.param(HELD, replace(SAYS_A, is_finished=True), {}, LOST, id="it was evicted"),
         pytest.param(HELD, SILENT, {}, LOST, id="another pod has its name"),
-        pytest.param(HELD, PodSeen("pod-1", card="GPU-b"), {}, LOST, id="after a restart it has another card"),
+        pytest.param(HELD, ReservationPod("pod-1", card="GPU-b"), {}, LOST, id="after a restart it has another GPU"),
         pytest.param(LOST, None, {}, Act.CREATE, id="lost: it is made again"),
-        pytest.param(LOST, SAYS_B, {}, Act.DELETE, id="with another card: the next one may have the right one"),
+        pytest.param(LOST, SAYS_B, {}, Act.DELETE, id="with another GPU: the next one may have the right one"),
         pytest.param(LOST, SAYS_B, {"has_other_user": True}, DOUBLED, id="somebody else has the right one"),
-        pytest.param(LOST, replace(SAYS_A, uid="pod-2"), {}, replace(HELD, pod="pod-2"), id="with the right card"),
+        pytest.param(LOST, replace(SAYS_A, uid="pod-2"), {}, replace(HELD, pod="pod-2"), id="with the right GPU"),
         pytest.param(DOUBLED, SAYS_B, {"has_other_user": True}, Act.WAIT, id="as long as both are there"),
         pytest.param(DOUBLED, SAYS_B, {}, LOST, id="the other one has gone"),
-        pytest.param(DOUBLED, None, {"has_other_user": True}, Act.CREATE, id="our pod keeps a card meanwhile"),
+        pytest.param(DOUBLED, None, {"has_other_user": True}, Act.CREATE, id="our pod keeps a GPU meanwhile"),
         *(
             pytest.param(
                 each, SAYS_A, {"is_needed": False}, replace(each, state=S.CLOSING), id=f"{each.state} unneeded"
@@ -138,8 +140,10 @@ SILENT = PodSeen("pod-2")
         pytest.param(CLOSING, None, {}, Act.DROP, id="closing: it is gone"),
     ],
 )
-def test_one_step_at_a_time(reservation: Reservation, pod: PodSeen | None, more: dict[str, object], step: Step) -> None:
-    sight = replace(Sight(True, pod, frozenset({"GPU-a", "GPU-b"})), **more)  # type: ignore[arg-type] # named fields
+def test_one_step_at_a_time(
+    reservation: Reservation, pod: ReservationPod | None, more: dict[str, object], step: Step
+) -> None:
+    sight = replace(SlotObservation(True, pod, frozenset({"GPU-a", "GPU-b"})), **more)  # type: ignore[arg-type] # named fields
 
     assert next_step(reservation, sight) == step
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, Waiting, place
+from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request, Topology, TopologyMode
 from carrel.ledger.shares import Share
@@ -25,8 +25,8 @@ def opportunists(**hours: float) -> list[OpportunisticPod]:
     return [OpportunisticPod(holder(name), timedelta(hours=lost)) for name, lost in hours.items()]
 
 
-def waiting(request: Request, *nodes: str) -> Waiting:
-    return Waiting(BOOKED, request, nodes or ("n1",))
+def waiting(request: Request, *nodes: str) -> WaitingPod:
+    return WaitingPod(BOOKED, request, nodes or ("n1",))
 
 
 def victims(answer: Placement | Revocation | Refusal) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_booked_pod_is_never_a_victim() -> None:
 
     assert victims(revoke(ledger, waiting(whole()), opportunists(low=99))) == ["low"]
     answer = revoke(ledger, waiting(whole(2)), opportunists(low=99))
-    assert answer == Refusal("no room for 2 whole cards on 1 node, even if every pod without a booking ended")
+    assert answer == Refusal("no room for 2 whole GPUs on 1 node, even if every pod without a booking ended")
 
 
 def test_gpus_of_ending_pods_are_used_before_victims_are_chosen() -> None:
@@ -126,7 +126,7 @@ def test_random_victims_are_any_of_the_fewest_and_the_same_for_the_same_seed() -
 
 @pytest.mark.parametrize("nodes", [pytest.param(("n9",), id="unknown node"), pytest.param((), id="no node")])
 def test_no_eligible_node_is_a_refusal(nodes: tuple[str, ...]) -> None:
-    assert isinstance(revoke(busy(), Waiting(BOOKED, whole(), nodes), []), Refusal)
+    assert isinstance(revoke(busy(), WaitingPod(BOOKED, whole(), nodes), []), Refusal)
 
 
 shares = st.lists(
