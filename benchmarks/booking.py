@@ -1,7 +1,8 @@
-"""Booking over HTTP at 50 calls a second with 10,000 bookings stored, on both databases, beside a bare FastAPI app.
+"""Booking over HTTP at 50 requests a second with 10,000 stored bookings, on both databases, beside a bare FastAPI
+app.
 
-Every caller is another person with a token of their own, and every wish is another. The server runs in a process of its
-own; calls are sent at their time whether the last was answered or not, and their time is counted from there.
+Each caller is another person with a token, and each request is different. The server runs in its own process. Requests
+are sent at their planned time, whether the last one was answered or not, and latency is measured from that time.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from benchmarks.extender import Server, a_server
 from benchmarks.measuring import Figure
 from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventories import FileInventory
+from carrel.bookings.inventory import FileInventory
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext
@@ -112,7 +113,7 @@ def make_booking(url: str) -> AsgiApp:
 
 
 async def _fill(url: str) -> None:
-    """Half of the bookings are over, half are ahead; everybody who will call has a token."""
+    """Half of the bookings have ended, half are planned; every caller has a token."""
     database, chance, now = Database(url), Random(1), datetime.now(UTC).replace(microsecond=0)
     await database.migrate()
     rows = []
@@ -159,9 +160,9 @@ async def _load(server: Server) -> Load:
         async def call(number: int, at: float) -> None:
             await asyncio.sleep(at - time.perf_counter())
             start = datetime.now(UTC) + chance.uniform(0.1, 80) * DAY
-            wish = {"model": chance.choice(MODELS), "start": start.isoformat(), "days": chance.randint(1, 14)}
+            request = {"model": chance.choice(MODELS), "start": start.isoformat(), "days": chance.randint(1, 14)}
             headers = {"authorization": f"Bearer {_token(number)}"}
-            async with session.post(url, json=wish, headers=headers) as answer:
+            async with session.post(url, json=request, headers=headers) as answer:
                 assert answer.status == 201, await answer.text()
             times.append(time.perf_counter() - at)
 

@@ -51,7 +51,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class Shelf:
+class FakeInventory:
     """The cards of the lab."""
 
     is_known = True
@@ -86,7 +86,8 @@ async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
             async with store.writing() as writing:
                 for record in records(now() - timedelta(days=3)):
                     await writing.add(record)
-            yield BookingContext(store, Shelf(), BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
+            inventory = FakeInventory()
+            yield BookingContext(store, inventory, BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
 
 
 @contextlib.asynccontextmanager

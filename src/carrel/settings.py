@@ -156,8 +156,8 @@ class DeskSettings:
         typer.Option(
             help="Where the booking service is asked; empty: nobody books.", envvar=["CARREL_API_URL", "API_URL"]
         ),
-    ] = f"{BOOKING}/maia-api/gpu-schedulability/"
-    """Any service that speaks MAIA's JSON; by default Carrel's own."""
+    ] = f"{BOOKING}/api/v1/booking-status"
+    """By default Carrel's own booking service; at any other address MAIA's JSON is spoken."""
     api_token: Annotated[
         str,
         typer.Option(

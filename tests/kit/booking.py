@@ -1,4 +1,4 @@
-"""The booking service in this process, on a database, and callers who speak to it as their own token says."""
+"""The booking service in this process, on a database, and callers with tokens."""
 
 import json
 from collections.abc import Mapping
@@ -42,19 +42,19 @@ NORMAL_RULES = BookingRules()
 
 
 @dataclass
-class Shelf:
+class FakeInventory:
     """An inventory that a test can change."""
 
     cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
-    idle_cards: dict[str, int] | None = None
+    idle_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         return {model: ModelCapacity(model, count, MiB(49140)) for model, count in self.cards.items()}
 
     def idle(self) -> Mapping[str, int] | None:
-        return self.idle_cards
+        return self.idle_gpus
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def codes(self) -> list[str]:
-        """Of all that is wrong."""
+        """Of all problems."""
         return [problem["code"] for problem in self.json["problems"]]
 
 
@@ -94,7 +94,7 @@ class Caller:
         return await self.post("/api/v1/bookings", {"model": A6000, **wish})
 
     async def call(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """Straight into the app. A body of bytes is sent as it is."""
+        """Calls the app directly. A body of bytes is sent as it is."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         given = {"content-type": "application/json", "host": "carrel.test", "content-length": str(len(sent))}
         given |= {name.replace("_", "-"): value for name, value in (headers or {}).items()}
@@ -135,7 +135,7 @@ class Opened:
     service: ServiceContext
     app: AsgiApp
     clock: Clock
-    shelf: Shelf
+    inventory: FakeInventory
     people: PeopleInMemory
 
     async def caller(self, email: str, scopes: frozenset[Scope] = ALL_SCOPES) -> Caller:
@@ -152,8 +152,8 @@ class Opened:
 
 
 def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
-    clock, shelf, people = Clock(NOW), Shelf(), PeopleInMemory()
-    context = BookingContext(SqlBookings(database), shelf, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
+    clock, inventory, people = Clock(NOW), FakeInventory(), PeopleInMemory()
+    context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
     roles = RoleOptions(lab_admins=frozenset({ADMIN}))
     authenticator = Authenticator(
         people, roles, SignInMethods(), SignInOptions(), RateLimiter(MANY, clock.seconds), clock
@@ -161,11 +161,11 @@ def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str 
     service = ServiceContext(
         context, authenticator, SqlOutbox(database), MAIA_TOKEN, zone, limits=RequestLimits(address=MANY)
     )
-    return Opened(service, booking_app(service), clock, shelf, people)
+    return Opened(service, booking_app(service), clock, inventory, people)
 
 
 def at(days: float) -> str:
-    """So many days from the test's now, as it is written on the wire."""
+    """So many days after the test's now, as RFC 3339."""
     return f"{(NOW + days * DAY).replace(tzinfo=None).isoformat()}Z"
 
 

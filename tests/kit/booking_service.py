@@ -1,4 +1,4 @@
-"""A real `carrel booking` process on a file of cards, where people say who they are; and tokens for them."""
+"""A real `carrel booking` process with a file of GPUs, in dev mode; and tokens for people."""
 
 import base64
 import contextlib
@@ -24,7 +24,7 @@ nodes:
 """
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
@@ -41,13 +41,13 @@ class Browser:
         return str(opener.open(url, data, timeout=60).read().decode())
 
     def sent_to(self, url: str, form: dict[str, str]) -> str:
-        """Where a form leads, without going there."""
-        opener = urllib.request.build_opener(self._cookies, _Stay)
+        """Where a form redirects to, without following it."""
+        opener = urllib.request.build_opener(self._cookies, _NoRedirect)
         try:
             opener.open(url, urllib.parse.urlencode(form).encode(), timeout=60)
         except urllib.error.HTTPError as answer:
             return str(answer.headers["location"])
-        raise AssertionError("nobody was sent anywhere")
+        raise AssertionError("there was no redirect")
 
 
 class BookingProcess:
@@ -55,18 +55,18 @@ class BookingProcess:
         self.url = url
 
     def browser(self, email: str, role: str = "member") -> Browser:
-        """Somebody who has signed in."""
+        """A browser in which a person has signed in."""
         browser = Browser()
         browser.open(f"{self.url}/sign-in/dev", {"email": email, "role": role, "back": "/sign-in"})
         return browser
 
     def allow(self, browser: Browser, address: str) -> str:
-        """Presses “Allow” on the page that a command line asks to be opened, and says where that leads."""
+        """Presses “Allow” on the page that a command line opens; returns the address that follows."""
         form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', browser.open(address)))
         return browser.sent_to(f"{self.url}/cli-login", form)
 
     def token(self, email: str, role: str = "member", scopes: str = "read book admin") -> str:
-        """As a command line gets one, by its person's leave."""
+        """The way a command line gets one."""
         verifier, state = "v" * 43, "s" * 43
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
         question = {"port": 50000, "state": state, "challenge": challenge, "label": "test", "scopes": scopes}

@@ -1,4 +1,4 @@
-"""Both databases, for tests that hold on either: a fixture gives the URL of an empty one."""
+"""Both databases, for tests that hold on either: fixtures with an empty database."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ SERVER = pytest.StashKey[str]()
 
 @pytest.fixture(scope="session")
 def postgres_server(request: pytest.FixtureRequest) -> str:
-    """One for the whole run: a fixture that several folders import would else be made for each of them."""
+    """One for the whole run: otherwise each folder that imports this fixture would start one."""
     config = request.config
     if SERVER not in config.stash:
         stack = contextlib.ExitStack()

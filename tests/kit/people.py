@@ -1,4 +1,4 @@
-"""People in memory: passes the same contract suite as the store (tests/contracts/test_people_store.py)."""
+"""People in memory; it passes the same contract tests as the store (tests/contracts/people)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,6 +1,6 @@
-"""A real PostgreSQL for a test session: in a folder of its own, as nobody if we are root, reached by a socket.
+"""A real PostgreSQL for a test session: in its own folder, as user nobody if we are root, reached by a socket.
 
-The kernel ends it when we end, however that happens.
+The kernel ends it when this process ends, in whatever way.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def programs() -> Path:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
-    """Gives the folder of its socket, which is its address."""
+    """Yields the folder of its socket, which is its address."""
     folder = Path(tempfile.mkdtemp(prefix="carrel-pg-"))
     nobody = pwd.getpwnam("nobody")
     who: dict[str, Any] = {}

@@ -26,7 +26,7 @@ from typing import Any
 
 from carrel.admission.pod_owner import Introduction
 from carrel.admission.review import AdmissionRequest
-from carrel.bookings.client.interface import BookingDesk, Heard
+from carrel.bookings.client.interface import BookingLookup, CachedAnswer
 from carrel.dialects import carrel, hand_over_record, maia, nvidia, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.gpuclaim import CLAIM, SCHEDULER
@@ -72,7 +72,7 @@ class Known:
     """What is known about the cluster when a review comes in."""
 
     introduce: Introduction
-    desk: BookingDesk | None
+    desk: BookingLookup | None
     """None: nobody books here, and pods have no tier."""
     handed_over: Callable[[str], HandOver | None]
     """The record of a pod that was taken its card, by the uid of its owner."""
@@ -173,24 +173,24 @@ class Admission:
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
-    async def _standing(self, desk: BookingDesk, person: "_Person", wish: "_Wish", draft: "_Draft") -> "_Standing":
-        heard = await desk.verdict(person.name, person.namespace)
+    async def _standing(self, desk: BookingLookup, person: "_Person", wish: "_Wish", draft: "_Draft") -> "_Standing":
+        heard = await desk.status(person.name, person.namespace)
         draft.warn_of(heard)
-        booking = heard.said
-        if booking is None or not booking.schedulable or booking.until is None or booking.until <= self._known.now():
+        booking = heard.value
+        if booking is None or booking.ends is None or booking.ends <= self._known.now():
             return _Standing(Tier.OPPORTUNISTIC)
         if wish.model and booking.model and wish.model != booking.model:
             draft.warn(f"the booking is for {booking.model}, not for {wish.model}: the card may be taken away")
             return _Standing(Tier.OPPORTUNISTIC)
-        return _Standing(Tier.BOOKED, booking.until, booking.model)
+        return _Standing(Tier.BOOKED, booking.ends, booking.model)
 
-    async def _must_do_without(self, desk: BookingDesk, wish: "_Wish", draft: "_Draft") -> bool:
+    async def _must_do_without(self, desk: BookingLookup, wish: "_Wish", draft: "_Draft") -> bool:
         """Whether no card is free. A part of a card may be free where no whole one is; the scheduler knows."""
         if self._policy.waits_when_full or not wish.is_for_whole_cards:
             return False
         heard = await desk.free()
         draft.warn_of(heard)
-        free = heard.said
+        free = heard.value
         if not free or (wish.model and wish.model not in free):
             return False  # nobody knows, so it waits
         return (free[wish.model] if wish.model else sum(max(0, count) for count in free.values())) <= 0
@@ -344,10 +344,10 @@ class _Draft:
     def warn(self, text: str) -> None:
         self._warnings.append(text)
 
-    def warn_of(self, heard: Heard[Any]) -> None:
-        if heard.silence and heard.said is not None:
+    def warn_of(self, heard: CachedAnswer[Any]) -> None:
+        if heard.failure and heard.value is not None:
             self.warn(f"the booking service is silent; decided by what it said {heard.age_s:.0f} s ago")
-        elif heard.silence:
+        elif heard.failure:
             self.warn("the booking service is silent; decided as if no booking were active")
 
     def answer(self, outcome: str, warning: str = "") -> Answer:

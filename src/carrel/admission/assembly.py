@@ -11,7 +11,7 @@ from carrel.admission.app import webhook_app
 from carrel.admission.handlers import ReviewDesk
 from carrel.admission.metrics import Metrics, Watched
 from carrel.admission.pod_owner import Introduction
-from carrel.bookings.client.cache import Desk
+from carrel.bookings.client.cache import BookingCache
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read_record
 from carrel.dialects.seal import Seal
@@ -55,7 +55,7 @@ class Webhook:
             Selection(customs.carrel_namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
         )
-        self._desk = Desk(service, time.monotonic) if service is not None else None
+        self._desk = BookingCache(service, time.monotonic) if service is not None else None
         self.is_leaving = False
         known = Known(
             introduce=Introduction(

@@ -11,7 +11,7 @@ from carrel.admission.certificate_renewal import Certificates, Lifetimes, Names
 from carrel.admission.certificates import Pair, Unreadable
 from carrel.admission.settings import HideFrom, Mode, WebhookSettings, WhenFull, names_in
 from carrel.admission.x509 import Shown, X509Notary
-from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
@@ -39,8 +39,8 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
     async with contextlib.AsyncExitStack() as until:
         service = None
         if settings.api_url:
-            where = Where(settings.api_url, settings.gpu_stats_url, settings.api_token)
-            service = await until.enter_async_context(contextlib.aclosing(MaiaClient(where)))
+            where = BookingAddress(settings.api_url, settings.gpu_stats_url, settings.api_token)
+            service = await until.enter_async_context(contextlib.aclosing(BookingClient(where)))
         webhook = Webhook(client, service, customs_of(settings))
         keep = show_files(settings, shown) if settings.tls_folder else keep_certificates(client, settings, shown)
         try:

@@ -12,8 +12,8 @@ from carrel.bookings.sign_in import RequestGuard, install_sign_in
 from carrel.http.serving import AsgiApp
 
 ABOUT = (
-    "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, intervals do not contain their"
-    " end. Every refusal is `application/problem+json` and tells everything that is wrong at once."
+    "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, the end of an interval is"
+    " exclusive. Every refusal is `application/problem+json` and names everything that is wrong at once."
 )
 
 
@@ -27,7 +27,7 @@ def booking_app(service: ServiceContext) -> AsgiApp:
 
 
 def fastapi_app(service: ServiceContext) -> FastAPI:
-    # The usual pages about an OpenAPI load their scripts from elsewhere; the document itself is served.
+    # FastAPI's documentation pages load scripts from other sites, so only the document itself is served.
     app = FastAPI(
         title="Carrel bookings",
         version=__version__,

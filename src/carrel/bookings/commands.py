@@ -1,7 +1,7 @@
-"""Books, changes and cancels: each in one serialised transaction that looks, judges, writes and logs.
+"""Creates, changes and cancels bookings: each in one serialised transaction that reads, judges, writes and logs.
 
-Who crashes, or loses the answer, may ask again: a wish that carries a name of its own (`IdempotencyKey`) is booked once; a change
-may say which version it means; a booking that is cancelled stays cancelled. Nothing is ever deleted.
+A client that crashes or loses the answer may ask again: a request with an `IdempotencyKey` is booked once, a change may
+name the version it is meant for, and a cancelled booking stays cancelled. Nothing is ever deleted.
 """
 
 from dataclasses import replace
@@ -48,13 +48,13 @@ class BookingCommands:
     def __init__(self, context: BookingContext) -> None:
         self.context = context
 
-    # --- making ------------------------------------------------------------------------------------------------------
+    # --- new bookings ------------------------------------------------------------------------------------------------
 
-    async def preview(self, wish: BookingRequest, by: Person) -> Preview | BookingRefusal:
-        """What would come of it; always with the first start that would do. Nothing is changed."""
-        if no := self._not_allowed(wish.user, wish.reason, by) or self._not_ready():
-            return no
-        booking = self._understood(wish, by)
+    async def preview(self, request: BookingRequest, by: Person) -> Preview | BookingRefusal:
+        """What would happen, always with the first start that is possible. Nothing is changed."""
+        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+            return refusal
+        booking = self._booking_of(request, by)
         async with self.context.store.reading() as reading:
             seen = await self._judge(reading, booking)
             if seen.problems:
@@ -65,15 +65,15 @@ class BookingCommands:
             return replace(seen, earliest_start=await first_start(self.context, reading, moved))
 
     async def create(
-        self, wish: BookingRequest, by: Person, once: IdempotencyKey | None = None
+        self, request: BookingRequest, by: Person, key: IdempotencyKey | None = None
     ) -> BookingRecord | BookingRefusal:
-        if no := self._not_allowed(wish.user, wish.reason, by) or self._not_ready():
-            return no
+        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+            return refusal
         async with self.context.store.writing() as writing:
-            if once is not None and (made := await writing.made_once(by.email, once.key)) is not None:
-                return made if made.once == once else _key_reused(once)
-            # The clock is read in here: whoever waited for the transaction must not book a start that has passed.
-            booking = self._understood(wish, by)
+            if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
+                return made if made.key == key else _key_reused(key)
+            # The clock is read inside the transaction: after a wait, a start that has passed must not be booked.
+            booking = self._booking_of(request, by)
             seen = await self._judge(writing, booking)
             if not seen.is_allowed:
                 return _refused(seen)
@@ -81,16 +81,16 @@ class BookingCommands:
                 booking=replace(booking, id=self.context.new_id()),
                 created_at=self.context.now(),
                 created_by=by.email,
-                namespace=wish.namespace,
-                note=wish.note,
-                reason=wish.reason if booking.user != by.email else "",
-                once=once,
+                namespace=request.namespace,
+                note=request.note,
+                reason=request.reason if booking.user != by.email else "",
+                key=key,
             )
             await writing.add(record)
-            await self._log(writing, "booked", record, by, wish.reason)
+            await self._log(writing, "booked", record, by, request.reason)
             return record
 
-    # --- changing ----------------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------------
 
     async def preview_change(self, id: str, changes: Changes, by: Person) -> Preview | BookingRefusal:
         async with self.context.store.reading() as reading:
@@ -100,9 +100,9 @@ class BookingCommands:
     async def change(
         self, id: str, changes: Changes, by: Person, version: int | None = None
     ) -> BookingRecord | BookingRefusal:
-        """Extends, shortens or moves. With a version: only if it is still that one."""
-        if no := self._not_ready():
-            return no
+        """Extends, shortens or moves a booking. With a version: only if the booking still has it."""
+        if refusal := self._not_ready():
+            return refusal
         async with self.context.store.writing() as writing:
             old = await self._found(writing, id, changes.reason, by, version)
             if isinstance(old, BookingRefusal):
@@ -111,10 +111,10 @@ class BookingCommands:
             if not seen.is_allowed:
                 return _refused(seen)
             note = old.note if changes.note is None else changes.note
-            if (seen.wish, note) == (old.booking, old.note):
+            if (seen.booking, note) == (old.booking, old.note):
                 return old
             why = _why(old, changes.reason, by)
-            new = replace(old, booking=seen.wish, note=note, version=old.version + 1, reason=why)
+            new = replace(old, booking=seen.booking, note=note, version=old.version + 1, reason=why)
             await writing.replace(new)
             await self._log(writing, "changed", new, by, changes.reason)
             return new
@@ -122,7 +122,7 @@ class BookingCommands:
     async def cancel(
         self, id: str, by: Person, reason: str = "", version: int | None = None
     ) -> BookingRecord | BookingRefusal:
-        """A planned one never was; a running one ends now, and its cooldown begins. Doing it twice does it once."""
+        """A planned booking stops counting; an active one ends now and its cooldown begins. It stays cancelled."""
         async with self.context.store.writing() as writing:
             old = await self._found(writing, id, reason, by, version)
             if isinstance(old, BookingRefusal):
@@ -140,10 +140,10 @@ class BookingCommands:
             return new
 
     def after_cancelling(self, record: BookingRecord) -> str:
-        """What follows, in one sentence, for who is about to cancel."""
+        """What cancelling would lead to, in one sentence."""
         now, cooldown = self.context.now(), self.context.rules.cooldown
         if record.booking.is_planned(now):
-            return "Cancelling now gives the cards back, and no cooldown follows: the booking has not begun."
+            return "Cancelling now gives the GPUs back, and no cooldown follows: the booking has not begun."
         if not record.booking.is_active(now):
             return "It is over; there is nothing to cancel."
         if not cooldown:
@@ -154,9 +154,9 @@ class BookingCommands:
     # --- maintenance and feeds ---------------------------------------------------------------------------------------
 
     async def add_maintenance(self, asked: Maintenance, why: str, by: Person) -> MaintenanceWindow | BookingRefusal:
-        """Bookings in that time stay, and show as overbooked; new ones are refused."""
-        if no := _not_admin(by):
-            return no
+        """Bookings in that time stay and are shown as overbooked; new ones are refused."""
+        if refusal := _not_admin(by):
+            return refusal
         model = self.context.model(asked.model)
         problems = [UNKNOWN_MODEL.broken(str(model))] if isinstance(model, Refusal) else []
         if asked.end <= asked.start:
@@ -170,8 +170,8 @@ class BookingCommands:
         return window
 
     async def remove_maintenance(self, id: str, by: Person) -> MaintenanceWindow | BookingRefusal:
-        if no := _not_admin(by):
-            return no
+        if refusal := _not_admin(by):
+            return refusal
         async with self.context.store.writing() as writing:
             window = await writing.remove_maintenance(id)
             if window is None:
@@ -180,7 +180,7 @@ class BookingCommands:
             return window
 
     async def make_feed(self, by: Person) -> str:
-        """A new secret address of the person's calendar; the old one works no longer."""
+        """A new secret for the person's calendar feed; the old one stops working."""
         secret = self.context.new_id() + self.context.new_id()
         await self._set_feed(by, hash_of(secret), "feed-made")
         return secret
@@ -193,20 +193,20 @@ class BookingCommands:
             await writing.set_feed(by.email, secret_hash)
             await writing.write_log(LogEntry(self.context.now(), by.email, action, subject=by.email))
 
-    # --- judging -----------------------------------------------------------------------------------------------------
+    # --- the rules ---------------------------------------------------------------------------------------------------
 
-    def _understood(self, wish: BookingRequest, by: Person) -> Booking:
-        start = wish.start or self.context.now()
-        end = start + wish.end if isinstance(wish.end, timedelta) else wish.end
-        model = self.context.model(wish.model)
+    def _booking_of(self, request: BookingRequest, by: Person) -> Booking:
+        start = request.start or self.context.now()
+        end = start + request.end if isinstance(request.end, timedelta) else request.end
+        model = self.context.model(request.model)
         return Booking(
             id="",
-            user=normal(wish.user) or by.email,
-            model=wish.model if isinstance(model, Refusal) else model,
+            user=normal(request.user) or by.email,
+            model=request.model if isinstance(model, Refusal) else model,
             start=start,
             end=end,
-            cards=wish.cards,
-            share=wish.share,
+            cards=request.cards,
+            share=request.share,
         )
 
     async def _judge(self, reading: ReadTransaction, wanted: Booking) -> Preview:
@@ -248,13 +248,13 @@ class BookingCommands:
         earliest = await first_start(context, reading, legal)
         return Preview(wanted, verdict.broken, earliest, hint_for(legal, verdict.broken, earliest, context))
 
-    # --- who may -----------------------------------------------------------------------------------------------------
+    # --- permissions -------------------------------------------------------------------------------------------------
 
     def _not_ready(self) -> BookingRefusal | None:
         if self.context.inventory.is_known:
             return None
         return BookingRefusal(
-            RefusalReason.NOT_READY, "The cluster has not been read yet, so nobody knows which cards there are."
+            RefusalReason.NOT_READY, "The cluster has not been read yet, so the GPUs are not known yet."
         )
 
     def _not_allowed(self, user: str, reason: str, by: Person) -> BookingRefusal | None:
@@ -268,7 +268,7 @@ class BookingCommands:
             return BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may act for others.")
         if not reason.strip():
             return BookingRefusal(
-                RefusalReason.FORBIDDEN, "Who acts for another says why: that person is shown the reason."
+                RefusalReason.FORBIDDEN, "To act for another person, give a reason: that person is shown it."
             )
         return None
 
@@ -278,8 +278,8 @@ class BookingCommands:
         record = await reading.get(id)
         if record is None:
             return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint=HINT_LIST)
-        if no := self._not_allowed(record.booking.user, reason, by):
-            return no
+        if refusal := self._not_allowed(record.booking.user, reason, by):
+            return refusal
         if version is not None and version != record.version:
             return BookingRefusal(
                 RefusalReason.CHANGED, "The booking was changed meanwhile; look at it again.", hint=f"carrel show {id}"
@@ -293,13 +293,15 @@ class BookingCommands:
             "start": seconds(booking.start),
             "end": seconds(booking.ends if action == "cancelled" else booking.end),
             "cards": str(booking.cards),
+            "version": str(record.version),
+            **({"share": "true"} if booking.share else {}),
         }
         entry = LogEntry(self.context.now(), by.email, action, booking.user, booking.id, why, details)
         await writing.write_log(entry)
 
 
 def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | None, context: BookingContext) -> str:
-    """A command that would work; or one that shows why none would."""
+    """A command that would work, or one that shows why none would."""
     only_new = {row.name for row in context.rules.rows if row.only_new}
     if any(problem.rule in only_new for problem in problems):
         return HINT_LIST
@@ -316,7 +318,7 @@ def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | 
 
 
 def days_of(length: timedelta, rules: BookingRules) -> str:
-    """In days, rounded to what a person would type, without leaving what the rules allow."""
+    """In days, rounded to what a person would type, within the limits of the rules."""
     whole = max(1, round(length / timedelta(days=1)))
     if rules.min_duration <= timedelta(days=whole) <= rules.max_duration:
         return str(whole)
@@ -324,7 +326,7 @@ def days_of(length: timedelta, rules: BookingRules) -> str:
 
 
 def from_option(start: datetime, zone: tzinfo) -> str:
-    """A date where it is midnight in the lab; else an instant with its offset, not before `start`."""
+    """A date if it is midnight in the lab; otherwise an instant with its offset, not before `start`."""
     full = start if start == start.replace(second=0) else start.replace(second=0) + timedelta(minutes=1)
     local = full.astimezone(zone)
     return local.strftime("%Y-%m-%d") if (local.hour, local.minute) == (0, 0) else local.isoformat(timespec="minutes")
@@ -340,8 +342,8 @@ def _refused(seen: Preview) -> BookingRefusal:
     return BookingRefusal(RefusalReason.RULES, message, seen.problems, seen.earliest_start, seen.hint)
 
 
-def _key_reused(once: IdempotencyKey) -> BookingRefusal:
-    return BookingRefusal(RefusalReason.KEY_REUSED, f"The key “{once.key}” was used for another request.")
+def _key_reused(key: IdempotencyKey) -> BookingRefusal:
+    return BookingRefusal(RefusalReason.KEY_REUSED, f"The key “{key.key}” was used for another request.")
 
 
 def _not_admin(by: Person) -> BookingRefusal | None:

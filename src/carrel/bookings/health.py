@@ -1,4 +1,4 @@
-"""What probes and Prometheus look at: base units, and no person's name in any label."""
+"""Probes and Prometheus metrics: base units, and no person's name in any label."""
 
 import logging
 import time
@@ -18,15 +18,19 @@ log = logging.getLogger(__name__)
 class BookingMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.calls = Counter("carrel_booking_calls", "Calls by status.", ["method", "status"], registry=self.registry)
-        self.seconds = Histogram("carrel_booking_call_seconds", "How long calls took.", registry=self.registry)
-        self.cards = Gauge("carrel_bookable_cards", "Healthy cards.", ["model"], registry=self.registry)
-        self.free = Gauge("carrel_unbooked_cards", "Not booked now.", ["model"], registry=self.registry)
-        self.overbooked = Gauge("carrel_overbooked_cards", "Promised beyond.", ["model"], registry=self.registry)
+        self.calls = Counter(
+            "carrel_booking_calls", "HTTP requests by method and status.", ["method", "status"], registry=self.registry
+        )
+        self.seconds = Histogram("carrel_booking_call_seconds", "Duration of HTTP requests.", registry=self.registry)
+        self.cards = Gauge("carrel_bookable_cards", "Healthy GPUs.", ["model"], registry=self.registry)
+        self.free = Gauge("carrel_unbooked_cards", "GPUs that are not booked now.", ["model"], registry=self.registry)
+        self.overbooked = Gauge(
+            "carrel_overbooked_cards", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
+        )
 
 
 class MeasuredApp:
-    """Counts what passes."""
+    """Counts and times the requests to an app."""
 
     def __init__(self, app: AsgiApp, metrics: BookingMetrics) -> None:
         self._app = app
@@ -49,7 +53,7 @@ class MeasuredApp:
 
 
 def install_health(app: FastAPI, metrics: BookingMetrics) -> None:
-    router = APIRouter(include_in_schema=False)  # one for each app: these figures are of this one
+    router = APIRouter(include_in_schema=False)  # one for each app: the metrics are of this one
 
     @router.get("/healthz")
     async def healthz() -> Response:
@@ -62,7 +66,7 @@ def install_health(app: FastAPI, metrics: BookingMetrics) -> None:
         try:
             await service.queries.get("none")
         except StoreUnavailable as error:
-            log.error("store_unavailable: %s", error)  # strangers are not told where it is, nor as whom we came
+            log.error("store_unavailable: %s", error)  # the caller is not told its address and our user name
             return PlainTextResponse("the database does not answer", status_code=503)
         return PlainTextResponse("ok")
 

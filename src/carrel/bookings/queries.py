@@ -1,4 +1,4 @@
-"""Looks at the bookings: who has what, what is free, and when. Changes nothing."""
+"""Reads bookings: who has what, what is free, and when. Changes nothing."""
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
@@ -37,19 +37,19 @@ FEED_LOOKS_BACK = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class BookingContext:
-    """What booking needs to know about the place."""
+    """What commands and queries need of their surroundings."""
 
     store: BookingStore
     inventory: GpuInventory
     rules: BookingRules
     zone: tzinfo
-    """For the words, and for what a day is."""
+    """Of the lab: it says what a day is, and how times are written."""
     clock: Callable[[], datetime]
     new_id: Callable[[], str]
-    """Not to be guessed, and never the same."""
+    """Unique and not guessable."""
 
     def now(self) -> datetime:
-        """In whole seconds, as bookings are: who books “from now” must not be late by a millisecond."""
+        """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""
         return self.clock().astimezone(UTC).replace(microsecond=0)
 
     def model(self, word: str) -> str | Refusal:
@@ -58,7 +58,7 @@ class BookingContext:
     async def calendar(
         self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
     ) -> Calendar:
-        """What is promised of a model between two instants, `but` for one booking."""
+        """What is booked of a model between two instants, without the booking `but`."""
         stock = self.inventory.stock().get(model)
         windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
         others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
@@ -85,14 +85,14 @@ class BookingQueries:
         return BookingPage(found[: query.limit], Cursor(last.start, last.id))
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:
-        """All that count and touch the stretch: what a timeline shows."""
+        """All bookings that count and overlap [start, end): what a timeline shows."""
         async with self.context.store.reading() as reading:
             return await reading.within(start, end)
 
     async def person_tier(self, user: str, namespace: str = "") -> PersonTier:
-        """Is this person booked now? A booking in the future does not count yet.
+        """Which tier has this person now? A planned booking does not count yet.
 
-        In a namespace, a booking that was made for another one does not count either.
+        With a namespace, a booking that was made for another one does not count either.
         """
         now = self.context.now()
         async with self.context.store.reading() as reading:
@@ -100,14 +100,14 @@ class BookingQueries:
         here = [each.booking for each in own if not (namespace and each.namespace) or _same(each, namespace)]
         return person_tier(here, normal(user), now)
 
-    # --- room --------------------------------------------------------------------------------------------------------
+    # --- availability ------------------------------------------------------------------------------------------------
 
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]:
-        """Of each model, and each of `count` days in the lab's zone. Also of models that are booked but gone."""
+        """Of each model, and each of `count` days in the lab's zone. Also of booked models that are gone."""
         return (await self.overview(first, count, models)).models
 
     async def overview(self, first: date, count: int, models: Collection[str] = ()) -> Overview:
-        """The same, with the bookings and windows behind it: what a timeline shows, of one moment, read once."""
+        """The same, with the bookings and maintenance windows: what a timeline shows, from one read."""
         now, wanted = self.context.now(), days(first, count, self.context.zone)
         earliest = min([now, *(day.start for day in wanted)])
         async with self.context.store.reading() as reading:
@@ -141,29 +141,29 @@ class BookingQueries:
     async def next_free(
         self, user: str, model: str, length: timedelta, cards: int = 1, share: bool = False
     ) -> datetime | BookingRefusal | None:
-        """The first start that both the person's rules and the calendar allow; None if that never comes."""
+        """The first start that both the rules and the calendar allow; None if there is none."""
         named = self.context.model(model)
         if isinstance(named, Refusal):
             return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
         async with self.context.store.reading() as reading:
             own = await reading.of_person(normal(user), self.context.now() - self.context.rules.cooldown)
             start = earliest_start([record.booking for record in own], self.context.now(), self.context.rules)
-            wish = Booking("", user, named, start, start + length, cards, share=share)
-            return await first_start(self.context, reading, wish)
+            wanted = Booking("", user, named, start, start + length, cards, share=share)
+            return await first_start(self.context, reading, wanted)
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # --- log and usage -----------------------------------------------------------------------------------------------
 
     async def maintenance(self, start: datetime, end: datetime) -> Sequence[MaintenanceWindow]:
         async with self.context.store.reading() as reading:
             return await reading.maintenance(start, end)
 
     async def log(self, person: Person, before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
-        """A lab admin sees everything, others what concerns them."""
+        """A lab admin sees everything, other people what concerns them."""
         async with self.context.store.reading() as reading:
             return await reading.log("" if person.is_lab_admin else person.email, before, limit)
 
     async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
-        """By person and model, the most first. A share counts as its part of a card."""
+        """By person and model, the largest first. A share counts as its part of a GPU."""
         uses: dict[tuple[str, str], PersonUsage] = {}
         for record in await self.within(start, end):
             booking = record.booking
@@ -176,7 +176,7 @@ class BookingQueries:
         return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.model)))
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
-        """The bookings of the person whose feed this is; None if there is no such feed, or none any more."""
+        """The bookings of the feed's owner; None if there is no such feed, or if it was revoked."""
         async with self.context.store.reading() as reading:
             owner = await reading.feed_owner(hash_of(secret))
             if owner is None:
@@ -184,10 +184,10 @@ class BookingQueries:
             return await reading.of_person(owner, self.context.now() - FEED_LOOKS_BACK)
 
 
-async def first_start(context: BookingContext, reading: ReadTransaction, wish: Booking) -> datetime | None:
-    """From the wish's start on, the first from which there is room for its length."""
-    calendar = await context.calendar(reading, wish.model, wish.start, FOREVER, but=wish.id)
-    return calendar.next_free(wish.cards, wish.end - wish.start, wish.start, wish.share)
+async def first_start(context: BookingContext, reading: ReadTransaction, wanted: Booking) -> datetime | None:
+    """The first start, not before the wanted one, from which there is room for its length."""
+    calendar = await context.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
+    return calendar.next_free(wanted.cards, wanted.end - wanted.start, wanted.start, wanted.share)
 
 
 def _same(record: BookingRecord, namespace: str) -> bool:
@@ -195,5 +195,5 @@ def _same(record: BookingRecord, namespace: str) -> bool:
 
 
 def hash_of(secret: str) -> str:
-    """Secrets are random and long, so a plain hash keeps them."""
+    """A plain hash is enough, because the secrets are long and random."""
     return hashlib.sha256(secret.encode()).hexdigest()

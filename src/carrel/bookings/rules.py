@@ -92,7 +92,8 @@ class Limit:
         return int(number) if self.unit is None else self.unit * number
 
     def write(self, value: timedelta | int) -> float:
-        return value / self.unit if isinstance(value, timedelta) and self.unit else float(value)  # type: ignore[arg-type]
+        """As an admin would set it."""
+        return value / (self.unit or DAY) if isinstance(value, timedelta) else float(value)
 
 
 @dataclass(frozen=True, slots=True)

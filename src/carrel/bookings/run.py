@@ -1,4 +1,4 @@
-"""Runs the booking service until a signal comes: then calls under way are finished, and it ends."""
+"""Runs the booking service until it is told to stop: then requests under way are finished, and the process ends."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import aiohttp
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventories import ClusterInventory, FileInventory
+from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
@@ -38,15 +38,15 @@ from carrel.settings import UNAVAILABLE, USAGE, complain, connected, run_until_s
 log = logging.getLogger(__name__)
 
 FINISH_S = 20
-"""How long calls under way may take when the process is asked to end: a live map would never end by itself."""
+"""How long requests under way may take when the process ends: a live map would never end by itself."""
 HOUSEKEEPING_S = 5.0
 FORGET_S = 600.0
-"""How often sessions whose time is over, and old letters, are removed."""
+"""How often expired sessions and old notifications are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Resources:
-    """What the service stands on: either a cluster, or the cards of a file."""
+    """The settings, the database, and the GPUs of a file; None: the service has a cluster."""
 
     settings: BookingSettings
     database: Database
@@ -62,16 +62,16 @@ def run(settings: BookingSettings) -> None:
         problems.append(str(malformed))
     if problems:
         raise complain("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
-    ground = _Resources(settings, database, nodes)
+    resources = _Resources(settings, database, nodes)
     client = connected(settings, settings.field_validation) if nodes is None else None
     try:
-        run_until_signalled("booking", settings, lambda stop: _serve(ground, client, stop))
+        run_until_signalled("booking", settings, lambda stop: _serve(resources, client, stop))
     except StoreUnavailable as error:
         raise complain("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
-async def _serve(ground: _Resources, client: Client | None, stop: asyncio.Event) -> None:
-    settings, database = ground.settings, ground.database
+async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Event) -> None:
+    settings, database = resources.settings, resources.database
     async with contextlib.AsyncExitStack() as closing:
         await closing.enter_async_context(contextlib.aclosing(database))
         if client is not None:
@@ -82,9 +82,9 @@ async def _serve(ground: _Resources, client: Client | None, stop: asyncio.Event)
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
-        service = _service(ground, carrel, authenticator)
-        stationery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
-        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, stationery), utc_now)
+        service = _service(resources, carrel, authenticator)
+        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
+        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
@@ -92,23 +92,23 @@ async def _serve(ground: _Resources, client: Client | None, stop: asyncio.Event)
             async with _tasks(_forget(people, notifier), keep_sending(notifier), *_watching(carrel, service)):
                 await stop.wait()
                 service.stopping.set()
-    log.info("left")
+    log.info("stopped")
 
 
-def _service(ground: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
-    settings = ground.settings
+def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
+    settings = resources.settings
     cluster_view = _cluster_view(carrel) if carrel is not None else None
     context = BookingContext(
-        store=SqlBookings(ground.database),
+        store=SqlBookings(resources.database),
         inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
         if cluster_view
-        else FileInventory(ground.nodes or ()),
+        else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
-    outbox = SqlOutbox(ground.database)
+    outbox = SqlOutbox(resources.database)
     return ServiceContext(
         context, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits()
     )
@@ -126,24 +126,24 @@ def _cluster_view(carrel: ClusterState) -> ClusterView:
 
 
 def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[Coroutine[Any, Any, None]]:
-    """What goes on where there is a cluster."""
+    """The tasks that need a cluster."""
     if carrel is None:
         return ()
     revocations = Revocations(carrel, service.outbox)
-    return (carrel.informers.run(), _keep_house(carrel, service.cluster_view), revocations.run())
+    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run())
 
 
 @contextlib.asynccontextmanager
-async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """What goes on beside the calls."""
+async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Tasks that run beside the requests."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(each) for each in beside]
+        running = [group.create_task(each) for each in coroutines]
         yield
         for task in running:
             task.cancel()
 
 
-async def _keep_house(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
+async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
         carrel.cluster_ledger.look_for_silent_agents(now)

@@ -1,6 +1,7 @@
-"""What the booking door is made of, once it is wired: every route is given this."""
+"""What the routes of the booking service need: every route is given this."""
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,14 +26,18 @@ class ServiceContext:
     authenticator: Authenticator
     outbox: Outbox
     maia_token: str = field(default="", repr=False)
-    """Empty: MAIA's clients are not served."""
+    """Shared with MAIA's clients and with our webhook and controller. Empty: they are refused."""
     zone_name: str = "UTC"
     cluster_view: ClusterView | None = None
-    """None: no cluster; cards come from a file."""
+    """None: there is no cluster; the GPUs are those of a file."""
     limits: RequestLimits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
+
+    def knows_token(self, given: str) -> bool:
+        """Compares in constant time. If no token is set, every one is refused."""
+        return bool(self.maia_token) and hmac.compare_digest(given.encode(errors="replace"), self.maia_token.encode())
 
     @property
     def commands(self) -> BookingCommands:

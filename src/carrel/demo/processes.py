@@ -72,7 +72,7 @@ async def staff(api_url: str, badges: Badges) -> AsyncIterator[Opened]:
         booking = await closing.enter_async_context(
             place.door("booking", "--dev", "--platform-admin", ADMIN, "--database", database, maia_token=token)
         )
-        asked = ("--api-url", f"{booking}/maia-api/gpu-schedulability/")
+        asked = ("--api-url", f"{booking}/api/v1/booking-status")
         # Whoever finds no card waits: the demo is about why.
         waits = ("--gpu-stats-url", "", "--when-full", "wait", "--leave-after", "0")
         webhook, _ = await asyncio.gather(

@@ -124,18 +124,18 @@ class Expiry:
         if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
             return False
         try:
-            booking = await self._bookings.verdict(user, metadata.namespace)
+            booking = await self._bookings.status(user, metadata.namespace)
         except NoAnswer as silence:
             log.warning("booking_not_asked pod=%s/%s: %s", metadata.namespace, metadata.name, silence)
             return False
-        is_its_own = booking.schedulable and (not model or not booking.model or booking.model == model)
-        if not is_its_own or booking.until is None or booking.until <= end:
+        is_its_own = not model or not booking.model or booking.model == model
+        if not is_its_own or booking.ends is None or booking.ends <= end:
             return False
         as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.until)}})
+        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.ends)}})
         try:
             await self._cluster.patch(PODS, metadata.name, later, metadata.namespace)
-            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.until))
+            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.ends))
         except (Conflict, NotFound):
             pass  # it has changed: then it is looked at again
         return True

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from uuid import uuid4
 
-from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
@@ -54,7 +54,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     carrel = ClusterState(client.fenced(office.require), settings.options())
     metrics = Metrics(office.is_held)
     duties = Reconciler(carrel, settings.scheduler_names(), metrics)
-    desk = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
+    desk = BookingClient(BookingAddress(settings.api_url, "", settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(carrel, settings.rules(), metrics, desk)
     reservations = reservations_on(carrel, settings.reservations())
     slots = SlotReconciler(carrel, reservations, lambda node: duties.tell_of_room({node}), metrics)

@@ -1,8 +1,10 @@
-"""What the booking store promises, on SQLite and on PostgreSQL."""
+"""The guarantees of the booking store, on SQLite and on PostgreSQL."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -69,7 +71,7 @@ async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
         namespace="lab",
         note="<b>große Läufe</b> 🙂",
         reason="on holiday",
-        once=IdempotencyKey("k", "f" * 64),
+        key=IdempotencyKey("k", "f" * 64),
     )
 
     await keep(store, whole)
@@ -77,11 +79,11 @@ async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
     async with store.reading() as reading:
         assert await reading.get("b1") == whole
         assert await reading.get("b2") is None
-        assert await reading.made_once("eva@lab.org", "k") == whole
-        assert await reading.made_once("ada@lab.org", "k") is None
+        assert await reading.made_with_key("eva@lab.org", "k") == whole
+        assert await reading.made_with_key("ada@lab.org", "k") is None
 
 
-async def test_what_fails_never_happened(store: BookingStore) -> None:
+async def test_a_failed_transaction_has_no_effect(store: BookingStore) -> None:
     with pytest.raises(ZeroDivisionError):
         async with store.writing() as writing:
             await writing.add(a_record("b1"))
@@ -91,7 +93,7 @@ async def test_what_fails_never_happened(store: BookingStore) -> None:
         assert await reading.get("b1") is None
 
 
-async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore) -> None:
+async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -> None:
     await keep(
         store,
         a_record("past", -5, -3),
@@ -99,7 +101,7 @@ async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore)
         a_record("later", 5, 6),
         a_record("bob's", -1, 2, user="bob@lab.org"),
         a_record("other model", 0, 9, user="bob@lab.org", model="A100"),
-        cancelled(a_record("never was", 4, 6, user="eva@lab.org"), 1),
+        cancelled(a_record("not begun", 4, 6, user="eva@lab.org"), 1),
     )
 
     async with store.reading() as reading:
@@ -118,32 +120,32 @@ async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore)
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        pytest.param(Query(), ["ended", "cut short", "running", "plän_ned", "never was"], id="all, by start"),
-        pytest.param(Query(newest_first=True, limit=2), ["never was", "plän_ned"], id="the newest two"),
+        pytest.param(Query(), ["ended", "cancelled", "running", "plän_ned", "not begun"], id="all, by start"),
+        pytest.param(Query(newest_first=True, limit=2), ["not begun", "plän_ned"], id="the newest two"),
         pytest.param(Query(states=frozenset({State.ENDED})), ["ended"], id="ended"),
-        pytest.param(Query(states=frozenset({State.CANCELLED})), ["cut short", "never was"], id="cancelled"),
+        pytest.param(Query(states=frozenset({State.CANCELLED})), ["cancelled", "not begun"], id="cancelled"),
         pytest.param(
             Query(states=frozenset({State.ACTIVE, State.PLANNED})), ["running", "plän_ned"], id="active or planned"
         ),
         pytest.param(Query(user="bob@lab.org"), ["running"], id="of one person"),
         pytest.param(Query(model="A100"), ["plän_ned"], id="of one model"),
-        pytest.param(Query(text="LÄ_N"), [], id="a wildcard is a letter"),
+        pytest.param(Query(text="LÄ_N"), [], id="a wildcard is an ordinary character"),
         pytest.param(Query(text="BOB@"), ["running"], id="a part of a name, in any case"),
-        pytest.param(Query(start=NOW, end=NOW + 5 * DAY), ["running"], id="in a window"),
-        pytest.param(Query(after=Cursor(NOW - 1 * DAY, "running")), ["plän_ned", "never was"], id="after a booking"),
+        pytest.param(Query(start=NOW, end=NOW + 5 * DAY), ["running"], id="in a period"),
+        pytest.param(Query(after=Cursor(NOW - 1 * DAY, "running")), ["plän_ned", "not begun"], id="after a booking"),
         pytest.param(
-            Query(after=Cursor(NOW - 1 * DAY, "running"), newest_first=True), ["cut short", "ended"], id="before one"
+            Query(after=Cursor(NOW - 1 * DAY, "running"), newest_first=True), ["cancelled", "ended"], id="before one"
         ),
     ],
 )
-async def test_searching(store: BookingStore, query: Query, found: list[str]) -> None:
+async def test_bookings_are_searched(store: BookingStore, query: Query, found: list[str]) -> None:
     await keep(
         store,
         a_record("ended", -9, -8),
-        cancelled(a_record("cut short", -5, 5), -4),
+        cancelled(a_record("cancelled", -5, 5), -4),
         a_record("running", -1, 1, user="bob@lab.org"),
         a_record("plän_ned", 5, 6, model="A100"),
-        cancelled(a_record("never was", 7, 8), -1),
+        cancelled(a_record("not begun", 7, 8), -1),
     )
 
     async with store.reading() as reading:
@@ -168,7 +170,7 @@ async def test_a_change_raises_the_version_and_only_from_the_one_before(store: B
             await writing.replace(longer)
 
 
-async def test_half_a_character_is_the_writers_mistake_not_the_stores(store: BookingStore) -> None:
+async def test_a_lone_surrogate_is_the_callers_mistake_not_the_stores(store: BookingStore) -> None:
     with pytest.raises(Malformed, match="text without control characters"):
         await keep(store, replace(a_record("b1"), note="\ud800"))
 
@@ -213,7 +215,7 @@ async def test_a_person_has_one_feed_and_may_revoke_it(store: BookingStore) -> N
 
 
 async def test_writers_of_several_replicas_take_turns(database: Database) -> None:
-    """Each reads how many there are and adds one of that name: without turns, two would choose the same."""
+    """Each reads how many there are and adds one of that number: without a lock, two would choose the same."""
     others = [Database(database.url.render_as_string(hide_password=False)) for _ in range(3)]
     stores = [SqlBookings(each) for each in (database, *others)]
 
@@ -231,7 +233,7 @@ async def test_writers_of_several_replicas_take_turns(database: Database) -> Non
         await other.aclose()
 
 
-async def test_several_may_start_on_an_empty_database_at_once(database_url: str) -> None:
+async def test_several_processes_may_start_on_an_empty_database_at_once(database_url: str) -> None:
     replicas = [Database(database_url) for _ in range(4)]
 
     await asyncio.gather(*(each.migrate() for each in replicas))
@@ -239,6 +241,23 @@ async def test_several_may_start_on_an_empty_database_at_once(database_url: str)
     for each in replicas:
         await keep(SqlBookings(each), a_record(f"b{id(each)}"))
         await each.aclose()
+
+
+async def test_a_start_waits_for_another_process_that_writes_to_a_new_file(tmp_path: Path) -> None:
+    """Only a file in WAL mode lets SQLite wait by itself; that mode cannot be set while somebody writes."""
+    other = sqlite3.connect(tmp_path / "carrel.db", isolation_level=None)
+    other.execute("CREATE TABLE something (id INTEGER)")
+    other.execute("BEGIN IMMEDIATE")
+    replica = Database(f"sqlite:///{tmp_path}/carrel.db")
+    starting = asyncio.ensure_future(replica.migrate())
+    done, _ = await asyncio.wait([starting], timeout=0.2)
+    other.execute("ROLLBACK")
+    other.close()
+    await starting
+
+    assert not done
+    await keep(SqlBookings(replica), a_record("b1"))
+    await replica.aclose()
 
 
 async def test_the_migrations_make_the_tables_that_the_code_knows(database: Database) -> None:
@@ -250,7 +269,7 @@ async def test_the_migrations_make_the_tables_that_the_code_knows(database: Data
         assert await connection.run_sync(differences) == []
 
 
-async def test_tables_that_a_newer_version_made_are_left_alone(database: Database) -> None:
+async def test_tables_of_a_newer_version_are_not_touched(database: Database) -> None:
     async with database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
@@ -259,14 +278,14 @@ async def test_tables_that_a_newer_version_made_are_left_alone(database: Databas
 
 
 @pytest.mark.parametrize("url", ["", "mysql://host/db", "sqlite://", "postgresql", "https://:secret@host/"])
-def test_an_address_that_is_no_database_is_refused_without_telling_its_password(url: str) -> None:
+def test_an_invalid_database_address_is_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(Malformed, match="sqlite:///FILE or postgresql://") as refused:
         Database(url)
 
     assert "secret" not in str(refused.value)
 
 
-async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_path: object) -> None:
+async def test_a_database_that_does_not_answer_is_unavailable(tmp_path: object) -> None:
     for url in (f"sqlite:///{tmp_path}/no/such/folder/carrel.db", f"postgresql://carrel@/none?host={tmp_path}"):
         lost = Database(url)
         with pytest.raises(StoreUnavailable):
@@ -275,7 +294,7 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_pat
         await lost.aclose()
 
 
-async def test_connections_that_a_restarted_server_cut_are_replaced(
+async def test_connections_that_a_server_restart_closed_are_replaced(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("carrel.bookings.store.database.IDLE_S", 0.0)

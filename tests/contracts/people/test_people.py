@@ -1,4 +1,4 @@
-"""What is remembered about people: in memory (as tests use it), in SQLite and in PostgreSQL, with the same promises."""
+"""What is stored about people: in memory (for tests), in SQLite and in PostgreSQL, with the same guarantees."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -70,24 +70,24 @@ async def test_a_person_is_signed_out_everywhere(people: People) -> None:
     assert await people.session("hers", NOON) is not None
 
 
-async def test_an_errand_is_given_to_one_of_many_who_bring_its_secret(people: People) -> None:
-    errand = PendingLogin({"port": "51000", "email": ADA}, LATER)
-    await people.begin_login("secret", errand)
+async def test_a_pending_login_is_given_to_one_of_many_callers(people: People) -> None:
+    login = PendingLogin({"port": "51000", "email": ADA}, LATER)
+    await people.begin_login("secret", login)
 
     taken = await asyncio.gather(*(people.take_login("secret", NOON) for _ in range(5)))
 
-    assert taken.count(errand) == 1
+    assert taken.count(login) == 1
     assert taken.count(None) == 4
 
 
-async def test_an_errand_that_took_too_long_is_not_given(people: People) -> None:
+async def test_a_pending_login_that_expired_is_not_given(people: People) -> None:
     await people.begin_login("secret", PendingLogin({}, LATER))
 
     assert await people.take_login("another", NOON) is None
     assert await people.take_login("secret", LATER) is None
 
 
-async def test_what_is_used_once_is_the_firsts(people: People) -> None:
+async def test_a_secret_is_used_once(people: People) -> None:
     used = await asyncio.gather(*(people.use_once("secret", LATER) for _ in range(5)))
 
     assert sorted(used) == [False, False, False, False, True]
@@ -102,7 +102,7 @@ async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -
     assert await people.token("hash", NOON + timedelta(days=30)) is None
     assert not await people.revoke_token("eve@lab.example", "t1", NOON)
     assert await people.revoke_token(ADA, "t1", NOON)
-    assert await people.revoke_token(ADA, "t1", LATER), "twice is once"
+    assert await people.revoke_token(ADA, "t1", LATER), "revoking again changes nothing"
     assert await people.token("hash", NOON) is None
     assert [token.revoked for token in await people.tokens_of(ADA)] == [NOON]
 
@@ -120,13 +120,13 @@ async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(pe
     assert (await people.tokens_of(ADA))[1].last_used == LATER
 
 
-async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(people: People) -> None:
+async def test_a_role_is_granted_and_taken_away_also_for_a_person_who_never_signed_in(people: People) -> None:
     assert await people.granted(ADA) is None
     await people.grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
     assert await people.granted(ADA) is Role.LAB_ADMIN
 
     await people.begin_session("one", a_session())
-    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in changes nothing about it"
+    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in does not change it"
     known = await people.known()
     assert [(each.email, each.name, each.granted, each.last_seen) for each in known] == [
         (ADA, "Ada", Role.LAB_ADMIN, NOON)
@@ -135,7 +135,7 @@ async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(peo
     assert await people.granted(ADA) is None
 
 
-async def test_what_expired_is_forgotten(people: People) -> None:
+async def test_expired_sessions_and_logins_are_deleted(people: People) -> None:
     await people.begin_session("over", a_session(expires=NOON))
     await people.begin_session("on", a_session())
     await people.begin_login("over", PendingLogin({}, NOON))

@@ -24,7 +24,7 @@ from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewDesk
 from carrel.admission.metrics import Metrics, Watched
 from carrel.admission.x509 import X509Notary
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
 from carrel.kubernetes.objects.resources import (
@@ -212,8 +212,8 @@ class Replica(AssembledWebhook):
 
 
 class NobodyBooked:
-    async def verdict(self, user: str, namespace: str) -> Verdict:
-        return Verdict(False)
+    async def status(self, user: str, namespace: str) -> BookingStatus:
+        return BookingStatus()
 
     async def free(self) -> Mapping[str, int]:
         return {}

@@ -28,7 +28,7 @@ def with_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def opened(with_tables: Path, tmp_path: Path) -> AsyncIterator[Opened]:
-    """On SQLite: what the two databases promise alike is in tests/contracts/bookings."""
+    """On SQLite; what both databases guarantee is tested in tests/contracts/bookings."""
     database = Database(f"sqlite:///{shutil.copy(with_tables, tmp_path)}")
     yield opened_on(database)
     await database.aclose()

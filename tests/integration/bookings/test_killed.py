@@ -1,4 +1,4 @@
-"""kill -9 at every statement of a booking: none is lost that was acknowledged, none is made twice."""
+"""kill -9 at every statement of a booking: no acknowledged booking is lost, and none is made twice."""
 
 import json
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_process_killed_anywhere_leaves_all_or_nothing_and_asking_again_books_once(database_url: str) -> None:
+def test_a_process_killed_at_any_step_leaves_all_or_nothing_and_a_retry_books_once(database_url: str) -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "tests.integration.bookings.dying", database_url],
+        [sys.executable, "-m", "tests.integration.bookings.killed_process", database_url],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -20,7 +20,7 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing_and_asking_again_books_
     assert all(step["outcome"] == -9 for step in killed)
     assert survived["outcome"] == 0
     for step in steps:
-        # All or nothing: the booking and its line in the log.
+        # All or nothing: the booking and its log entry.
         assert step["before"] in ({"bookings": 0, "log": 0}, {"bookings": 1, "log": 1}), step
         assert (step["again"], step["after"]) == (201, {"bookings": 1, "log": 1}), step
     kept = [step["before"]["bookings"] for step in steps]

@@ -81,8 +81,8 @@ class BookingMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.database = Database(f"sqlite:///{self.folder.name}/carrel.db")
         self.opened = opened_on(self.database)
-        self.opened.shelf.cards.clear()
-        self.opened.shelf.cards.update(CAPACITY)
+        self.opened.inventory.cards.clear()
+        self.opened.inventory.cards.update(CAPACITY)
         self.now = 0
         self.slots: dict[str, Slot] = {}
         self.callers: dict[str, Caller] = {}
@@ -121,7 +121,7 @@ class BookingMachine(RuleBasedStateMachine):
             self.slots[answer.json["id"]] = wish
 
     def check_earliest(self, wish: Slot, said: str | None) -> None:
-        """A start that is offered would be granted, as far as other starts can heal it."""
+        """The offered start would be accepted, unless a rule is broken that no other start helps."""
         if said is None:
             assert wish.cards > CAPACITY[wish.model]
             return
@@ -168,7 +168,7 @@ class BookingMachine(RuleBasedStateMachine):
             if slot.start < self.now:
                 slot.end = self.now
             else:
-                del self.slots[id]  # it never was
+                del self.slots[id]  # it does not count
         else:
             assert answer.status in (200, 422)  # cancelled before, or over
 

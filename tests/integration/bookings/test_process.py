@@ -47,20 +47,20 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
     options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
     variables = {"CARREL_MAIA_TOKEN": TOKEN}
     async with carrel(*options, environment=variables) as first, carrel(*options, environment=variables) as second:
-        one, other = await asyncio.gather(opened(first), opened(second))  # both make the tables, or wait for them
+        one, other = await asyncio.gather(opened(first), opened(second))  # one makes the tables, the other waits
         assert await ask_as_maia(one, "ada@lab.org", days=2) == (200, {"message": "Booking created successfully"})
         first.running.kill()
         status, told = await ask_as_maia(other, "ada@lab.org", days=2)
         assert (status, "You may have 1 planned booking" in told["error"]) == (400, True)
         second.running.send_signal(signal.SIGTERM)
         code, said = await second.wait_end()
-        assert (code, said.splitlines()[-1].endswith("INFO left")) == (0, True)
+        assert (code, said.splitlines()[-1].endswith("INFO stopped")) == (0, True)
         assert TOKEN not in said
     async with carrel(*options, environment=variables) as third:
         assert (await ask_as_maia(await opened(third), "ada@lab.org", days=2))[0] == 400
 
 
-async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
+async def test_the_gpus_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
     node = a_node("n1", cards=2, model=A6000)
     async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel(
         *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
@@ -74,7 +74,7 @@ async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> N
         assert await get(f"{url}/maia-api/gpu-stats/") == (200, {"gpu": {A6000: 2}, "gpu_allocations": {}})
 
 
-async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
+async def test_all_mistakes_in_the_settings_are_listed_at_once() -> None:
     async with carrel(
         *("booking", "--zone", "Mars/Olympus", "--min-hours", "48", "--max-days", "1", "--database", "mysql://x/y"),
         *("--dev", "--bind-address", "0.0.0.0"),
@@ -88,7 +88,7 @@ async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
     assert "secret-token" not in said
 
 
-async def test_a_database_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
+async def test_without_its_database_it_ends_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "cards.yaml").write_text(CARDS)
     async with carrel(
         *("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml")),

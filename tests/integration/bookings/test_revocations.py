@@ -1,4 +1,4 @@
-"""Whose pod lost its card is noted once, from the controller's record; and what the door may do in a cluster."""
+"""That a pod lost its GPU is logged once, from the controller's record; and what the component may do in a cluster."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,7 @@ async def entries(opened: Opened) -> list[LogEntry]:
         return list(await reading.log())
 
 
-async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) -> None:
+async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
         a_lab([a_node("n1", cards=1)]) as lab,
@@ -64,11 +64,11 @@ async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) ->
         await settle(lab, Terminator(controller))
         (entry,) = await eventually_entries(opened)
     told = (entry.action, entry.subject, entry.details, entry.why)
-    why = "a card was needed for the booked pod lab/urgent"
+    why = "a GPU was needed for the booked pod lab/urgent"
     assert told == ("revoked", "ada@lab.org", {"namespace": "lab", "pod": "train"}, why)
 
 
-async def test_a_pod_whose_person_nobody_knows_and_an_expired_one_are_not_noted(opened: Opened) -> None:
+async def test_a_pod_without_an_owner_and_an_expired_pod_are_not_logged(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
         a_lab([a_node("n1", cards=2)]) as lab,
@@ -113,7 +113,7 @@ class Recorder:
         """The API belongs to the test."""
 
 
-async def test_the_doors_rules_allow_what_it_calls_and_nothing_else(opened: Opened) -> None:
+async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_else(opened: Opened) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)

@@ -1,4 +1,4 @@
-"""What keeps the service from starting is told at once, in words, and never with a secret."""
+"""All mistakes in the settings are listed at once and explained, without showing a secret."""
 
 import pytest
 from typer.testing import CliRunner
@@ -39,7 +39,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("settings", "address", "told"), WRONG.values(), ids=WRONG)
-def test_settings_about_people_that_cannot_be_used(settings: SignInSettings, address: str, told: list[str]) -> None:
+def test_mistakes_in_the_settings_of_sign_in_are_explained(
+    settings: SignInSettings, address: str, told: list[str]
+) -> None:
     found = list(mistakes(settings, address))
 
     assert len(found) == len(told)
@@ -47,7 +49,7 @@ def test_settings_about_people_that_cannot_be_used(settings: SignInSettings, add
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
-def test_trying_it_on_this_machine_is_fine(address: str) -> None:
+def test_dev_mode_is_allowed_on_this_machine(address: str) -> None:
     assert not list(mistakes(SignInSettings(dev=True), address))
 
 
@@ -55,7 +57,7 @@ def test_a_provider_and_an_address_are_enough() -> None:
     assert not list(mistakes(SECURE, "0.0.0.0"))
 
 
-UNTOLD = {
+WRONG_NOTIFICATIONS = {
     "no address to write from": (NotificationSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
     "no mail server": (NotificationSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
     "no webhook": (NotificationSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
@@ -66,15 +68,15 @@ UNTOLD = {
 }
 
 
-@pytest.mark.parametrize(("settings", "told"), UNTOLD.values(), ids=UNTOLD)
-def test_settings_about_letters_that_cannot_be_used(settings: NotificationSettings, told: str) -> None:
+@pytest.mark.parametrize(("settings", "told"), WRONG_NOTIFICATIONS.values(), ids=WRONG_NOTIFICATIONS)
+def test_mistakes_in_the_settings_of_notifications_are_explained(settings: NotificationSettings, told: str) -> None:
     (mistake,) = mistakes_in_notifications(settings)
 
     assert told in mistake
     assert "hunter2" not in mistake
 
 
-def test_everything_wrong_is_told_in_one_answer() -> None:
+def test_all_mistakes_are_in_one_answer() -> None:
     words = ["booking", "--dev", "--bind-address", "0.0.0.0", "--zone", "Mars", "--smtp-url", "smtp://mail.lab.org"]
     done = CliRunner().invoke(app, words, prog_name="carrel")
 

@@ -120,7 +120,7 @@ async def test_when_all_gpus_are_booked_the_start_is_when_the_first_becomes_free
 async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened, member: Visitor) -> None:
     assert "idle" not in models_of(await member.get("/"))  # unknown without a cluster
 
-    opened.shelf.idle_cards = {A6000: 0}
+    opened.inventory.idle_gpus = {A6000: 0}
     told = models_of(await member.get("/"))
 
     assert "0 idle now" in told

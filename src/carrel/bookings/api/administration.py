@@ -23,12 +23,12 @@ from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson
 from carrel.parsing.time import seconds
 
-router = APIRouter(tags=["affairs"])
+router = APIRouter(tags=["administration"])
 
 A_MONTH = timedelta(days=30)
 
 
-@router.get("/maintenance", summary="When cards cannot be booked")
+@router.get("/maintenance", summary="When GPUs cannot be booked")
 async def maintenance(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> WindowsOut:
@@ -36,7 +36,7 @@ async def maintenance(
     return WindowsOut(items=[window_out(window) for window in windows])
 
 
-@router.post("/maintenance", status_code=201, summary="Take cards out of the calendar; bookings in it stay")
+@router.post("/maintenance", status_code=201, summary="Take GPUs out of the calendar; bookings in that time stay")
 async def add_maintenance(service: CurrentService, person: CurrentPerson, asked: MaintenanceIn) -> WindowOut:
     window = await service.commands.add_maintenance(asked.maintenance(), asked.why, person)
     if isinstance(window, BookingRefusal):
@@ -44,7 +44,7 @@ async def add_maintenance(service: CurrentService, person: CurrentPerson, asked:
     return window_out(window)
 
 
-@router.delete("/maintenance/{id}", status_code=204, summary="Put the cards back")
+@router.delete("/maintenance/{id}", status_code=204, summary="End the maintenance")
 async def remove_maintenance(service: CurrentService, person: CurrentPerson, id: str) -> Response:
     removed = await service.commands.remove_maintenance(id if id.isalnum() else "", person)
     if isinstance(removed, BookingRefusal):
@@ -56,7 +56,7 @@ async def remove_maintenance(service: CurrentService, person: CurrentPerson, id:
 async def usage(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> UsageOut:
-    """A lab admin sees everybody, others themselves."""
+    """A lab admin sees everybody, other people themselves."""
     until = end or service.context.now()
     since = start or until - A_MONTH
     if since >= until:
@@ -73,7 +73,7 @@ async def audit(
     before: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> LogOut:
-    """A lab admin sees everything, others what concerns them. Newest first."""
+    """A lab admin sees everything, other people what concerns them. Newest first."""
     entries = await service.queries.log(person, before, limit)
     more = entries[-1].number if len(entries) == limit else None
     return LogOut(items=[entry_out(entry) for entry in entries], next_before=more)

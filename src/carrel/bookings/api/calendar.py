@@ -1,4 +1,4 @@
-"""/api/v1: what there is, what is free, when; the rules; the feed for calendars."""
+"""/api/v1: models and their availability, the rules, the feed for calendars."""
 
 from datetime import date, timedelta
 from typing import Annotated
@@ -20,7 +20,7 @@ from carrel.bookings.api.models import (
     Word,
     agreed_gpus,
 )
-from carrel.bookings.icalendar import CalendarEvent, calendar
+from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, sequence_of
 from carrel.bookings.people import Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule, words
@@ -31,14 +31,16 @@ from carrel.parsing.time import seconds
 router = APIRouter(tags=["calendar"])
 
 
-@router.get("/models", summary="Each model: how many, how many can be booked now and are idle, when the next can")
+@router.get(
+    "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
+)
 async def models(service: CurrentService, person: CurrentPerson) -> ModelsOut:
     today = service.context.now().astimezone(service.context.zone).date()
     found = await service.queries.availability(today, 0)
     return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
 
 
-@router.get("/availability", summary="How many are free through each day of the lab's zone")
+@router.get("/availability", summary="How many GPUs are free all day, for each day in the lab's zone")
 async def availability(
     service: CurrentService,
     person: CurrentPerson,
@@ -90,7 +92,11 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
     )
 
 
-@router.post("/feed", status_code=201, summary="A secret address of your bookings, for calendars; the last one ends")
+@router.post(
+    "/feed",
+    status_code=201,
+    summary="Make a secret address of your bookings, for calendars; the last one stops working",
+)
 async def make_feed(service: CurrentService, person: CurrentPerson, request: Request) -> FeedOut:
     require_scope(person, Scope.BOOK)
     secret = await service.commands.make_feed(person)
@@ -98,7 +104,7 @@ async def make_feed(service: CurrentService, person: CurrentPerson, request: Req
     return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
 
 
-@router.delete("/feed", status_code=204, summary="The address works no longer")
+@router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")
 async def revoke_feed(service: CurrentService, person: CurrentPerson) -> Response:
     require_scope(person, Scope.BOOK)
     await service.commands.revoke_feed(person)
@@ -107,7 +113,7 @@ async def revoke_feed(service: CurrentService, person: CurrentPerson) -> Respons
 
 @router.get(
     "/feeds/{secret}.ics",
-    summary="The bookings of whoever made this address (RFC 5545)",
+    summary="The bookings of the person who made this address (RFC 5545)",
     response_class=Response,
     responses={200: {"content": {"text/calendar": {"schema": {"type": "string"}}}}},
 )
@@ -148,16 +154,7 @@ def _model_out(found: Availability) -> ModelOut:
 
 
 def _event(record: BookingRecord) -> CalendarEvent:
-    """A booking that is changed keeps its uid; one that never was is cancelled."""
     booking = record.booking
-    ends = booking.ends if booking.counts else booking.end
-    what = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
-    return CalendarEvent(
-        uid=f"{booking.id}@carrel",
-        sequence=record.version - 1,
-        start=booking.start,
-        end=ends,
-        summary=f"GPU: {what}{booking.model}",
-        description=" · ".join(filter(None, (words(ends - booking.start), record.note))),
-        is_cancelled=not booking.counts,
-    )
+    end = booking.ends if booking.counts else booking.end
+    description = " · ".join(filter(None, (words(end - booking.start), record.note)))
+    return booking_event(booking, sequence_of(record.version), description)

@@ -1,4 +1,4 @@
-"""The JSON of the API: read strictly, with all mistakes told at once, and with examples for the OpenAPI document.
+"""The JSON of the API: read strictly, with all mistakes listed at once, and with examples for the OpenAPI document.
 
 The number of GPUs is called `gpus`. Older clients call it `cards`: requests may use either, answers have both.
 """
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.people import Person
+from carrel.bookings.people import Person, is_address, normal
 from carrel.bookings.records import (
     BookingRecord,
     BookingRequest,
@@ -67,6 +67,13 @@ def _writable(text: str) -> str:
     return text.strip()
 
 
+def _address(text: str) -> str:
+    email = normal(text)
+    if email and not is_address(email):
+        raise ValueError("an e-mail address such as ada@lab.org is expected")
+    return email
+
+
 Instant = Annotated[
     datetime,
     BeforeValidator(_instant),
@@ -75,7 +82,8 @@ Instant = Annotated[
 """RFC 3339 with an offset."""
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
-Email = Annotated[str, Field(max_length=320), AfterValidator(_writable)]
+Email = Annotated[Word, AfterValidator(_address)]
+"""In lower case; empty stays empty."""
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
@@ -359,7 +367,7 @@ class ProblemOut(_ResponseModel):
     problems: list[ProblemItem] = []
 
 
-# --- from our types to the API's -------------------------------------------------------------------------------
+# --- from our types to the API's -------------------------------------------------------------------------------------
 
 
 def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:
@@ -388,15 +396,15 @@ def booking_out(record: BookingRecord, person: Person, now: datetime, consequenc
 
 
 def preview_out(seen: Preview) -> PreviewOut:
-    wish = seen.wish
+    booking = seen.booking
     return PreviewOut(
         allowed=seen.is_allowed,
-        user=wish.user,
-        model=wish.model,
-        start=seconds(wish.start),
-        end=seconds(wish.end),
-        gpus=wish.cards,
-        share=wish.share,
+        user=booking.user,
+        model=booking.model,
+        start=seconds(booking.start),
+        end=seconds(booking.end),
+        gpus=booking.cards,
+        share=booking.share,
         problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
         earliest_start=seconds(seen.earliest_start) if seen.earliest_start else None,
         hint=seen.hint or None,

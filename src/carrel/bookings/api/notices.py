@@ -1,4 +1,4 @@
-"""/api/v1/notices: what happened elsewhere, and its person is to be told: a pod lost its card."""
+"""/api/v1/notices: what other components report, so that its person is notified: a pod lost its GPU."""
 
 from typing import Annotated
 
@@ -32,7 +32,7 @@ class RevokedNotice(BaseModel):
         },
     )
 
-    id: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="The pod's uid: it loses its card once.")]
+    id: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="The pod's uid: a pod loses its GPU once.")]
     person: Annotated[Email, Field(min_length=1, description="Whose pod it was.")]
     namespace: Word
     pod: Word
@@ -42,13 +42,13 @@ class RevokedNotice(BaseModel):
 
 
 class NoticeRecorded(BaseModel):
-    is_new: Annotated[bool, Field(description="False: it was known; the person is told once.")]
+    is_new: Annotated[bool, Field(description="False: it was reported before; the person is notified once.")]
 
 
-@router.post("/revoked", summary="A pod lost its card; for Carrel's own controller")
+@router.post("/revoked", summary="A pod lost its GPU; for Carrel's own controller")
 async def revoked(service: CurrentService, person: CurrentPerson, notice: RevokedNotice) -> NoticeRecorded:
     if not person.is_service:
-        raise forbidden("Only Carrel's own processes may say this", "Name its ServiceAccount by --service.")
+        raise forbidden("Only Carrel's own components may report this", "Name its ServiceAccount by --service.")
     names = ("namespace", "pod", "node", "model")
     details = {name: value for name in names if (value := getattr(notice, name))}
     subject = normal(notice.person)

@@ -1,16 +1,17 @@
-"""How people are told about their bookings: the settings, the task that does it, and the call by which the controller
-says that a pod lost its card."""
+"""The settings of notifications, and the task that sends them."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from email.utils import parseaddr
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from carrel.bookings.people import is_address
 from carrel.parsing import Malformed
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SHORTEST_SECRET = 16
 
 @dataclass(frozen=True)
 class NotificationSettings:
-    """By which ways people are told. Without any, nobody is."""
+    """The channels for notifications. Without any, none are sent."""
 
     smtp_url: Annotated[
         str,
@@ -37,16 +38,16 @@ class NotificationSettings:
             show_default=False,
         ),
     ] = ""
-    """A password belongs in the variable: others can see options."""
-    mail_from: Annotated[str, typer.Option(help="Who the mails are from.", envvar="CARREL_MAIL_FROM")] = ""
+    """Give a password in the variable: others can see options."""
+    mail_from: Annotated[str, typer.Option(help="Sender of the mails.", envvar="CARREL_MAIL_FROM")] = ""
     webhook_url: Annotated[
-        str, typer.Option(help="Where each letter is posted, signed.", envvar="CARREL_WEBHOOK_URL")
+        str, typer.Option(help="Address to which each notification is posted, signed.", envvar="CARREL_WEBHOOK_URL")
     ] = ""
     webhook_secret: Annotated[
         str,
-        typer.Option(help="What the posts are signed with.", envvar="CARREL_WEBHOOK_SECRET", show_default=False),
+        typer.Option(help="Secret that the posts are signed with.", envvar="CARREL_WEBHOOK_SECRET", show_default=False),
     ] = ""
-    """So that who gets them can know who sent them."""
+    """So that the receiver can check the sender."""
 
 
 def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
@@ -57,8 +58,8 @@ def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
             mail_server(settings.smtp_url)
         except Malformed as malformed:
             yield f"--smtp-url: {malformed}"
-        if "@" not in settings.mail_from:
-            yield "--smtp-url needs --mail-from, an address"
+        if not is_address(parseaddr(settings.mail_from)[1]):
+            yield "--smtp-url needs --mail-from, an e-mail address"
     if settings.webhook_url:
         if urlsplit(settings.webhook_url).scheme not in ("http", "https") or not urlsplit(settings.webhook_url).netloc:
             yield f"--webhook-url is {settings.webhook_url!r}; expected https://HOST/PATH"
@@ -68,7 +69,7 @@ def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
-    """What letters are written with."""
+    """What the channels need of their surroundings."""
 
     http: "aiohttp.ClientSession"
     zone: tzinfo
@@ -76,27 +77,27 @@ class DeliveryContext:
     link: str
 
 
-def channels_of(settings: NotificationSettings, stationery: DeliveryContext) -> Mapping[str, "Channel"]:
-    """Of settings in which there are no mistakes."""
+def channels_of(settings: NotificationSettings, context: DeliveryContext) -> Mapping[str, "Channel"]:
+    """For settings without mistakes."""
     from carrel.bookings.notifications.smtp import MailChannel, mail_server
     from carrel.bookings.notifications.webhook import WebhookChannel
 
-    ways: dict[str, Channel] = {}
+    channels: dict[str, Channel] = {}
     if settings.smtp_url:
         server = mail_server(settings.smtp_url)
-        ways["mail"] = MailChannel(server, settings.mail_from, stationery.zone, stationery.link)
+        channels["mail"] = MailChannel(server, settings.mail_from, context.zone, context.link)
     if settings.webhook_url:
-        secret, zone = settings.webhook_secret, stationery.zone
-        ways["webhook"] = WebhookChannel(settings.webhook_url, secret, stationery.http, zone, stationery.now)
-    return ways
+        secret, zone = settings.webhook_secret, context.zone
+        channels["webhook"] = WebhookChannel(settings.webhook_url, secret, context.http, zone, context.now)
+    return channels
 
 
 async def keep_sending(notifier: "Notifier") -> None:
-    """For ever. Whatever goes wrong is tried again, and never stops the service."""
+    """Until it is cancelled. A failure is logged and tried again; it never stops the service."""
     while True:
         try:
             while await notifier.round():
                 pass
         except Exception as error:
-            log.warning("letters_failed: %s: %s", type(error).__name__, error)
+            log.warning("notifications_failed: %s: %s", type(error).__name__, error)
         await asyncio.sleep(ROUND_S)

@@ -1,4 +1,4 @@
-"""Who is signed out everywhere leaves nothing behind that still tells of them."""
+"""Signing out everywhere also ends the calendar feed."""
 
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database

@@ -1,6 +1,6 @@
-"""A process that is killed at the k-th step of a booking, for every k; then another that asks again.
+"""A process that is killed at the k-th step of a booking, for every k; then another one that sends the request again.
 
-    python -m tests.integration.bookings.dying DATABASE_URL
+    python -m tests.integration.bookings.killed_process DATABASE_URL
 
 Prints one JSON line per k. It forks, because starting Python anew for every k would take minutes: nothing is connected
 and no loop runs before the fork.
@@ -25,7 +25,7 @@ def main(url: str) -> None:
     _forked(lambda: asyncio.run(Database(url).migrate()))
     database = Database(url)
     opened = opened_on(database)
-    asyncio.run(opened.nobody.get("/healthz"))  # what an app does at its first call need not be done by every child
+    asyncio.run(opened.nobody.get("/healthz"))  # so that not every child repeats what an app does at its first call
     k = 0
     while True:
         outcome = _forked(lambda k=k: asyncio.run(_book(opened, database, k)))
@@ -85,7 +85,7 @@ async def _state(opened: Opened, who: int) -> dict[str, int]:
 
 
 async def _caller(opened: Opened, who: int) -> Caller:
-    opened.shelf.cards[f"A6000-{who}"] = 1
+    opened.inventory.cards[f"A6000-{who}"] = 1
     return await opened.caller(f"p{who}@lab.org")
 
 
@@ -101,7 +101,7 @@ def _forked(work: Any) -> int:
 
 
 def _told(work: Any) -> dict[str, Any]:
-    """What a forked process answers."""
+    """The answer of a forked process."""
     read, write = os.pipe()
 
     def tell() -> None:
