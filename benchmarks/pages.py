@@ -1,6 +1,6 @@
-"""The timeline of a large lab: 128 cards of 8 models, 1,000 bookings within six weeks.
+"""The timeline of a large lab: 128 GPUs of 8 models, 1,000 bookings within six weeks.
 
-Goals: 50 ms on the server, so that a page feels as if it were there already; 1 s until a browser has shown it.
+Goals: 50 ms on the server, so that the page feels immediate; 1 s until a browser has shown it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.http.serving import Address, AsgiApp, serving
 from carrel.ledger.gpus import MiB
 
-MODELS, CARDS, BOOKINGS = 8, 16, 1_000
+MODELS, GPUS, BOOKINGS = 8, 16, 1_000
 ZONE = ZoneInfo("Europe/Stockholm")
 LENGTH = timedelta(days=5)
 
@@ -52,7 +52,7 @@ def now() -> datetime:
 
 
 class FakeInventory:
-    """The cards of the lab."""
+    """The GPUs of the lab."""
 
     is_known = True
 
@@ -61,13 +61,13 @@ class FakeInventory:
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
-        return {name: ModelCapacity(name, CARDS, MiB(81_920)) for name in names}
+        return {name: ModelCapacity(name, GPUS, MiB(81_920)) for name in names}
 
 
 def records(first: datetime) -> Iterator[BookingRecord]:
-    """On every card one after the other, until there are as many as wanted."""
+    """On every GPU one after the other, until there are enough."""
     for number in range(BOOKINGS):
-        card, turn = number % (MODELS * CARDS), number // (MODELS * CARDS)
+        card, turn = number % (MODELS * GPUS), number // (MODELS * GPUS)
         start = first + turn * LENGTH + timedelta(hours=card)
         user = f"person-{number}@lab.example"
         booking = Booking(
@@ -92,7 +92,7 @@ async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
 
 @contextlib.asynccontextmanager
 async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
-    """Its URL, the cookie of somebody who is signed in, and the app itself."""
+    """Its URL, the cookie of a signed-in person, and the app itself."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
@@ -115,9 +115,9 @@ async def drawn(lab: BookingContext) -> float:
 
 
 async def answered(app: AsgiApp, secret: str) -> float:
-    """CPU seconds of the whole request: who asks, the store, the rules, the pictures, the page. Best of several.
+    """CPU seconds of the whole request: sign-in, store, rules, pictures, page. Best of several.
 
-    Without a socket: the client would run in this process too, and be counted.
+    Without a socket: otherwise the client would run in this process and be counted too.
     """
     cookie = f"{SignInOptions().cookie}={secret}".encode()
     scope = {
@@ -146,7 +146,7 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
 
 async def shown(url: str, secret: str) -> float:
-    """Seconds from asking to a page that is laid out and painted, best of three."""
+    """Seconds from the request until the page is painted, best of three."""
     from tests.browser.service import a_browser
 
     took: list[float] = []
@@ -163,7 +163,7 @@ async def shown(url: str, secret: str) -> float:
 
 async def _measure() -> list[Figure]:
     async with a_lab() as (lab, database), a_service(lab, database) as (url, secret, app):
-        name = f"timeline, {MODELS * CARDS} cards, {BOOKINGS:,} bookings"
+        name = f"timeline, {MODELS * GPUS} GPUs, {BOOKINGS:,} bookings"
         return [
             Figure(f"{name}: drawn", await drawn(lab) * 1e3, "ms"),
             Figure(f"{name}: whole request", await answered(app, secret) * 1e3, "ms", 50.0),

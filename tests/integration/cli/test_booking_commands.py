@@ -142,10 +142,10 @@ def test_an_empty_list_says_whether_a_filter_was_given(service: BookingProcess) 
 
 def test_booking_for_another_person_needs_a_reason_that_they_see(service: BookingProcess) -> None:
     admin, eva = Person(service, "boss@lab.example", "lab-admin"), Person(service, "eva@lab.example")
-    wish = ("book", "a100", "--days", "1", "--from", "2030-01-07", "--for", "eva@lab.example")
+    wanted = ("book", "a100", "--days", "1", "--from", "2030-01-07", "--for", "eva@lab.example")
 
-    assert admin.types(*wish).code == 7
-    assert admin.types(*wish, "--reason", "she asked me to").code == 0
+    assert admin.types(*wanted).code == 7
+    assert admin.types(*wanted, "--reason", "she asked me to").code == 0
     shown = eva.types("show").out
     assert "made by:   boss@lab.example" in shown
     assert "reason:    she asked me to" in shown

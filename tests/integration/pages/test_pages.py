@@ -14,7 +14,7 @@ from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, op
 from tests.kit.gpus import A6000
 
 PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
-WISH = {"model": A6000, "cards": "1", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"}
+REQUEST = {"model": A6000, "cards": "1", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def models_of(answer: Answer) -> str:
 
 async def book(visitor: Visitor, **other: str) -> str:
     """The address of the booking."""
-    answer = await visitor.send("/timeline", **{**WISH, **other})
+    answer = await visitor.send("/timeline", **{**REQUEST, **other})
     assert answer.status == 303, text_of(answer)
     return answer.headers["location"].partition("?")[0]
 
@@ -142,7 +142,7 @@ async def test_a_form_sent_twice_books_once(member: Visitor) -> None:
 
 
 async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visitor) -> None:
-    answer = await member.send("/timeline", csrf="forged", **WISH)
+    answer = await member.send("/timeline", csrf="forged", **REQUEST)
 
     assert answer.status == 403
     assert (await (await opened.caller(MEMBER)).get("/api/v1/bookings")).json["items"] == []
@@ -168,7 +168,7 @@ async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visi
     ],
 )
 async def test_a_refused_form_is_shown_again_with_the_reason(member: Visitor, other: dict[str, str], said: str) -> None:
-    answer = await member.send("/timeline", **{**WISH, **other})
+    answer = await member.send("/timeline", **{**REQUEST, **other})
 
     assert 400 <= answer.status < 500
     assert said in text_of(answer)
@@ -314,7 +314,7 @@ async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visito
 async def test_a_booking_at_the_end_of_the_calendar_is_refused(opened: Opened, member: Visitor, offset: str) -> None:
     far = {"start": f"9999-12-20T00:00{offset}", "end": f"9999-12-31T23:00{offset}"}
 
-    assert (await member.send("/timeline", **{**WISH, **far})).status == 422
+    assert (await member.send("/timeline", **{**REQUEST, **far})).status == 422
     await book(member)
 
 
@@ -331,7 +331,7 @@ async def test_the_admin_page_shows_which_bookings_other_rules_would_break(membe
 async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:
     closed = {"model": A6000, "cards": "2", "start": "2026-11-21T00:00", "end": "2026-11-22T00:00", "why": "new fan"}
     assert (await admin.send("/admin/maintenance", **closed)).status == 303
-    assert (await member.send("/timeline", **WISH)).status == 422
+    assert (await member.send("/timeline", **REQUEST)).status == 422
     where = re.search(r'action="(/admin/maintenance/[^"]+)"', text_of(await admin.get("/admin")))
     assert where is not None
 

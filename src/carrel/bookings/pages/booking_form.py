@@ -19,7 +19,7 @@ class FormFeedback:
     problems: Sequence[str]
     earliest: datetime | None = None
     hint: str = ""
-    wish: BookingRequest | None = None
+    wanted: BookingRequest | None = None
     """None: the form is invalid."""
     is_allowed: bool = False
 
@@ -60,9 +60,9 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
     )
 
 
-def times_of(wish: BookingRequest, now: datetime) -> tuple[datetime, datetime]:
-    start = wish.start or now
-    return start, start + wish.end if isinstance(wish.end, timedelta) else wish.end
+def times_of(wanted: BookingRequest, now: datetime) -> tuple[datetime, datetime]:
+    start = wanted.start or now
+    return start, start + wanted.end if isinstance(wanted.end, timedelta) else wanted.end
 
 
 def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
@@ -73,18 +73,18 @@ def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
     return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
 
 
-def feedback_on(answer: Preview | BookingRefusal, wish: BookingRequest, rules: BookingRules) -> FormFeedback:
+def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules: BookingRules) -> FormFeedback:
     if isinstance(answer, BookingRefusal):
         problems = [problem.message for problem in answer.problems] or [answer.message]
         return FormFeedback(
-            judged(rules, answer.problems, wish.cards), problems, answer.earliest_start, answer.hint, wish
+            judged(rules, answer.problems, wanted.cards), problems, answer.earliest_start, answer.hint, wanted
         )
     return FormFeedback(
-        checks=judged(rules, answer.problems, wish.cards),
+        checks=judged(rules, answer.problems, wanted.cards),
         problems=[problem.message for problem in answer.problems],
         earliest=answer.earliest_start,
         hint=answer.hint,
-        wish=wish,
+        wanted=wanted,
         is_allowed=answer.is_allowed,
     )
 

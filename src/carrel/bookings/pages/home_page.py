@@ -91,8 +91,8 @@ class HomePage:
         """The first start of any model, for a booking of the minimum length."""
         best: EarliestStart | None = None
         for each in models:
-            wish = BookingRequest(each.stock.model, self._context.rules.min_duration)
-            answer = await self._context.commands.preview(wish, person)
+            wanted = BookingRequest(each.stock.model, self._context.rules.min_duration)
+            answer = await self._context.commands.preview(wanted, person)
             start = answer.earliest_start if isinstance(answer, Preview) else None
             if best is None or (start is not None and (best.start is None or start < best.start)):
                 best = EarliestStart(start, each.stock.model, why_earliest(answer))

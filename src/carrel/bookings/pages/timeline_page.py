@@ -103,13 +103,13 @@ class TimelinePage:
     async def book(self, request: Request, person: CurrentPerson) -> Response:
         asked = form_fields.texts(await request.form())
         try:
-            wish = read_booking_form(asked, self._context.zone, self._context.now())
+            wanted = read_booking_form(asked, self._context.zone, self._context.now())
         except InvalidForm as invalid:
             form = FormState(asked, await self._overview(asked), FormFeedback((), invalid.problems))
             return await self._page(request, person, form, status=422)
-        answer = await self._context.commands.create(wish, person, idempotency_of(asked))
+        answer = await self._context.commands.create(wanted, person, idempotency_of(asked))
         if isinstance(answer, BookingRefusal):
-            form = FormState(asked, await self._overview(asked), feedback_on(answer, wish, self._context.rules))
+            form = FormState(asked, await self._overview(asked), feedback_on(answer, wanted, self._context.rules))
             return await self._page(request, person, form, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
@@ -144,10 +144,10 @@ class TimelinePage:
 
     async def _feedback(self, asked: Mapping[str, str], person: Person) -> FormFeedback:
         try:
-            wish = read_booking_form(asked, self._context.zone, self._context.now())
+            wanted = read_booking_form(asked, self._context.zone, self._context.now())
         except InvalidForm as invalid:
             return FormFeedback((), invalid.problems)
-        return feedback_on(await self._context.commands.preview(wish, person), wish, self._context.rules)
+        return feedback_on(await self._context.commands.preview(wanted, person), wanted, self._context.rules)
 
     # --- the page ----------------------------------------------------------------------------------------------------
 
@@ -187,9 +187,9 @@ class TimelinePage:
         return {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
 
     def _selection(self, feedback: FormFeedback) -> timeline.Selection | None:
-        if feedback.wish is None:
+        if feedback.wanted is None:
             return None
-        return timeline.Selection(feedback.wish.model, *times_of(feedback.wish, self._context.now()))
+        return timeline.Selection(feedback.wanted.model, *times_of(feedback.wanted, self._context.now()))
 
     def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
         """Six weeks from the Monday of the requested week, or of this week."""

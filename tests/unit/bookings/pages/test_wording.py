@@ -97,11 +97,11 @@ def test_a_day_that_cannot_be_shown_is_ignored(text: str) -> None:
 
 
 def test_a_form_is_read() -> None:
-    wish = read_booking_form(FORM, STOCKHOLM, NOW)
+    wanted = read_booking_form(FORM, STOCKHOLM, NOW)
 
-    assert (wish.model, wish.cards) == ("a6000", 2)
-    assert wish.start == datetime(2026, 11, 20, 8, tzinfo=UTC)
-    assert wish.end == datetime(2026, 11, 25, 8, tzinfo=UTC)
+    assert (wanted.model, wanted.cards) == ("a6000", 2)
+    assert wanted.start == datetime(2026, 11, 20, 8, tzinfo=UTC)
+    assert wanted.end == datetime(2026, 11, 25, 8, tzinfo=UTC)
 
 
 def test_everything_that_is_wrong_with_a_form_is_reported_at_once() -> None:
@@ -114,16 +114,16 @@ def test_everything_that_is_wrong_with_a_form_is_reported_at_once() -> None:
 def test_an_unchanged_start_in_the_current_minute_means_now_for_the_whole_length() -> None:
     form = {**FORM, "offered": "2026-11-16T13:00", "start": "2026-11-16T13:00", "end": "2026-11-17T13:00"}
 
-    wish = read_booking_form(form, STOCKHOLM, NOW)
+    wanted = read_booking_form(form, STOCKHOLM, NOW)
 
-    assert wish.start is None
-    assert wish.end == timedelta(days=1)
+    assert wanted.start is None
+    assert wanted.end == timedelta(days=1)
 
 
 def test_a_past_start_that_was_not_offered_stays_in_the_past() -> None:
-    wish = read_booking_form({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
+    wanted = read_booking_form({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
 
-    assert wish.start == datetime(2026, 11, 16, 7, tzinfo=UTC)
+    assert wanted.start == datetime(2026, 11, 16, 7, tzinfo=UTC)
 
 
 def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None:
