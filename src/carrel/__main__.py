@@ -12,7 +12,7 @@ from carrel.node.command import AgentSettings, agent, withdraw
 from carrel.node.reservation import ReservationSettings, reservation
 from carrel.scheduling.command import ExtenderSettings, extender
 from carrel.settings import ClusterSettings, command
-from kubernetes_in_memory.command import api
+from kubernetes_in_memory.command import api_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.",
 )
 app.command()(demo)
-app.command()(api)
+app.command()(api_command("carrel api"))
 app.command()(command(BookingSettings, booking))
 app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))

@@ -2,10 +2,10 @@
 
 import typer
 
-from kubernetes_in_memory.command import api
+from kubernetes_in_memory.command import api_command
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-app.command()(api)
+app.command()(api_command("python -m kubernetes_in_memory"))
 
 
 def main() -> None:
