@@ -59,7 +59,7 @@ def _reason(problem: Mapping[str, Any]) -> str:
     return f"{field}: {message}" if field else message
 
 
-class NoAnswer(Exception):
+class ServiceUnreachable(Exception):
     """No answer after all attempts. A write may have taken effect."""
 
     def complaint(self, server: str) -> typer.Exit:
@@ -74,7 +74,7 @@ class BookingClient:
         self._http = http
 
     async def call(self, method: str, path: str, **call: Any) -> ServiceAnswer:
-        """Raises `RequestRefused` or `NoAnswer`. `json`, `params` and `headers` are those of aiohttp."""
+        """Raises `RequestRefused` or `ServiceUnreachable`. `json`, `params` and `headers` are those of aiohttp."""
         why = ""
         for pause_s in (*PAUSES_S, None):
             try:
@@ -89,7 +89,7 @@ class BookingClient:
                 await asyncio.sleep(pause_s)
         if status:
             raise RequestRefused(status, body if isinstance(body, dict) else {})
-        raise NoAnswer(why)
+        raise ServiceUnreachable(why)
 
     async def _once(self, method: str, path: str, call: dict[str, Any]) -> tuple[int, Any, str]:
         url = f"{self._login.server}/api/v1{path}"
@@ -145,7 +145,7 @@ def ask_service(
         return asyncio.run(with_client())
     except RequestRefused as refused:
         raise refused.complaint() from None
-    except NoAnswer as no_answer:
+    except ServiceUnreachable as no_answer:
         raise no_answer.complaint(login.server) from None
     except InvalidDate as invalid:
         raise command_failed("Invalid date", f"{invalid}.", date_example, USAGE) from None

@@ -20,7 +20,7 @@ import typer
 from aiohttp import web
 
 from carrel.cli import saved_login
-from carrel.cli.booking_client import TIMEOUT, BookingClient, NoAnswer, RequestRefused
+from carrel.cli.booking_client import TIMEOUT, BookingClient, RequestRefused, ServiceUnreachable
 from carrel.cli.login import LoginSettings
 from carrel.cli.saved_login import Login, check_address
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
@@ -57,7 +57,7 @@ async def _revoked(saved: Login) -> bool:
     async with aiohttp.ClientSession() as http:
         try:
             await BookingClient(saved, http).call("DELETE", f"/tokens/{saved.token_id}")
-        except (RequestRefused, NoAnswer):
+        except (RequestRefused, ServiceUnreachable):
             return False
     return True
 
@@ -72,7 +72,7 @@ async def _with_email(login: Login) -> Login:
             me = (await BookingClient(login, http).call("GET", "/me")).body
         except RequestRefused as refused:
             raise refused.complaint() from None
-        except NoAnswer as no_answer:
+        except ServiceUnreachable as no_answer:
             raise no_answer.complaint(login.server) from None
     return Login(login.server, login.token, login.token_id, str(me["email"]))
 
@@ -109,7 +109,7 @@ async def _exchanged(server: str, code: str, verifier: str) -> dict[str, Any]:
             async with http.post(url, json=body, timeout=TIMEOUT, allow_redirects=False) as answer:
                 made: dict[str, Any] = await answer.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise NoAnswer(str(error)).complaint(server) from None
+            raise ServiceUnreachable(str(error)).complaint(server) from None
     if answer.status != 200:
         raise RequestRefused(answer.status, made).complaint()
     return made

@@ -43,7 +43,7 @@ _AROUND_A_NAME = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class PluginDevice:
     id: str
     is_healthy: bool
 
@@ -77,17 +77,17 @@ class DeviceInventory:
         """Units of memory of each GPU, by UUID: one device each, where a plugin offers them."""
         return {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
 
-    def memory_devices(self) -> list[Device]:
+    def memory_devices(self) -> list[PluginDevice]:
         amounts = self.units
         numbers = [_in_base_36(number) for number in range(max(amounts.values(), default=0))]
         return [
-            Device(self._names[gpu.uuid] + number, not gpu.unusable)
+            PluginDevice(self._names[gpu.uuid] + number, not gpu.unusable)
             for gpu in self.gpus
             for number in numbers[: amounts[gpu.uuid]]
         ]
 
-    def gpu_devices(self) -> list[Device]:
-        return [Device(gpu.uuid, not gpu.unusable) for gpu in self.gpus]
+    def gpu_devices(self) -> list[PluginDevice]:
+        return [PluginDevice(gpu.uuid, not gpu.unusable) for gpu in self.gpus]
 
     def gpu_of(self, resource: str, device: str) -> Gpu | None:
         """None if unknown. NVIDIA's plugin may name a GPU by its index, or a replica of it by a suffix."""

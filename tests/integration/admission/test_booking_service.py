@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.bookings.client.http_client import BookingAddress, BookingClient
+from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.bookings.client.interface import Declined, NoAnswer
 from carrel.bookings.client.status import BookingStatus
 
@@ -37,12 +37,12 @@ class Dashboard:
 
 
 @asynccontextmanager
-async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[BookingClient]:
+async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[BookingStatusClient]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dashboard.answer)
     async with TestServer(app) as server:
         where = BookingAddress(str(server.make_url("/maia-api/x/")), str(server.make_url("/stats/")), "s3cret")
-        client = BookingClient(where, timeout_s)
+        client = BookingStatusClient(where, timeout_s)
         try:
             yield client
         finally:
@@ -64,7 +64,7 @@ async def test_the_request_has_maias_json() -> None:
 async def test_free_gpus_are_read_from_the_summary() -> None:
     async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
         assert await client.free() == {"NVIDIA-RTX-A6000": 2}
-    assert await BookingClient(BookingAddress("http://nowhere", "")).free() == {}, "no service to ask"
+    assert await BookingStatusClient(BookingAddress("http://nowhere", "")).free() == {}, "no service to ask"
 
 
 @pytest.mark.parametrize(
@@ -93,11 +93,11 @@ async def test_a_slow_or_missing_service_gives_no_answer() -> None:
     async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
         with pytest.raises(NoAnswer, match="did not answer"):
             await client.status("alice", "lab")
-    gone = BookingClient(BookingAddress("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
+    gone = BookingStatusClient(BookingAddress("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
     for asking in (
         gone.status("alice", "lab"),
         gone.free(),
-        BookingClient(BookingAddress("not a url", "")).status("a", "b"),
+        BookingStatusClient(BookingAddress("not a url", "")).status("a", "b"),
     ):
         with pytest.raises(NoAnswer):
             await asking

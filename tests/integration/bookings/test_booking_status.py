@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from carrel.bookings.client.http_client import BookingAddress, BookingClient
+from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.bookings.client.interface import NoAnswer
 from carrel.bookings.client.status import BookingStatus
 from carrel.http.serving import Address, serving
@@ -23,14 +23,14 @@ async def test_the_booking_service_answers_the_webhook(opened: Opened, route: st
     await ada.book(days=2, gpus=2)
     async with serving(opened.app, Address()) as url:
         addresses = f"{url}{route}", f"{url}/maia-api/gpu-stats/"
-        async with contextlib.aclosing(BookingClient(BookingAddress(*addresses, MAIA_TOKEN))) as client:
+        async with contextlib.aclosing(BookingStatusClient(BookingAddress(*addresses, MAIA_TOKEN))) as client:
             booked, not_booked, free = (
                 await client.status(MEMBER, "lab"),
                 await client.status("nobody@lab.org", "lab"),
                 await client.free(),
             )
         for token in ("wrong", ""):
-            async with contextlib.aclosing(BookingClient(BookingAddress(*addresses, token))) as stranger:
+            async with contextlib.aclosing(BookingStatusClient(BookingAddress(*addresses, token))) as stranger:
                 with pytest.raises(NoAnswer, match="answered 403"):
                     await stranger.status(MEMBER, "lab")
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from carrel.cli import booking_client
-from carrel.cli.booking_client import BookingClient, NoAnswer, RequestRefused
+from carrel.cli.booking_client import BookingClient, RequestRefused, ServiceUnreachable
 from carrel.cli.saved_login import Login
 
 
@@ -56,7 +56,7 @@ async def test_a_request_without_an_answer_is_repeated_with_the_same_key() -> No
 
 async def test_no_answer_after_all_attempts_is_an_error() -> None:
     async with a_service("lost") as (client, seen):
-        with pytest.raises(NoAnswer):
+        with pytest.raises(ServiceUnreachable):
             await client.call("GET", "/me")
 
     assert len(seen) >= 3, "it was repeated"

@@ -62,7 +62,7 @@ class BookingCache:
         return max(self._statuses.oldest_s, self._free.oldest_s)
 
 
-class _Entry(NamedTuple, Generic[T]):
+class _CachedEntry(NamedTuple, Generic[T]):
     answer: T
     at: float
 
@@ -79,7 +79,7 @@ class _Cache(Generic[K, T]):
         self._ask = ask
         self._clock = clock
         self._timing = timing
-        self._answers: OrderedDict[K, _Entry[T]] = OrderedDict()
+        self._answers: OrderedDict[K, _CachedEntry[T]] = OrderedDict()
         self._under_way: dict[K, asyncio.Future[None]] = {}
         self._declined: OrderedDict[K, _Pause] = OrderedDict()
         self._pause = _Pause()
@@ -110,7 +110,7 @@ class _Cache(Generic[K, T]):
             self._note_failure(question, no_answer)
         else:
             self.oldest_s = 0.0
-            _remember(self._answers, question, _Entry(answer, self._clock()))
+            _remember(self._answers, question, _CachedEntry(answer, self._clock()))
         finally:
             del self._under_way[question]
             done.set_result(None)

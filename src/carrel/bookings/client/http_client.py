@@ -31,7 +31,7 @@ class BookingAddress:
     token: str = field(default="", repr=False)
 
 
-class BookingClient:
+class BookingStatusClient:
     """Implements `bookings.client.interface.BookingService`."""
 
     def __init__(self, address: BookingAddress, timeout_s: float = TIMEOUT_S) -> None:

@@ -101,7 +101,7 @@ class DateRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SelectedSpan:
     """What the form currently asks for."""
 
     model: str
@@ -116,7 +116,7 @@ class Viewer:
     now: datetime
     cooldown: Sequence[tuple[datetime, datetime]] = ()
     """When this person may not start a booking."""
-    selection: Selection | None = None
+    selection: SelectedSpan | None = None
 
 
 Slot = tuple[int, int]
@@ -228,7 +228,7 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
         first = False
 
 
-def selection_position(selection: Selection, window: DateRange) -> tuple[str, str]:
+def selection_position(selection: SelectedSpan, window: DateRange) -> tuple[str, str]:
     """Its left edge and its width. Both are 0 if it is outside the dates that are shown."""
     if selection.end <= window.start or selection.start >= window.end:
         return "0", "0"

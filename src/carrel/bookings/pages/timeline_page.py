@@ -186,10 +186,10 @@ class TimelinePage:
         left, width = timeline.selection_position(drawn, window) if drawn else ("0", "0")
         return {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
 
-    def _selection(self, feedback: FormFeedback) -> timeline.Selection | None:
+    def _selection(self, feedback: FormFeedback) -> timeline.SelectedSpan | None:
         if feedback.wanted is None:
             return None
-        return timeline.Selection(feedback.wanted.model, *times_of(feedback.wanted, self._context.now()))
+        return timeline.SelectedSpan(feedback.wanted.model, *times_of(feedback.wanted, self._context.now()))
 
     def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
         """Six weeks from the Monday of the requested week, or of this week."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import grpc
 
 from carrel.ledger.refusals import Refusal
-from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, Device
+from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, PluginDevice
 from carrel.node.interfaces import DeviceAllocator
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
@@ -46,13 +46,13 @@ class DevicePlugin(calls.DevicePluginServicer):
         self._allocator = allocator
         self._is_wanted = is_wanted
         self._trouble = ""
-        self._offered: Sequence[Device] = ()
+        self._offered: Sequence[PluginDevice] = ()
         self._message = wire.ListAndWatchResponse()
         self._changed = asyncio.Condition()
         self._listeners = 0
         self._no_listener_since = 0.0
 
-    async def offer(self, devices: Sequence[Device]) -> None:
+    async def offer(self, devices: Sequence[PluginDevice]) -> None:
         """All devices that there are from now on."""
         if devices == self._offered:
             return

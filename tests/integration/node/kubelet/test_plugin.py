@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from carrel.ledger.refusals import Refusal
-from carrel.node.device_names import Device
+from carrel.node.device_names import PluginDevice
 from carrel.node.interfaces import AllocatedDevices, KubeletUnreachable
 from carrel.node.kubelet import DevicePlugin, KubeletPodResources
 from carrel.node.kubelet import device_plugin as plugin_module
@@ -18,7 +18,7 @@ from tests.kit.eventually import eventually
 from tests.kit.kubelet import FakeKubelet, a_kubelet
 
 MEM = "aliyun.com/gpu-mem"
-TWO = [Device("a", True), Device("b", True)]
+TWO = [PluginDevice("a", True), PluginDevice("b", True)]
 
 
 class DeviceAllocator:
@@ -63,7 +63,7 @@ async def test_an_unhealthy_device_is_withdrawn_and_returns_when_healthy() -> No
             messages = calls.ListAndWatch(wire.Empty(), timeout=60).__aiter__()
             seen = []
             for health in ([True, True], [True, False], [True, True]):
-                await plugin.offer([Device(name, is_well) for name, is_well in zip("ab", health, strict=True)])
+                await plugin.offer([PluginDevice(name, is_well) for name, is_well in zip("ab", health, strict=True)])
                 seen.append([device.health for device in (await messages.__anext__()).devices])
     assert seen == [["Healthy", "Healthy"], ["Healthy", "Unhealthy"], ["Healthy", "Healthy"]]
 

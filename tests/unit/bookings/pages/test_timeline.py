@@ -15,7 +15,7 @@ from carrel.bookings.pages.timeline import (
     BarKind,
     DateRange,
     ModelRow,
-    Selection,
+    SelectedSpan,
     Viewer,
     assign_lanes,
     draw,
@@ -89,7 +89,7 @@ def test_the_picture_is_well_formed_and_escapes_user_input() -> None:
     nasty = '"><script>alert(1)</script>&'
     row = a_row(a_bar(0, 50, label=nasty, title=nasty, link=f"/bookings/{nasty}", kind=BarKind.MINE), model=nasty)
 
-    picture = draw(row, a_window(), Viewer(NOW, selection=Selection(nasty, NOW, NOW + 48 * HOUR)))
+    picture = draw(row, a_window(), Viewer(NOW, selection=SelectedSpan(nasty, NOW, NOW + 48 * HOUR)))
 
     ElementTree.fromstring(picture)
     assert "<script" not in picture
@@ -131,8 +131,8 @@ def test_a_day_of_a_clock_change_is_as_wide_as_it_is_long() -> None:
 
 
 def test_a_selection_outside_the_dates_is_not_drawn_at_the_edge() -> None:
-    later = Selection("m", NOW + 900 * HOUR, NOW + 950 * HOUR)
-    partly = Selection("m", NOW - 900 * HOUR, NOW)
+    later = SelectedSpan("m", NOW + 900 * HOUR, NOW + 950 * HOUR)
+    partly = SelectedSpan("m", NOW - 900 * HOUR, NOW)
 
     assert selection_position(later, a_window()) == ("0", "0")
     assert selection_position(partly, a_window())[0] == "0.000%"
