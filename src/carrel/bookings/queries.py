@@ -11,9 +11,9 @@ from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import Person, normal
 from carrel.bookings.records import (
     Availability,
-    BookingPage,
     BookingRecord,
     BookingRefusal,
+    BookingSearchResult,
     BookingStore,
     Cursor,
     DayAvailability,
@@ -75,14 +75,14 @@ class BookingQueries:
         async with self.context.store.reading() as reading:
             return await reading.get(id)
 
-    async def find(self, query: Query) -> BookingPage:
+    async def find(self, query: Query) -> BookingSearchResult:
         one_more = replace(query, limit=query.limit + 1)
         async with self.context.store.reading() as reading:
             found = tuple(await reading.search(one_more, self.context.now()))
         if len(found) <= query.limit:
-            return BookingPage(found)
+            return BookingSearchResult(found)
         last = found[query.limit - 1].booking
-        return BookingPage(found[: query.limit], Cursor(last.start, last.id))
+        return BookingSearchResult(found[: query.limit], Cursor(last.start, last.id))
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:
         """All bookings that count and overlap [start, end): what a timeline shows."""

@@ -121,7 +121,7 @@ class BookingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class BookingPage:
+class BookingSearchResult:
     records: tuple[BookingRecord, ...]
     next: Cursor | None = None
     """Where the next page starts; None: this is the last."""
