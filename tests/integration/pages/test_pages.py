@@ -152,7 +152,7 @@ async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visi
     ("other", "said"),
     [
         pytest.param({"start": "2027-03-28T02:30", "end": "2027-03-30T09:00"}, "02:30 does not exist", id="DST"),
-        pytest.param({"cards": "3"}, "There are 2 ", id="more GPUs than there are"),
+        pytest.param({"cards": "3"}, "There are 2 GPUs", id="more GPUs than there are"),
         pytest.param({"cards": "🦆"}, "is not a number of GPUs", id="not a number"),
         pytest.param({"end": "2026-11-20T08:00"}, "The end must be after the start", id="end before start"),
         pytest.param({"start": "1970-01-02T00:00"}, "has passed", id="year 1970"),
