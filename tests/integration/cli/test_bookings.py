@@ -155,7 +155,13 @@ def test_usage_is_ones_own_unless_one_is_an_admin(service: BookingProcess) -> No
     span = ("--since", "2030-05-01", "--until", "2030-06-01", "-o", "json")
 
     (mine,) = json.loads(uma.types("usage", *span).out)
-    assert mine == {"user": "uma@lab.example", "model": "NVIDIA-A100-SXM4-80GB", "bookings": 1, "card_hours": 24.0}
+    assert mine == {
+        "user": "uma@lab.example",
+        "model": "NVIDIA-A100-SXM4-80GB",
+        "bookings": 1,
+        "gpu_hours": 24.0,
+        "card_hours": 24.0,
+    }
     assert mine in json.loads(admin.types("usage", *span).out)
 
 
