@@ -171,7 +171,13 @@ def test_a_member_sees_their_own_usage_and_an_admin_sees_all(service: BookingPro
     span = ("--since", "2030-05-01", "--until", "2030-06-01", "-o", "json")
 
     (mine,) = json.loads(uma.types("usage", *span).out)
-    expected = {"user": "uma@lab.example", "model": "NVIDIA-A100-SXM4-80GB", "bookings": 1, "card_hours": 24.0}
+    expected = {
+        "user": "uma@lab.example",
+        "model": "NVIDIA-A100-SXM4-80GB",
+        "bookings": 1,
+        "gpu_hours": 24.0,
+        "card_hours": 24.0,
+    }
     assert mine.items() >= expected.items()
     assert mine in json.loads(admin.types("usage", *span).out)
 
