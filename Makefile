@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export KUBERNETES
 
-.PHONY: help demo test check fmt bench e2e testbed lock stubs clean
+.PHONY: help demo test check fmt bench e2e testbed reference walk lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -17,13 +17,13 @@ demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs:
 test: $(READY)  ## Run the tests (nothing skipped)
 	@$(BIN)/python -m pytest -n auto --dist worksteal
 
-check: $(READY)  ## Check format, lint, types and layers
+check: $(READY)  ## Check format, lint, types, the rules about imports, and that everything is documented
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
 
-fmt: $(READY)  ## Format the code and mend what the linter can
+fmt: $(READY)  ## Format the code and repair what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
-bench: $(READY)  ## Run the benchmarks; they print figures and ratios
+bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
@@ -32,18 +32,24 @@ e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to play with
 	@$(BIN)/python -m testbed up
 
-lock: $(READY)  ## Write requirements.lock anew from pyproject.toml
+reference: $(READY)  ## Write docs/reference from the code
+	@$(BIN)/python -m tools.reference
+
+walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
+	@$(BIN)/python -m tools.walk
+
+lock: $(READY)  ## Write requirements.lock from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --upgrade --group dev pyproject.toml --output-file requirements.lock
 
-stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls anew from our .proto files
+stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls from our .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
 		src/carrel/node/kubelet/grpc_stubs/*.proto
 
 clean:  ## Remove what the tasks made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
-# Made anew when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
+# Made again when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Carrel needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
 	@echo "Setting up $(VENV) …"

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.extender import Server, a_server, make_bare
 from benchmarks.measuring import Figure
 from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.client import Client
@@ -32,8 +32,8 @@ SPAWNER = "system:serviceaccount:jhub:hub"
 
 
 class Booked:
-    async def verdict(self, user: str, namespace: str) -> Verdict:
-        return Verdict(True, datetime.now(UTC) + timedelta(days=1), "NVIDIA-RTX-A6000")
+    async def status(self, user: str, namespace: str) -> BookingStatus:
+        return BookingStatus(datetime.now(UTC) + timedelta(days=1), "NVIDIA-RTX-A6000", 1)
 
     async def free(self) -> Mapping[str, int]:
         return {"NVIDIA-RTX-A6000": 3}

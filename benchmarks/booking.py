@@ -25,13 +25,21 @@ from sqlalchemy import insert
 
 from benchmarks.extender import Server, a_server
 from benchmarks.measuring import Figure
-from carrel.bookings.api.models import WishIn
+from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventories import FileInventory
-from carrel.bookings.queries import Lab
-from carrel.bookings.rules import Rules
-from carrel.bookings.service import Service
-from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.inventory import FileInventory
+from carrel.bookings.queries import BookingContext
+from carrel.bookings.rules import BookingRules
+from carrel.bookings.service import ServiceContext
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlBookings
@@ -77,7 +85,7 @@ def make_bare() -> AsgiApp:
     app = FastAPI()
 
     @app.post("/api/v1/bookings", status_code=201)
-    async def create(wish: WishIn) -> dict[str, Any]:
+    async def create(wish: BookingIn) -> dict[str, Any]:
         return wish.model_dump()
 
     return app
@@ -89,11 +97,18 @@ def make_booking(url: str) -> AsgiApp:
         Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(CARDS)))
         for model in MODELS
     ]
-    lab = Lab(
-        SqlBookings(database), FileInventory(nodes), Rules(), ZoneInfo("UTC"), utc_now, new_id=lambda: uuid4().hex
+    context = BookingContext(
+        SqlBookings(database),
+        FileInventory(nodes),
+        BookingRules(),
+        ZoneInfo("UTC"),
+        utc_now,
+        new_id=lambda: uuid4().hex,
     )
-    identity = Identity(SqlPeople(database), RoleBook(), Means(), Premises(), Buckets(MANY, time.monotonic), utc_now)
-    return booking_app(Service(lab, identity, SqlOutbox(database), limits=Limits(address=MANY)))
+    authenticator = Authenticator(
+        SqlPeople(database), RoleOptions(), SignInMethods(), SignInOptions(), RateLimiter(MANY, time.monotonic), utc_now
+    )
+    return booking_app(ServiceContext(context, authenticator, SqlOutbox(database), limits=RequestLimits(address=MANY)))
 
 
 async def _fill(url: str) -> None:

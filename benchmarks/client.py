@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 from benchmarks.measuring import Figure
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.reflector import Reflector
 from carrel.kubernetes.store import Store
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
 COUNT, PAGE, EVENTS, NODES = 50_000, 500, 10_000, 5_000
 

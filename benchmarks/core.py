@@ -49,7 +49,7 @@ def shares() -> list[Share]:
     for number in range(SHARES):
         node, turn = number % NODES, number // NODES
         card = turn % (CARDS if node % 2 else CARDS - 2)
-        found.append(Share(Holder(f"uid-{number}", f"lab/pod-{number}"), f"GPU-{node:04}-{card}", MiB(12_207)))
+        found.append(Share(Holder(f"uid-{number}", "lab", f"pod-{number}"), f"GPU-{node:04}-{card}", MiB(12_207)))
     return found
 
 

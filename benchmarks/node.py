@@ -9,7 +9,8 @@ from statistics import median
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects import carrel, gpushare
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpushare import GPU_MEM, Unit
+from carrel.dialects.gpushare import GPU_MEM
+from carrel.dialects.options import Unit
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
@@ -41,7 +42,7 @@ async def _a_node_with_waiting_pods() -> Allocation:
         container = {"name": "main", "image": "work", "resources": resources}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}}
         pod = await client.create(PODS, {**body, "spec": {"containers": [container]}}, "default")
-        holders.append(Holder(pod["metadata"]["uid"], f"default/pod-{number}"))
+        holders.append(Holder(pod["metadata"]["uid"], "default", f"pod-{number}"))
         promised = gpushare.Assumption(0, 20480, 200 + number % 2, False, number + 1)
         notes = carrel.write_devices([GPUS[0].uuid]) | gpushare.write_assumption(promised)
         await client.bind(BindTarget("default", f"pod-{number}", holders[-1].uid, "n1", notes))

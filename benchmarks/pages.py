@@ -17,16 +17,24 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.bookings.capacity import Stock
-from carrel.bookings.commands import Bookings
-from carrel.bookings.pages import PagesDesk, install_pages, timeline
-from carrel.bookings.pages.timeline import Reader, Window
+from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.commands import BookingCommands
+from carrel.bookings.pages import PagesContext, install_pages, timeline
+from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
-from carrel.bookings.queries import Consulting, Lab
+from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, Rules
-from carrel.bookings.sign_in import Buckets, Identity, Means, Premises, Rate, RoleBook, install_identity
+from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+    install_sign_in,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -43,7 +51,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class Shelf:
+class FakeInventory:
     """The cards of the lab."""
 
     is_known = True
@@ -51,9 +59,9 @@ class Shelf:
     def idle(self) -> None:
         return None
 
-    def stock(self) -> Mapping[str, Stock]:
+    def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
-        return {name: Stock(name, CARDS, MiB(81_920)) for name in names}
+        return {name: ModelCapacity(name, CARDS, MiB(81_920)) for name in names}
 
 
 def records(first: datetime) -> Iterator[BookingRecord]:
@@ -69,7 +77,7 @@ def records(first: datetime) -> Iterator[BookingRecord]:
 
 
 @contextlib.asynccontextmanager
-async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
+async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{Path(folder) / 'bookings.db'}")
         async with contextlib.aclosing(database):
@@ -78,31 +86,32 @@ async def a_lab() -> AsyncIterator[tuple[Lab, Database]]:
             async with store.writing() as writing:
                 for record in records(now() - timedelta(days=3)):
                     await writing.add(record)
-            yield Lab(store, Shelf(), Rules(), ZONE, now, lambda: secrets.token_hex(8)), database
+            inventory = FakeInventory()
+            yield BookingContext(store, inventory, BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
 
 
 @contextlib.asynccontextmanager
-async def a_service(lab: Lab, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
+async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
     """Its URL, the cookie of somebody who is signed in, and the app itself."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
-    pace = Buckets(Rate(1e6, 1e6), time.monotonic)
-    identity = Identity(people, RoleBook(), Means(is_dev=True), Premises(), pace, now)
+    rate_limiter = RateLimiter(Rate(1e6, 1e6), time.monotonic)
+    authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), rate_limiter, now)
     app = FastAPI()
-    install_identity(app, identity)
-    install_pages(app, PagesDesk(Consulting(lab), Bookings(lab), lab.rules, lab.zone, lab.now))
+    install_sign_in(app, authenticator)
+    install_pages(app, PagesContext(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
 
-async def drawn(lab: Lab) -> float:
+async def drawn(lab: BookingContext) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
-    window = Window(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    looking, person = Consulting(lab), Person("ada@lab.example")
-    seen, reader = await looking.overview(window.first, window.days), Reader(now())
-    return cpu_seconds(lambda: [timeline.draw(row, window, reader) for row in rows_of(seen, window, person)])
+    window = DateRange(today - timedelta(days=today.weekday()), DAYS, ZONE)
+    queries, person = BookingQueries(lab), Person("ada@lab.example")
+    seen, viewer = await queries.overview(window.first, window.days), Viewer(now())
+    return cpu_seconds(lambda: [timeline.draw(row, window, viewer) for row in rows_of(seen, window, person)])
 
 
 async def answered(app: AsgiApp, secret: str) -> float:
@@ -110,7 +119,7 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
     Without a socket: the client would run in this process too, and be counted.
     """
-    cookie = f"{Premises().cookie}={secret}".encode()
+    cookie = f"{SignInOptions().cookie}={secret}".encode()
     scope = {
         "type": "http",
         "method": "GET",
@@ -138,12 +147,12 @@ async def answered(app: AsgiApp, secret: str) -> float:
 
 async def shown(url: str, secret: str) -> float:
     """Seconds from asking to a page that is laid out and painted, best of three."""
-    from tests.browser.opened import a_browser
+    from tests.browser.service import a_browser
 
     took: list[float] = []
     async with a_browser() as browser:
         context = await browser.new_context()
-        await context.add_cookies([{"name": Premises().cookie, "value": secret, "url": url}])
+        await context.add_cookies([{"name": SignInOptions().cookie, "value": secret, "url": url}])
         page = await context.new_page()
         for _ in range(3):
             await page.goto(f"{url}/timeline")

@@ -21,6 +21,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 import carrel
+import kubernetes_in_memory
 from testbed.images import Image
 from testbed.tools import cache, locked
 
@@ -75,8 +76,10 @@ def parts() -> Parts:
     content = dict(_python())
     content |= {packages / place: file for place, file in _packages()}
     # Compiled files of a checkout come and go, and would make another image of the same program.
-    source = [each for each in _files(Path(carrel.__file__).parent) if each[0].suffix != ".pyc"]
-    content |= {packages / "carrel" / place: file for place, file in source}
+    for package in (carrel, kubernetes_in_memory):
+        folder = Path(str(package.__file__)).parent
+        source = [each for each in _files(folder) if each[0].suffix != ".pyc"]
+        content |= {packages / folder.name / place: file for place, file in source}
     return content | dict(_linked_with(content))
 
 

@@ -17,7 +17,8 @@ import aiohttp
 import msgspec
 
 from carrel.dialects import gpuclaim, gpushare, nvidia
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, Resource
 from carrel.ledger.gpus import Gpu, MiB, Node
 from testbed.control_plane import ApiServer
 from testbed.processes import Process

@@ -1,15 +1,14 @@
 """Carrel books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.
 
-    ledger          PURE: who holds which GPU, who may get one, and why not
-    dialects        PURE: how pods ask for GPUs, and what Carrel writes on them
-    parsing         PURE: reading what others wrote
-    kubernetes      the Kubernetes client, watches, and the objects that Carrel reads
-    leases          the ledger's record in the cluster
-    http manifests cluster_file settings process command_errors   what components share
-    bookings admission scheduling lifecycle node                  the components, one process each
-    cli demo        commands for people; Carrel without a cluster
+A folder is a part of the product, named after what it is for:
 
-Components do not import each other. `tests/architecture/test_components.py` has the rules.
+    ledger dialects parsing        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
+    kubernetes leases http         shared: the client and its watches; the ledger's record in the cluster; serving HTTP
+    admission scheduling           components: the webhook, the extender,
+    lifecycle node bookings        the controller, the agent, the booking service
+    cli demo manifests             commands for people; everything on one machine; what is installed in a cluster
+
+`ARCHITECTURE.md` has the drawing, and `tests/architecture/test_components.py` the rules about imports.
 """
 
 __version__ = "0.1.0"

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import DialectOptions
+from carrel.dialects.options import DialectOptions, Unit
 from carrel.kubernetes.cluster import FieldValidation
 
 if TYPE_CHECKING:
@@ -156,8 +155,8 @@ class BookingClientSettings:
         typer.Option(
             help="Address of the booking service; empty: there are no bookings.", envvar=["CARREL_API_URL", "API_URL"]
         ),
-    ] = f"{BOOKING_SERVICE_URL}/maia-api/gpu-schedulability/"
-    """Any service that speaks MAIA's JSON; by default Carrel's own."""
+    ] = f"{BOOKING_SERVICE_URL}/api/v1/booking-status"
+    """By default Carrel's own booking service; at any other address MAIA's JSON is spoken."""
     api_token: Annotated[
         str,
         typer.Option(

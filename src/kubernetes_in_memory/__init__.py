@@ -25,5 +25,6 @@ Where it is not like kube-apiserver:
 """
 
 from kubernetes_in_memory.handler import EmbeddedApi, Settings
+from kubernetes_in_memory.messages import HttpRequest, HttpResponse
 
-__all__ = ["EmbeddedApi", "Settings"]
+__all__ = ["EmbeddedApi", "HttpRequest", "HttpResponse", "Settings"]

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.objects import json_patch
-from carrel.parsing import Malformed
+from kubernetes_in_memory import json_patch
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.kinds import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Kind
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.selectors import label_selector_of
 from kubernetes_in_memory.status import ApiError
 from kubernetes_in_memory.store import Store, Stored
@@ -115,7 +115,7 @@ class Admission:
         try:
             operations = _operations(response)
             changed: Json = json_patch.apply(tree, operations)
-        except (Malformed, CallFailed) as error:
+        except (MalformedInput, CallFailed) as error:
             raise _internal_error(
                 f'webhook "{webhook["name"]}" gave a patch that cannot be applied: {error}'
             ) from error

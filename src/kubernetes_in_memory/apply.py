@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.kubernetes.cluster import Json
-from carrel.parsing import Malformed
 from kubernetes_in_memory.causes import Cause
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.merge_keys import MergeKeys
 from kubernetes_in_memory.ownership import (
     Difference,
@@ -35,6 +34,8 @@ from kubernetes_in_memory.ownership import (
     shown,
     written_owners,
 )
+
+Json = dict[str, Any]
 
 _BEFORE = "before-first-apply"
 
@@ -216,5 +217,5 @@ def _told(conflicts: Sequence[FieldConflict]) -> str:
     return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
 
 
-def _malformed(field: str, value: object, expected: str) -> Malformed:
-    return Malformed("applied configuration", field, value, expected)
+def _malformed(field: str, value: object, expected: str) -> MalformedInput:
+    return MalformedInput("applied configuration", field, value, expected)

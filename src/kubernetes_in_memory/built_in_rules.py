@@ -5,9 +5,9 @@ import binascii
 import re
 from typing import Any
 
-from carrel.parsing import Malformed
 from kubernetes_in_memory import status
 from kubernetes_in_memory.causes import Cause, duplicate, prohibited, required, unsupported, wrong
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.objects import is_qualified
 from kubernetes_in_memory.selectors import label_selector_of
 
@@ -164,7 +164,7 @@ def check_disruption_budget(budget: Json, live: Json | None) -> list[Cause]:
 def selector_causes(selector: Json, path: str) -> list[Cause]:
     try:
         label_selector_of(selector)
-    except Malformed as error:
+    except MalformedInput as error:
         return [wrong(f"{path}.{error.field}", error.value, error.expected)]
     return []
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.calls import ApiRequest
 from kubernetes_in_memory import protobuf, status
 from kubernetes_in_memory.auth import User
 from kubernetes_in_memory.forms import Form, form_of
 from kubernetes_in_memory.kinds import Kind, Kinds
+from kubernetes_in_memory.messages import RequestLike
 
 Json = dict[str, Any]
 
@@ -149,7 +149,7 @@ def _object(document: Any) -> Json:
     return document
 
 
-def call_of(request: ApiRequest, kinds: Kinds, user: User) -> Call:
+def call_of(request: RequestLike, kinds: Kinds, user: User) -> Call:
     """Reads the path. Raises the API's 404 if it names nothing that is served."""
     target = _target(request.path, kinds)
     return Call(target, request.method, request.query, request.headers, request.body, user)

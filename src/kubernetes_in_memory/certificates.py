@@ -21,7 +21,7 @@ class Certificate:
         from cryptography.x509.oid import NameOID
 
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "carrel embedded API")])
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Kubernetes API in memory")])
         # From an hour ago: a client whose clock is a little behind is let in.
         start = datetime.now(UTC) - timedelta(hours=1)
         made = (

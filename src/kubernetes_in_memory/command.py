@@ -1,4 +1,4 @@
-"""The door to play with: the embedded Kubernetes API on a loopback port, for kubectl and any other client."""
+"""The command: the embedded Kubernetes API on a loopback port, for kubectl and any other client."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,26 +10,23 @@ def api(
     port: Annotated[int, typer.Option(help="Port on loopback; 0 takes a free one.", min=0, max=65535)] = 8001,
     tls: Annotated[bool, typer.Option("--tls", help="Serve HTTPS with a certificate made for this run.")] = False,
     load: Annotated[
-        list[Path] | None, typer.Option(help="Manifests (YAML or JSON) to start with; may be given often.")
+        list[Path] | None,
+        typer.Option(help="Manifests (YAML or JSON) to load at the start; may be given several times."),
     ] = None,
     kubeconfig: Annotated[Path | None, typer.Option(help="Write a kubeconfig for this server to this file.")] = None,
 ) -> None:
-    """Serve an embedded, in-memory Kubernetes API for kubectl and other clients.
+    """Serve a Kubernetes API, in memory, for kubectl and other clients.
 
-    It imitates Kubernetes 1.37. Everything is kept in memory and gone when it ends. It has no users: whoever reaches
-    the port may do anything. It has no kubelet: pods are objects, no container runs, and there are no logs.
+    It imitates Kubernetes 1.37. All objects are lost when it ends. It has no users: everybody who reaches the port may
+    do anything. It has no kubelet: pods are objects, no container runs, and there are no logs.
 
-    Examples:
+    Options to start with: --tls --kubeconfig embedded.kubeconfig --load my-pods.yaml
 
-      carrel api
-
-      carrel api --tls --kubeconfig embedded.kubeconfig --load my-pods.yaml
-
-      kubectl --server http://127.0.0.1:8001 get pods -A -w
+    Then, in another terminal: kubectl --server http://127.0.0.1:8001 get pods -A -w
     """
     import asyncio
 
-    from kubernetes_in_memory.serving import Failed, run
+    from kubernetes_in_memory.run import Failed, run
 
     try:
         asyncio.run(run(port=port, tls=tls, manifests=load or [], kubeconfig=kubeconfig))

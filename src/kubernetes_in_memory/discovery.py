@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from kubernetes_in_memory import openapi
 from kubernetes_in_memory.kinds import SUBRESOURCES, Kind, Kinds
+from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from kubernetes_in_memory.store import encode
 
 Json = dict[str, Any]
@@ -14,7 +14,7 @@ JSON_HEADERS = {"content-type": "application/json"}
 VERSION = {
     "major": "1",
     "minor": "37",
-    "gitVersion": "v1.37.1+carrel",
+    "gitVersion": "v1.37.1+in-memory",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -25,17 +25,17 @@ VERSION = {
 HEALTH = ("/healthz", "/livez", "/readyz")
 
 
-def answer(request: ApiRequest, kinds: Kinds) -> ApiResponse | None:
+def answer(request: RequestLike, kinds: Kinds) -> HttpResponse | None:
     """The answer to a question about the API itself; None if the path is about objects."""
     if request.method not in ("GET", "HEAD"):
         return None
     path = request.path.rstrip("/") or "/"
     if path in HEALTH:
-        return ApiResponse(200, b"ok", {"content-type": "text/plain"})
+        return HttpResponse(200, b"ok", {"content-type": "text/plain"})
     if path.startswith("/openapi/"):
         return openapi.answer(path, request.headers, kinds)
     document = _document(path, kinds)
-    return None if document is None else ApiResponse(200, encode(document), JSON_HEADERS)
+    return None if document is None else HttpResponse(200, encode(document), JSON_HEADERS)
 
 
 def _document(path: str, kinds: Kinds) -> Json | None:

@@ -10,15 +10,18 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
-from carrel.kubernetes.cluster import Unknown
 from kubernetes_in_memory import status
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.calls import call_of
 from kubernetes_in_memory.handler import EmbeddedApi
+from kubernetes_in_memory.messages import HttpRequest, HttpResponse, RequestLike
 from kubernetes_in_memory.store import encode
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class AnswerLost(ConnectionError):
+    """The write took effect, and the client does not know it."""
 
 
 class Crashed(Exception):
@@ -55,11 +58,17 @@ class Faulty:
     """A `Transport` in front of the embedded API. Each process of a test gets its own."""
 
     def __init__(
-        self, api: EmbeddedApi, plan: FaultPlan, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        api: EmbeddedApi,
+        plan: FaultPlan,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        answer_lost: Callable[[str], Exception] = AnswerLost,
     ) -> None:
+        """`answer_lost` makes the error that the client under test knows as a lost answer."""
         self._api = api
         self._plan = plan
         self._sleep = sleep
+        self._answer_lost = answer_lost
         self._calls = 0
         self._watches = 0
         self._dead = False
@@ -67,7 +76,7 @@ class Faulty:
         """How many writes took effect: a crash can be planned after each of them."""
         self.story: list[str] = []
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: RequestLike) -> HttpResponse:
         if self._dead:
             raise Crashed("a dead process does not call")
         if request.method in WRITES:
@@ -83,14 +92,14 @@ class Faulty:
         self._calls += 1
         return random.Random(f"{self._plan.seed}/call/{self._calls}")  # noqa: S311 - chance, not a secret
 
-    def _tell(self, request: ApiRequest, what: str) -> None:
+    def _tell(self, request: RequestLike, what: str) -> None:
         self.story.append(f"call {self._calls}, {request.method} {request.path}: {what}")
 
-    async def _write(self, request: ApiRequest, chance: random.Random) -> ApiResponse:
+    async def _write(self, request: RequestLike, chance: random.Random) -> HttpResponse:
         if chance.random() < self._plan.refuse:
             refusal = chance.choice(_refusals(request))
             self._tell(request, f"refused with {refusal.code}")
-            return ApiResponse(refusal.code, encode(refusal.status()), {"content-type": "application/json"})
+            return HttpResponse(refusal.code, encode(refusal.status()), {"content-type": "application/json"})
         answer = await self._api.send(request)
         if answer.status >= 400 or request.query.get("dryRun"):
             return answer
@@ -101,10 +110,10 @@ class Faulty:
             raise Crashed(f"after write {self.writes}: {request.method} {request.path}")
         if chance.random() < self._plan.lose_answer:
             self._tell(request, "took effect; the answer was lost")
-            raise Unknown(0, "Timeout", f"{request.method} {request.path}: no answer; it may have taken effect")
+            raise self._answer_lost(f"{request.method} {request.path}: no answer; it may have taken effect")
         return answer
 
-    async def _read(self, request: ApiRequest, chance: random.Random) -> ApiResponse:
+    async def _read(self, request: RequestLike, chance: random.Random) -> HttpResponse:
         fresh = "resourceVersionMatch" not in request.query and not request.query.get("continue")
         if not fresh or chance.random() >= self._plan.stale_list:
             return await self._api.send(request)
@@ -119,9 +128,9 @@ class Faulty:
         version = chance.randint(oldest, now)
         self._tell(request, f"listed as of version {version}, {now - version} old")
         older = {**request.query, "resourceVersion": str(version), "resourceVersionMatch": "Exact"}
-        return await self._api.send(replace(request, query=older))
+        return await self._api.send(HttpRequest(request.method, request.path, older, request.headers, request.body))
 
-    async def _watch(self, request: ApiRequest) -> ApiResponse:
+    async def _watch(self, request: RequestLike) -> HttpResponse:
         self._watches += 1
         chance = random.Random(f"{self._plan.seed}/watch/{self._watches}")  # noqa: S311 - chance, not a secret
         if chance.random() < self._plan.expire_watch:
@@ -129,9 +138,9 @@ class Faulty:
             headers = {"content-type": "application/json"}
             if chance.random() < 0.5:
                 self._tell(request, f"watch {self._watches}: 410 as status")
-                return ApiResponse(410, gone, headers)
+                return HttpResponse(410, gone, headers)
             self._tell(request, f"watch {self._watches}: 410 as event")
-            return ApiResponse(200, headers=headers, stream=_only(b'{"type":"ERROR","object":' + gone + b"}\n"))
+            return HttpResponse(200, headers=headers, stream=_only(b'{"type":"ERROR","object":' + gone + b"}\n"))
         answer = await self._api.send(request)
         if answer.stream is None:
             return answer
@@ -165,7 +174,7 @@ async def _only(line: bytes) -> AsyncGenerator[bytes, None]:
     yield line
 
 
-def _refusals(request: ApiRequest) -> list[status.ApiError]:
+def _refusals(request: RequestLike) -> list[status.ApiError]:
     # Without a time after which to come again: the client passes it on, as it does when its patience is at an end.
     busy = status.ApiError(429, "TooManyRequests", "the server is busy; try again")
     broken = status.ApiError(500, "InternalError", "Internal error occurred: the storage did not answer")

@@ -1,6 +1,6 @@
 """The embedded Kubernetes API: one call in, one answer out.
 
-It is a `Transport`, so the client calls it straight in process; `http` serves the same object on a socket. All state is
+A client in the same process calls `send`; `http_server` serves the same object on a socket. All state is
 in memory and belongs to one event loop. Time and chance are passed in, so a run can be repeated exactly.
 """
 
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from kubernetes_in_memory import discovery, status
 from kubernetes_in_memory.admission import Admission
 from kubernetes_in_memory.auth import Access, Ask, Doorkeeper, User, anything_goes
@@ -20,6 +19,7 @@ from kubernetes_in_memory.collector import Collector
 from kubernetes_in_memory.crds import Definitions
 from kubernetes_in_memory.deletion import Deletion, options_of
 from kubernetes_in_memory.kinds import CREATE_ONLY, OF_A_KUBELET, PODS, SUBRESOURCES, Kinds
+from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from kubernetes_in_memory.names import Names
 from kubernetes_in_memory.reads import Reads, selected_by
 from kubernetes_in_memory.reviews import Reviews
@@ -80,7 +80,7 @@ class EmbeddedApi:
         for name in FIRST_NAMESPACES:
             self._writes.found_namespace(name)
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: RequestLike) -> HttpResponse:
         try:
             return await self._answer(request)
         except status.ApiError as error:
@@ -98,7 +98,7 @@ class EmbeddedApi:
         for _, collection in self.store.collections():
             collection.forget_up_to(self.store.version)
 
-    async def _answer(self, request: ApiRequest) -> ApiResponse:
+    async def _answer(self, request: RequestLike) -> HttpResponse:
         user = self._doorkeeper.who(request.headers)
         document = discovery.answer(request, self.kinds)
         if document is not None:
@@ -119,16 +119,16 @@ class EmbeddedApi:
             raise status.no_kubelet(self._reads.get(call).key[1], target.subresource)
         return await (self._act(call) if target.subresource and verb == "create" else self._do(call, verb))
 
-    async def _do(self, call: Call, verb: str) -> ApiResponse:
+    async def _do(self, call: Call, verb: str) -> HttpResponse:
         match verb:
             case "get":
                 return self._object(call, self._reads.get(call))
             case "list":
-                return ApiResponse(200, self._reads.list_bytes(call), JSON_HEADERS)
+                return HttpResponse(200, self._reads.list_bytes(call), JSON_HEADERS)
             case "watch":
                 return self._watch(call)
             case "create" if call.kind.verbs == CREATE_ONLY:
-                return ApiResponse(201, encode(self._reviews.answer(call)), JSON_HEADERS)
+                return HttpResponse(201, encode(self._reviews.answer(call)), JSON_HEADERS)
             case "create":
                 return self._object(call, await self._writes.create(call), 201)
             case "update":
@@ -142,7 +142,7 @@ class EmbeddedApi:
             case _:
                 return await self._delete_collection(call)
 
-    async def _act(self, call: Call) -> ApiResponse:
+    async def _act(self, call: Call) -> HttpResponse:
         """The subresources that are verbs: something is sent there, and nothing is read."""
         match call.target.subresource:
             case "binding":
@@ -151,14 +151,14 @@ class EmbeddedApi:
                 answer = await self._subresources.evict(call)
             case _:
                 answer = self._reviews.issue_token(call)
-        return ApiResponse(201, encode(answer), JSON_HEADERS)
+        return HttpResponse(201, encode(answer), JSON_HEADERS)
 
-    def _watch(self, call: Call) -> ApiResponse:
+    def _watch(self, call: Call) -> HttpResponse:
         collection = self.store.collection(call.kind.storage)
         watcher = Watcher(self.store, collection, self._reads.watch(call), self._settings.bookmark_every_s)
-        return ApiResponse(200, headers=JSON_HEADERS, stream=watcher.lines(self._closing))
+        return HttpResponse(200, headers=JSON_HEADERS, stream=watcher.lines(self._closing))
 
-    async def _delete(self, call: Call) -> ApiResponse:
+    async def _delete(self, call: Call) -> HttpResponse:
         options = options_of(call)
         live = self._reads.get(call)
         self._deletion.check_preconditions(call.kind, live, options)
@@ -167,10 +167,10 @@ class EmbeddedApi:
         self._deletion.check_preconditions(call.kind, live, options)
         last, gone = self._deletion.delete(call.kind.storage, live, options)
         if gone and call.kind.storage != PODS.storage:
-            return ApiResponse(200, encode(status.success(call.kind, call.target.name, last.uid)), JSON_HEADERS)
+            return HttpResponse(200, encode(status.success(call.kind, call.target.name, last.uid)), JSON_HEADERS)
         return self._object(call, last)
 
-    async def _delete_collection(self, call: Call) -> ApiResponse:
+    async def _delete_collection(self, call: Call) -> HttpResponse:
         options = options_of(call)
         items = self._reads.selection(selected_by(call))
         for item in items:
@@ -180,20 +180,20 @@ class EmbeddedApi:
                 self._deletion.delete(call.kind.storage, live, options)
         head: Json = {"kind": call.kind.list_name, "apiVersion": call.kind.api_version}
         head["metadata"] = {"resourceVersion": str(self.store.version)}
-        return ApiResponse(
+        return HttpResponse(
             200, encode({**head, "items": [call.kind.as_shown(item.tree) for item in items]}), JSON_HEADERS
         )
 
-    def _object(self, call: Call, stored: Stored, code: int = 200) -> ApiResponse:
+    def _object(self, call: Call, stored: Stored, code: int = 200) -> HttpResponse:
         headers = JSON_HEADERS
         if call.warnings:
             told = (warning.replace("\\", "\\\\").replace('"', '\\"') for warning in dict.fromkeys(call.warnings))
             headers = {**headers, "warning": ", ".join(f'299 - "{text}"' for text in told)}
-        return ApiResponse(code, self._reads.renderer(call)(stored), headers)
+        return HttpResponse(code, self._reads.renderer(call)(stored), headers)
 
 
-def _failure(error: status.ApiError) -> ApiResponse:
+def _failure(error: status.ApiError) -> HttpResponse:
     headers = dict(JSON_HEADERS)
     if "retryAfterSeconds" in error.details:
         headers["retry-after"] = str(error.details["retryAfterSeconds"])
-    return ApiResponse(error.code, encode(error.status()), headers)
+    return HttpResponse(error.code, encode(error.status()), headers)

@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from kubernetes_in_memory.http import Served
+from kubernetes_in_memory.http_server import Served
 
-NAME = "carrel"
+NAME = "in-memory"
 
 
 def kubeconfig_for(served: Served) -> str:

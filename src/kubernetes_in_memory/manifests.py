@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from carrel.kubernetes.calls import ApiRequest
 from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.messages import HttpRequest
 
 Json = dict[str, Any]
 
@@ -79,7 +79,7 @@ async def _create(api: EmbeddedApi, document: Json) -> str:
 
 
 async def _send(api: EmbeddedApi, method: str, path: str, body: Json, media_type: str) -> tuple[str, Json]:
-    request = ApiRequest(
+    request = HttpRequest(
         method, path, {"fieldValidation": "Strict"}, {"content-type": media_type}, msgspec.json.encode(body)
     )
     answer = await api.send(request)

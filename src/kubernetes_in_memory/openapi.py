@@ -8,18 +8,18 @@ then uses its own, which know how their lists are merged. Version 2 is an empty 
 from collections.abc import Mapping
 from typing import Any
 
-from carrel.kubernetes.calls import ApiResponse
 from kubernetes_in_memory.kinds import Kind, Kinds
+from kubernetes_in_memory.messages import HttpResponse
 from kubernetes_in_memory.store import encode
 
 Json = dict[str, Any]
 
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-TITLE, VERSION = "Carrel embedded Kubernetes API", "v1"
+TITLE, VERSION = "Kubernetes API in memory", "v1"
 INFO = {"title": TITLE, "version": VERSION}
 
 
-def answer(path: str, headers: Mapping[str, str], kinds: Kinds) -> ApiResponse | None:
+def answer(path: str, headers: Mapping[str, str], kinds: Kinds) -> HttpResponse | None:
     match path.strip("/").split("/"):
         case ["openapi", "v2"]:
             return _version_2(headers)
@@ -32,20 +32,20 @@ def answer(path: str, headers: Mapping[str, str], kinds: Kinds) -> ApiResponse |
     return None
 
 
-def _json(document: Json) -> ApiResponse:
-    return ApiResponse(200, encode(document), {"content-type": "application/json"})
+def _json(document: Json) -> HttpResponse:
+    return HttpResponse(200, encode(document), {"content-type": "application/json"})
 
 
 def _place(kind: Kind) -> str:
     return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
 
 
-def _version_2(headers: Mapping[str, str]) -> ApiResponse:
+def _version_2(headers: Mapping[str, str]) -> HttpResponse:
     if "protobuf" not in headers.get("accept", ""):
         return _json({"swagger": "2.0", "info": INFO, "paths": {}, "definitions": {}})
     # Document{swagger = 1, info = 2 {title = 1, version = 2}}, each field as tag, length, bytes.
     info = _field(1, TITLE.encode()) + _field(2, VERSION.encode())
-    return ApiResponse(200, _field(1, b"2.0") + _field(2, info), {"content-type": PROTOBUF})
+    return HttpResponse(200, _field(1, b"2.0") + _field(2, info), {"content-type": PROTOBUF})
 
 
 def _field(number: int, content: bytes) -> bytes:

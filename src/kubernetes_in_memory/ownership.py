@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from carrel.kubernetes.cluster import Json
 from kubernetes_in_memory.merge_keys import MergeKeys
+
+Json = dict[str, Any]
 
 Path = tuple[str, ...]
 

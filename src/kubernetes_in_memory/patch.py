@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from carrel.kubernetes.cluster import Json
-from carrel.parsing import Malformed
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.merge_keys import MergeKeys, merge_keys_for
+
+Json = dict[str, Any]
 
 __all__ = ["MergeKeys", "merge_keys_for", "merge_patch", "strategic_merge"]
 
@@ -203,5 +204,5 @@ def _without_directives(value: Any) -> Any:
     return value
 
 
-def _malformed(field: str, value: object, expected: str) -> Malformed:
-    return Malformed("strategic merge patch", field, value, expected)
+def _malformed(field: str, value: object, expected: str) -> MalformedInput:
+    return MalformedInput("strategic merge patch", field, value, expected)

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from carrel.kubernetes.objects import json_patch
-from carrel.parsing import Malformed
-from kubernetes_in_memory import status
+from kubernetes_in_memory import json_patch, status
 from kubernetes_in_memory.apply import ApplyConflict, server_side_apply
 from kubernetes_in_memory.bodies import typed
 from kubernetes_in_memory.calls import Call, decode_json
 from kubernetes_in_memory.causes import required
 from kubernetes_in_memory.kinds import Kind
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.patch import MergeKeys, merge_keys_for, merge_patch, strategic_merge
 from kubernetes_in_memory.schema import merge_keys_of
 
@@ -34,7 +33,7 @@ def patch_of(call: Call) -> Callable[[Json], Json]:
     def patched(live: Json) -> Json:
         try:
             result = patch(live)
-        except Malformed as error:
+        except MalformedInput as error:
             raise _unprocessable(call, error) from error
         if not isinstance(result, dict):
             raise status.bad_request(f"after the patch the object is no object any more but {result!r}")
@@ -65,7 +64,7 @@ def _document(call: Call) -> Json:
     return document
 
 
-def _unprocessable(call: Call, error: Malformed) -> status.ApiError:
+def _unprocessable(call: Call, error: MalformedInput) -> status.ApiError:
     about = {"name": call.target.name, "kind": call.kind.plural}
     told = f"the server rejected our request due to an error in our request: {error}"
     return status.ApiError(422, "Invalid", told, about)
@@ -104,7 +103,7 @@ class Applied:
                 now=self._now,
                 subresource=call.target.subresource,
             )
-        except Malformed as error:
+        except MalformedInput as error:
             raise _unprocessable(call, error) from error
         except ApplyConflict as error:
             causes = [{"reason": one.reason, "message": one.message, "field": one.field} for one in error.causes]

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from carrel.parsing import Malformed
 from kubernetes_in_memory import status, tables
 from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.forms import Form
 from kubernetes_in_memory.kinds import Kind
 from kubernetes_in_memory.list_options import list_version, watch_start
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.selectors import FieldSelector, LabelSelector
 from kubernetes_in_memory.store import Collection, Forgotten, Store, Stored, encode
 from kubernetes_in_memory.watch import Watch
@@ -64,7 +64,7 @@ def selected_by(call: Call) -> Selected:
     try:
         labels = LabelSelector.parse(call.query.get("labelSelector", ""))
         fields = FieldSelector.parse(call.query.get("fieldSelector", ""))
-    except Malformed as error:
+    except MalformedInput as error:
         raise status.bad_request(f"unable to parse the selector: {error}") from error
     for field in fields.fields:
         if field not in ("metadata.name", "metadata.namespace", *kind.selectable):

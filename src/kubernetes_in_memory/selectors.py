@@ -1,7 +1,7 @@
 """Which objects a list or a watch is about: label selectors and field selectors, in Kubernetes' own syntax.
 
 Pure. Reading is as strict as the real API server: label keys and values are checked, an escape must be a known one, and
-whatever cannot be understood raises `Malformed`. `str()` of a selector parses back to an equal selector.
+whatever cannot be understood raises `MalformedInput`. `str()` of a selector parses back to an equal selector.
 Which fields a kind can be selected by is not known here; the caller looks at `FieldSelector.fields`.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from carrel.parsing import Malformed
+from kubernetes_in_memory.malformed_input import MalformedInput
 
 _TOKEN = re.compile(r"==|!=|[=!(),<>]|[^\s=!(),<>]+")
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
@@ -101,9 +101,9 @@ def label_selector_of(document: Mapping[str, Any] | None) -> LabelSelector:
         parts = _mapping(subject, place, expression)
         operator, values = parts.get("operator"), parts.get("values") or []
         if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
-            raise Malformed(subject, f"{place}.operator", operator, "In, NotIn, Exists or DoesNotExist")
+            raise MalformedInput(subject, f"{place}.operator", operator, "In, NotIn, Exists or DoesNotExist")
         if bool(values) != (operator in ("In", "NotIn")):
-            raise Malformed(subject, f"{place}.values", values, "values for In and NotIn, none for the others")
+            raise MalformedInput(subject, f"{place}.values", values, "values for In and NotIn, none for the others")
         found.append(_checked(subject, parts.get("key"), operator, values))
     return LabelSelector(tuple(found))
 
@@ -198,19 +198,21 @@ class _Reader:
     def _next(self) -> str:
         return self._tokens[self._at]
 
-    def _unexpected(self, expected: str) -> Malformed:
-        return Malformed(self._subject, f"word {self._at + 1}", self._next or "its end", expected)
+    def _unexpected(self, expected: str) -> MalformedInput:
+        return MalformedInput(self._subject, f"word {self._at + 1}", self._next or "its end", expected)
 
 
 def _checked(subject: str, key: Any, operator: str, values: Iterable[Any] = ()) -> Requirement:
     if not is_label_key(key):
-        raise Malformed(subject, "a label key", key, "a name of at most 63 characters, with an optional DNS prefix/")
+        raise MalformedInput(
+            subject, "a label key", key, "a name of at most 63 characters, with an optional DNS prefix/"
+        )
     for value in values:
         if operator in ("Gt", "Lt"):
             if not _INTEGER.fullmatch(value):
-                raise Malformed(subject, f"the bound of {key}", value, "an integer")
+                raise MalformedInput(subject, f"the bound of {key}", value, "an integer")
         elif not is_label_value(value):
-            raise Malformed(subject, f"a value of {key}", value, "at most 63 letters, digits, '-', '_' or '.'")
+            raise MalformedInput(subject, f"a value of {key}", value, "at most 63 letters, digits, '-', '_' or '.'")
     return Requirement(key, operator, frozenset(values))
 
 
@@ -232,7 +234,7 @@ def _mapping(subject: str, place: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise Malformed(subject, place, value, "an object")
+        raise MalformedInput(subject, place, value, "an object")
     return value
 
 
@@ -246,8 +248,10 @@ def _field_requirement(text: str, term: str) -> FieldRequirement:
     subject = f"field selector {text!r}"
     found = re.fullmatch(r"((?:\\.|[^\\=!]|!(?!=))*)(!=|==|=)(.*)", term, re.DOTALL)
     if not found:
-        raise Malformed(subject, "a requirement", term, "field=value, field==value or field!=value")
+        raise MalformedInput(subject, "a requirement", term, "field=value, field==value or field!=value")
     field, operator, escaped = found.groups()
     if not re.fullmatch(r"(\\[\\,=]|[^\\,=])*", escaped, re.DOTALL):
-        raise Malformed(subject, f"the value of {field}", escaped, r"'\', ',' and '=' written as '\\', '\,' and '\='")
+        raise MalformedInput(
+            subject, f"the value of {field}", escaped, r"'\', ',' and '=' written as '\\', '\,' and '\='"
+        )
     return FieldRequirement(field, re.sub(r"\\(.)", r"\1", escaped), operator != "!=")

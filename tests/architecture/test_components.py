@@ -82,6 +82,7 @@ LIBRARIES = {
     "prometheus_client": ("carrel",),
     "psycopg": ("carrel.bookings.store",),
     "pydantic": ("carrel.bookings",),
+    "pytest": ("kubernetes_in_memory.pytest_plugin",),
     "pynvml": ("carrel.node.nvidia",),
     "rich": ("carrel.cli", "carrel.demo"),
     "sqlalchemy": ("carrel.bookings.store",),
@@ -94,7 +95,7 @@ LIBRARIES = {
 }
 """Where each library may appear: what is used in one place can be replaced there."""
 
-PURE_LIBRARIES = {"carrel.kubernetes.objects": ("msgspec",)}
+PURE_LIBRARIES = {"carrel.kubernetes.objects": ("msgspec",), "carrel.dialects": ("msgspec",)}
 """Decodes JSON into typed objects; it does no I/O."""
 
 FOREIGN_WORDS = (
@@ -196,7 +197,7 @@ def test_pure_code_imports_the_standard_library_and_pure_code_only() -> None:
     assert not wrong
 
 
-def test_pure_code_does_no_io_reads_no_clock_and_draws_no_lots() -> None:
+def test_pure_code_does_no_io_reads_no_clock_and_uses_no_randomness_of_its_own() -> None:
     forbidden = {"os", "io", "socket", "subprocess", "time", "asyncio", "threading", "logging", "pathlib", "secrets"}
     wrong = []
     for module in modules():
@@ -214,7 +215,9 @@ def test_pure_code_does_no_io_reads_no_clock_and_draws_no_lots() -> None:
             ):
                 wrong.append(f"{module.at(node)} calls {ast.unparse(node.func)}")
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
-                wrong.append(f"{module.at(node)} draws by itself; only a Random that is passed in may")
+                wrong.append(
+                    f"{module.at(node)} uses randomness of its own; only a Random that is passed in may be used"
+                )
     assert not wrong
 
 
@@ -243,11 +246,11 @@ def test_foreign_words_are_spelled_in_the_dialects_only() -> None:
 
 
 def strings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """But no docstrings, and not the string under a field, which says what the field is for."""
+    """Without docstrings, and without the string under a field, which says what the field is for."""
     nodes = list(ast.walk(tree))
-    told = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    documentation = {node.value for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
             yield node
 
 

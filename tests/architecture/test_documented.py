@@ -2,31 +2,41 @@
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import typer.main
+import yaml
+from typer.testing import CliRunner
 
 from carrel.__main__ import app
 from carrel.kubernetes.objects.release import OLDEST
 from testbed import build
+from tools.reference.commands import Command, commands
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined] # a group has commands
+COMMANDS = [command for command in commands() if command.name != "version"]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "version"])
-def test_every_command_is_in_the_readme_and_its_help_has_an_example(command: str) -> None:
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_in_the_readme_and_its_help_has_an_example(command: Command) -> None:
     readme = (ROOT / "README.md").read_text()
-    help_text = subprocess.run(
-        [sys.executable, "-m", "carrel", command, "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    shown = CliRunner().invoke(app, [command.name, "--help"])
 
-    assert re.search(rf"`carrel {command}`|`carrel [a-z, `]*`{command}`", readme), "it is not in the README"
-    assert re.search(r"Examples?:", help_text)
-    assert f"carrel {command}" in help_text
+    assert re.search(rf"`carrel {command.name}`|`carrel [a-z, `]*`{command.name}`", readme), "it is not in the README"
+    assert shown.exit_code == 0
+    assert "".join(command.summary.split()) in "".join(shown.output.split())  # lines may break at a hyphen
+    assert f"carrel {command.name}" in command.examples or not command.is_ours
+
+
+def test_every_document_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    documents = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+
+    assert not [document for document in documents if f"({document})" not in index and document != "README.md"]
+
+
+def test_the_changelog_has_a_place_for_what_is_not_released() -> None:
+    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_every_make_task_says_what_it_does() -> None:
@@ -52,6 +62,13 @@ def test_every_component_is_in_the_architecture_and_names_its_modules_in_reading
             f"{folder.name}/__init__.py: {part}" for part in parts if not re.search(rf"(?<![\w/]){part}", guide)
         ]
     assert not missing
+
+
+def test_a_commit_passes_what_is_checked_before_a_merge() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+
+    assert [hook["entry"] for hook in hooks] == ["make check"]
+    assert "make check" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_decisions_are_numbered_dated_and_one_page() -> None:

@@ -1,4 +1,4 @@
-"""One browser and one service for all tests of a module: both take a second to start. People keep tests apart."""
+"""One browser and one service for all tests of a module: both take a second to start. Each test has its own person."""
 
 from collections.abc import AsyncIterator
 
@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.browser.opened import a_browser, a_service
+from tests.browser.service import a_browser, a_service
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

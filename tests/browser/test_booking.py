@@ -1,4 +1,4 @@
-"""People book, change and cancel: by mouse, by keyboard alone, on a phone, and without a script."""
+"""People book, change and cancel: by mouse, by keyboard alone, on a phone, and without scripts."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser.opened import LIMIT_S, ZONE, signed_in
+from tests.browser.service import LIMIT_S, ZONE, signed_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,24 +38,24 @@ async def expect_booked(page: Page) -> None:
     await expect(page.get_by_role("status").first).to_contain_text("Booked.")
 
 
-async def wait_running(page: Page) -> None:
-    """A booking that is cancelled in the second in which it began never was: one must have passed."""
+async def wait_active(page: Page) -> None:
+    """A booking that is cancelled in its first second never started: wait until the second has passed."""
     give_up = time.monotonic() + LIMIT_S
     while "6 d 23 h left" not in await page.locator("main").inner_text():
         assert time.monotonic() < give_up
         await page.goto("/")
 
 
-async def test_the_first_legal_start_is_chosen_already_and_one_click_books_it(browser: Browser, service: str) -> None:
+async def test_the_first_possible_start_is_filled_in_and_one_click_books_it(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ada") as page:
-        await page.get_by_role("link", name="Book a card").click()
-        await expect(page.locator("main")).to_contain_text("A card can be booked now, and nothing stands in the way.")
-        await expect(page.locator(".chip.kept")).to_have_count(7)
+        await page.get_by_role("link", name="Book a GPU").click()
+        await expect(page.locator("main")).to_contain_text("You can book a GPU now.")
+        await expect(page.locator(".check.kept")).to_have_count(7)
 
         await page.get_by_role("button", name="Book", exact=True).click()
 
         await expect_booked(page)
-        await wait_running(page)
+        await wait_active(page)
         await expect(page.get_by_role("region", name="Your tier now")).to_contain_text("Booked")
 
 
@@ -64,7 +64,7 @@ async def test_a_click_on_a_day_chooses_it_and_a_drag_chooses_several(browser: B
         await page.goto("/timeline")
         async with page.expect_response("**/timeline/verdict*") as verdict:
             await page.locator(cell(A6000, in_days(4))).click()
-        assert "csrf" not in (await verdict.value).url, "what proves that a form is ours does not belong in addresses"
+        assert "csrf" not in (await verdict.value).url, "the CSRF token must not be in a URL"
         assert await start_and_end(page) == (in_days(4).isoformat(), in_days(11).isoformat())
 
         first, last = (page.locator(cell(A6000, in_days(days))) for days in (3, 5))
@@ -81,11 +81,11 @@ async def test_a_click_on_a_day_chooses_it_and_a_drag_chooses_several(browser: B
         await expect(page.get_by_label("Model", exact=True)).to_have_value(A6000)
         await page.get_by_role("button", name="Book", exact=True).click()
         await expect_booked(page)
-        await page.get_by_role("link", name="Show it on the timeline").click()
+        await page.get_by_role("link", name="Show on the timeline").click()
         await expect(page.locator(f'svg[data-model="{A6000}"] .bar.mine')).to_have_count(1)
 
 
-async def test_everything_can_be_done_with_the_keyboard_alone(browser: Browser, service: str) -> None:
+async def test_booking_works_with_the_keyboard_alone(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "cai") as page:
         await page.goto("/timeline")
         for _ in range(40):
@@ -105,7 +105,7 @@ async def test_everything_can_be_done_with_the_keyboard_alone(browser: Browser, 
         await expect_booked(page)
 
 
-async def test_a_phone_will_do(browser: Browser, service: str) -> None:
+async def test_booking_works_on_a_phone(browser: Browser, service: str) -> None:
     phone: dict[str, Any] = {"viewport": {"width": 320, "height": 640}, "has_touch": True, "is_mobile": True}
     async with signed_in(browser, service, "dev", **phone) as page:
         await page.goto("/timeline")
@@ -117,7 +117,7 @@ async def test_a_phone_will_do(browser: Browser, service: str) -> None:
         await expect_booked(page)
 
 
-async def test_without_a_script_links_and_forms_do_the_same(browser: Browser, service: str) -> None:
+async def test_booking_works_without_scripts(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "eli", java_script_enabled=False) as page:
         await page.goto("/timeline")
         await page.locator(cell(A100, in_days(6))).click()
@@ -126,10 +126,10 @@ async def test_without_a_script_links_and_forms_do_the_same(browser: Browser, se
         await expect_booked(page)
 
 
-async def test_rule_chips_turn_red_and_green_as_one_types(browser: Browser, service: str) -> None:
+async def test_rule_checks_change_while_the_person_types(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "fay") as page:
         await page.goto("/timeline")
-        broken = page.locator(".chip.broken")
+        broken = page.locator(".check.broken")
         start = in_days(3)
 
         await page.get_by_label("From", exact=True).fill(f"{start}T09:00")
@@ -140,33 +140,33 @@ async def test_rule_chips_turn_red_and_green_as_one_types(browser: Browser, serv
         await page.get_by_label("Until", exact=True).fill(f"{in_days(30)}T09:00")
         await expect(broken).to_have_text(re.compile("at most 14 d"))
 
-        await page.get_by_label("LeaseWriter", exact=True).fill("9")
+        await page.get_by_label("GPUs", exact=True).fill("9")
         await expect(broken).to_have_count(2)
 
-        await page.get_by_label("LeaseWriter", exact=True).fill("1")
+        await page.get_by_label("GPUs", exact=True).fill("1")
         await page.get_by_label("Until", exact=True).fill(f"{in_days(8)}T09:00")
         await expect(broken).to_have_count(0)
-        await expect(page.locator(".chip.kept")).to_have_count(7)
+        await expect(page.locator(".check.kept")).to_have_count(7)
 
 
-async def test_a_refused_form_comes_back_as_it_was_with_every_reason(browser: Browser, service: str) -> None:
+async def test_a_refused_form_is_shown_again_with_every_reason(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "gus", java_script_enabled=False) as page:
         await page.goto("/timeline")
         await page.get_by_label("From", exact=True).fill("2020-01-01T09:00")
         await page.get_by_label("Until", exact=True).fill("2020-01-01T10:00")
         await page.get_by_role("button", name="Book", exact=True).click()
 
-        await expect(page.locator(".chip.broken")).to_have_count(2)
+        await expect(page.locator(".check.broken")).to_have_count(2)
         await expect(page.locator("#verdict")).to_contain_text("has passed")
         await expect(page.get_by_label("From", exact=True)).to_have_value("2020-01-01T09:00")
 
 
-async def test_before_one_cancels_one_reads_what_follows(browser: Browser, service: str) -> None:
+async def test_the_consequence_is_shown_before_a_booking_is_cancelled(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "hal") as page:
         await page.goto("/timeline")
         await page.get_by_role("button", name="Book", exact=True).click()
         await expect_booked(page)
-        await wait_running(page)
+        await wait_active(page)
         await page.get_by_role("link", name="Extend or cancel").click()
         await expect(page.locator("main")).to_contain_text("Cancelling now starts the cooldown of 14 d today")
 
@@ -178,7 +178,7 @@ async def test_before_one_cancels_one_reads_what_follows(browser: Browser, servi
         await expect(page.locator("main")).to_contain_text("Your cooldown ends then.")
 
 
-async def test_an_end_can_be_moved_and_the_rules_are_shown_first(browser: Browser, service: str) -> None:
+async def test_the_rules_are_checked_before_an_end_is_changed(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "ivy") as page:
         await page.goto("/timeline")
         async with page.expect_response("**/timeline/verdict*"):
@@ -187,21 +187,21 @@ async def test_an_end_can_be_moved_and_the_rules_are_shown_first(browser: Browse
         await expect_booked(page)
 
         await page.get_by_label("Until", exact=True).fill(f"{in_days(40)}T00:00")
-        await expect(page.locator(".chip.broken")).to_have_text(re.compile("at most 14 d"))
+        await expect(page.locator(".check.broken")).to_have_text(re.compile("at most 14 d"))
         await page.get_by_label("Until", exact=True).fill(f"{in_days(13)}T00:00")
-        await expect(page.locator(".chip.broken")).to_have_count(0)
-        await page.get_by_role("button", name="Change the end").click()
+        await expect(page.locator(".check.broken")).to_have_count(0)
+        await page.get_by_role("button", name="Save the new end").click()
 
         await expect(page.get_by_role("status").first).to_have_text("Changed.")
         await expect(page.locator("dl")).to_contain_text("3 d")
 
 
-async def test_who_is_booked_for_is_shown_by_whom_and_why(browser: Browser, service: str) -> None:
+async def test_a_person_sees_who_booked_for_them_and_why(browser: Browser, service: str) -> None:
     async with signed_in(browser, service, "boss", "lab-admin") as page:
         await page.goto("/timeline")
-        await page.get_by_text("For somebody else").click()
-        await page.get_by_label("Their address").fill("jan@lab.example")
-        await page.get_by_label("Why you book for them").fill("deadline on Friday")
+        await page.get_by_text("Book for another person").click()
+        await page.get_by_label("E-mail address").fill("jan@lab.example")
+        await page.get_by_label("Reason, shown to them").fill("deadline on Friday")
         await page.get_by_role("button", name="Book", exact=True).click()
         await expect_booked(page)
     async with signed_in(browser, service, "jan") as page:
@@ -210,7 +210,7 @@ async def test_who_is_booked_for_is_shown_by_whom_and_why(browser: Browser, serv
         )
 
 
-async def test_what_people_write_is_text_and_never_markup(browser: Browser, service: str) -> None:
+async def test_user_input_is_shown_as_text_not_as_markup(browser: Browser, service: str) -> None:
     text = "<img src=x onerror=alert(1)>\"'"
     async with signed_in(browser, service, "root", "platform-admin") as page:
         await page.goto("/admin")

@@ -1,4 +1,4 @@
-"""The map changes when a pod starts, without a reload."""
+"""The map updates when a pod starts, without a reload."""
 
 import contextlib
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from kubernetes_in_memory.http import serve
-from tests.browser.opened import a_service, signed_in
+from kubernetes_in_memory.http_server import serve
+from tests.browser.service import a_service, signed_in
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_a_card_fills_when_a_pod_starts_and_says_whose_it_is(browser: Browser, tmp_path: Path) -> None:
+async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Browser, tmp_path: Path) -> None:
     async with (
         a_lab([a_node("n1", cards=2)], in_real_time=True) as lab,
         serve(lab.api) as api,
@@ -23,22 +23,22 @@ async def test_a_card_fills_when_a_pod_starts_and_says_whose_it_is(browser: Brow
         lab.replica() as scheduler,
     ):
         await page.goto("/map")
-        shares = page.locator("#card-GPU-n1-0 .share")
-        await expect(page.locator(".card-link")).to_have_count(2)
+        shares = page.locator("#gpu-GPU-n1-0 .share")
+        await expect(page.locator(".gpu-link")).to_have_count(2)
         await expect(shares).to_have_count(0)
         await expect(page.locator(".figure").first).to_have_text("2 of 2")
-        await page.locator("#card-GPU-n1-0").focus()
+        await page.locator("#gpu-GPU-n1-0").focus()
 
         told = {"carrel.dev/tier": "booked", "carrel.dev/user": "ada@lab.example"}
         pod = await lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"}, annotations=told)
         assert await scheduler.bind(pod, "n1") is None
 
         await expect(shares).to_have_count(1)
-        await expect(page.locator("#card-GPU-n1-0 .share.booked")).to_have_count(1)
+        await expect(page.locator("#gpu-GPU-n1-0 .share.booked")).to_have_count(1)
         await expect(page.locator(".figure").first).to_have_text("1 of 2")
-        await expect(page.locator("#card-GPU-n1-0")).to_be_focused()
-        await page.locator("#card-GPU-n1-0").click()
-        pods = page.get_by_role("region", name="Pods on this card")
+        await expect(page.locator("#gpu-GPU-n1-0")).to_be_focused()
+        await page.locator("#gpu-GPU-n1-0").click()
+        pods = page.get_by_role("region", name="Pods on this GPU")
         await expect(pods).to_contain_text("lab/train")
         await expect(pods).to_contain_text("ada@lab.example")
 
@@ -49,7 +49,7 @@ async def test_a_card_fills_when_a_pod_starts_and_says_whose_it_is(browser: Brow
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
 
 
-async def test_the_service_ends_though_somebody_looks_at_the_map(browser: Browser, tmp_path: Path) -> None:
+async def test_the_service_stops_while_a_live_map_is_open(browser: Browser, tmp_path: Path) -> None:
     async with a_lab([a_node("n1")], in_real_time=True) as lab, serve(lab.api) as api:
         service = contextlib.AsyncExitStack()
         url = await service.enter_async_context(a_service(tmp_path, "--server", api.url))
@@ -59,4 +59,4 @@ async def test_the_service_ends_though_somebody_looks_at_the_map(browser: Browse
 
             await service.aclose()
 
-            await expect(page.locator("#live")).to_have_text("No connection; trying again")
+            await expect(page.locator("#live")).to_have_text("No connection, trying again")

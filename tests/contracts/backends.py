@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Cluster, FieldValidation
 from carrel.kubernetes.config import Access
-from carrel.kubernetes.credentials import Sources, Stored
+from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
 from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import ADMIN
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class WithToken:
         self._transport = transport
         self._token = token
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         headers = {**request.headers, "authorization": f"Bearer {self._token}"}
         return await self._transport.send(replace(request, headers=headers))
 
@@ -70,7 +70,10 @@ async def memory_over_http() -> AsyncIterator[Backend]:
     api = _embedded()
     async with AsyncExitStack() as stack:
         served = await stack.enter_async_context(serve(api))
-        wires = [HttpTransport(Access(served.url, Stored(Sources(token=token)))) for token in (TOKEN, "nobody's")]
+        wires = [
+            HttpTransport(Access(served.url, StoredCredentials(CredentialLocations(token=token))))
+            for token in (TOKEN, "nobody's")
+        ]
         for wire in wires:
             stack.push_async_callback(wire.aclose)
         yield Backend.on(wires[0], wires[1], _compaction_of(api))

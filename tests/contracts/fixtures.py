@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import AlreadyExists, ClusterError, Deletion, NotFound
+from carrel.kubernetes.cluster import AlreadyExists, ClusterError, DeleteOptions, NotFound
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, SERVICE_ACCOUNTS, Resource
 from tests.contracts.backends import Backend, eventually, unique
 from tests.contracts.objects import custom_kind, definition_of
@@ -29,7 +29,7 @@ async def namespace(cluster: Client) -> AsyncIterator[str]:
         await cluster.create(SERVICE_ACCOUNTS, account, name)
     yield name
     with suppress(ClusterError):
-        await cluster.delete(NAMESPACES, name, how=Deletion(propagation="Background"))
+        await cluster.delete(NAMESPACES, name, how=DeleteOptions(propagation="Background"))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from typing import Any
 
 from carrel.kubernetes.cluster import Json
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 
 
@@ -54,7 +55,7 @@ def owned_by(owner: Json) -> list[Json]:
 
 
 def custom_kind(group: str) -> Resource[Any]:
-    return Resource(group, "v1", "desks", "Desk")
+    return Resource(Object, group, "v1", "desks", "Desk")
 
 
 def definition_of(kind: Resource[Any]) -> Json:

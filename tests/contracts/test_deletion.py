@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Conflict, Deletion, Invalid, JsonPatch, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import Conflict, DeleteOptions, Invalid, JsonPatch, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, Resource
 from tests.contracts.backends import eventually, unique
 from tests.contracts.objects import config_map, lease, owned_by, pod
 
 OTHER_UID = "6f2c0f4e-0000-4000-8000-000000000000"
-AT_ONCE = Deletion(grace_seconds=0)
+AT_ONCE = DeleteOptions(grace_seconds=0)
 
 
 async def is_gone(cluster: Client, resource: Resource[Any], name: str, namespace: str = "") -> bool:
@@ -32,16 +32,16 @@ async def test_a_deleted_object_is_gone(cluster: Client, namespace: str) -> None
 
 async def test_a_dry_deletion_deletes_nothing(cluster: Client, namespace: str) -> None:
     made = await cluster.create(CONFIG_MAPS, config_map("one"), namespace)
-    await cluster.delete(CONFIG_MAPS, "one", namespace, how=Deletion(dry_run=True))
+    await cluster.delete(CONFIG_MAPS, "one", namespace, how=DeleteOptions(dry_run=True))
     assert await cluster.get(CONFIG_MAPS, "one", namespace) == made
 
 
 async def test_a_deletion_with_another_uid_is_a_conflict(cluster: Client, namespace: str) -> None:
     made = await cluster.create(LEASES, lease("lock"), namespace)
     with pytest.raises(Conflict):
-        await cluster.delete(LEASES, "lock", namespace, how=Deletion(uid=OTHER_UID))
+        await cluster.delete(LEASES, "lock", namespace, how=DeleteOptions(uid=OTHER_UID))
     assert await cluster.get(LEASES, "lock", namespace) == made
-    await cluster.delete(LEASES, "lock", namespace, how=Deletion(uid=made["metadata"]["uid"]))
+    await cluster.delete(LEASES, "lock", namespace, how=DeleteOptions(uid=made["metadata"]["uid"]))
     assert await is_gone(cluster, LEASES, "lock", namespace)
 
 
@@ -50,8 +50,8 @@ async def test_a_deletion_of_an_old_version_is_a_conflict(cluster: Client, names
     new = await cluster.update(LEASES, {**old, "spec": {"holderIdentity": "another"}})
     versions = [made["metadata"]["resourceVersion"] for made in (old, new)]
     with pytest.raises(Conflict):
-        await cluster.delete(LEASES, "lock", namespace, how=Deletion(resource_version=versions[0]))
-    await cluster.delete(LEASES, "lock", namespace, how=Deletion(resource_version=versions[1]))
+        await cluster.delete(LEASES, "lock", namespace, how=DeleteOptions(resource_version=versions[0]))
+    await cluster.delete(LEASES, "lock", namespace, how=DeleteOptions(resource_version=versions[1]))
     assert await is_gone(cluster, LEASES, "lock", namespace)
 
 
@@ -118,14 +118,14 @@ class TestAPod:
 
     async def test_grace_can_be_asked_for(self, cluster: Client, namespace: str) -> None:
         await cluster.create(PODS, pod("one", spec={"nodeName": unique("node")}), namespace)
-        going = await cluster.delete(PODS, "one", namespace, how=Deletion(grace_seconds=3))
+        going = await cluster.delete(PODS, "one", namespace, how=DeleteOptions(grace_seconds=3))
         assert going["metadata"]["deletionGracePeriodSeconds"] == 3
         await cluster.delete(PODS, "one", namespace, how=AT_ONCE)
 
     async def test_grace_can_become_shorter_but_not_longer(self, cluster: Client, namespace: str) -> None:
         await cluster.create(PODS, pod("one", spec={"nodeName": unique("node")}), namespace)
         for asked, given in ((20, 20), (5, 5), (60, 5)):
-            going = await cluster.delete(PODS, "one", namespace, how=Deletion(grace_seconds=asked))
+            going = await cluster.delete(PODS, "one", namespace, how=DeleteOptions(grace_seconds=asked))
             assert going["metadata"]["deletionGracePeriodSeconds"] == given
         await cluster.delete(PODS, "one", namespace, how=AT_ONCE)
 
@@ -142,7 +142,7 @@ class TestOwners:
     async def test_an_orphan_stays_without_its_owner(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         await cluster.create(LEASES, lease("owned", ownerReferences=owned_by(owner)), namespace)
-        await cluster.delete(CONFIG_MAPS, "owner", namespace, how=Deletion(propagation="Orphan"))
+        await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Orphan"))
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
         assert "ownerReferences" not in (await cluster.get(LEASES, "owned", namespace))["metadata"]
 
@@ -150,7 +150,7 @@ class TestOwners:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
         body = lease("owned", ownerReferences=owned_by(owner), finalizers=["carrel.dev/hand-over"])
         await cluster.create(LEASES, body, namespace)
-        await cluster.delete(CONFIG_MAPS, "owner", namespace, how=Deletion(propagation="Foreground"))
+        await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Foreground"))
         going = await cluster.get(CONFIG_MAPS, "owner", namespace)
         assert going["metadata"]["deletionTimestamp"]
         assert "foregroundDeletion" in going["metadata"]["finalizers"]

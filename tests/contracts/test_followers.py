@@ -4,13 +4,13 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import MergePatch, Selection
 from carrel.kubernetes.leader_election import Candidate, Election, FencingToken
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from tests.contracts.backends import Backend, eventually
 from tests.contracts.objects import lease
 
@@ -50,7 +50,7 @@ class ForgetsBetweenPages:
         self._namespace = namespace
         self.has_forgotten = False
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.query.get("continue") and not self.has_forgotten:
             self.has_forgotten = True
             await self._backend.client.create(LEASES, lease("z", "late"), self._namespace)

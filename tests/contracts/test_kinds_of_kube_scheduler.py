@@ -10,19 +10,20 @@ import pytest
 
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Invalid, Json, MergePatch, NotFound, Selection, StrategicPatch
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.release import OLDEST, Release
 from carrel.kubernetes.objects.resources import EVENTS, Resource
 from tests.contracts.backends import unique
 
-CLAIMS: Resource[Any] = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-NEW_EVENTS: Resource[Any] = Resource("events.k8s.io", "v1", "events", "Event")
+CLAIMS: Resource[Any] = Resource(Object, "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+NEW_EVENTS: Resource[Any] = Resource(Object, "events.k8s.io", "v1", "events", "Event")
 NEW: dict[str, Release] = {"DeviceTaintRule": (1, 37)}
 """Kinds that older servers do not have in this version, and since when it is there."""
 TEMPLATE = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
 
 
 def of_cluster(group: str, plural: str, kind: str) -> Resource[Any]:
-    return Resource(group, "v1", plural, kind, namespaced=False)
+    return Resource(Object, group, "v1", plural, kind, namespaced=False)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def of_cluster(group: str, plural: str, kind: str) -> Resource[Any]:
             id="PersistentVolume",
         ),
         pytest.param(
-            Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+            Resource(Object, "", "v1", "replicationcontrollers", "ReplicationController"),
             {"spec": {"template": TEMPLATE}},
             {"metadata": {"labels": {"app": "web"}}, "spec": {"replicas": 1, "selector": {"app": "web"}}},
             id="ReplicationController",
@@ -77,13 +78,13 @@ def of_cluster(group: str, plural: str, kind: str) -> Resource[Any]:
             id="CSINode",
         ),
         pytest.param(
-            Resource("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
+            Resource(Object, "storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
             {"storageClassName": "shelf", "capacity": "10Gi"},
             {},
             id="CSIStorageCapacity",
         ),
         pytest.param(
-            Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
+            Resource(Object, "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
             {"spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "gpu.example"}}]}}},
             {
                 "spec": {
@@ -180,7 +181,7 @@ def _has(made: Any, expected: Any) -> None:
             of_cluster("storage.k8s.io", "storageclasses", "StorageClass"), {}, "provisioner", id="no provisioner"
         ),
         pytest.param(
-            Resource("", "v1", "replicationcontrollers", "ReplicationController"),
+            Resource(Object, "", "v1", "replicationcontrollers", "ReplicationController"),
             {"spec": {"selector": {"app": "web"}}},
             "spec.template",
             id="no template",

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import AlreadyExists, Conflict, Deletion, Json, MergePatch, NotFound
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import LEASES
 from tests.contracts.objects import lease
 
@@ -38,7 +38,7 @@ async def test_of_an_update_and_a_deletion_of_one_version_one_wins(cluster: Clie
         name = f"gpu-n1-{round_}"
         made = await cluster.create(LEASES, lease(name), namespace)
         metadata = made["metadata"]
-        how = Deletion(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+        how = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         taken, freed = await asyncio.gather(
             cluster.update(LEASES, {**made, "spec": {"holderIdentity": "pod-1"}}),
             cluster.delete(LEASES, name, namespace, how=how),

@@ -1,12 +1,12 @@
 """Who calls, who may, secrets, and the messages that people read."""
 
 import base64
-from typing import Any
 
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Conflict, Deletion, Forbidden, Invalid, Json, NotFound, Selection
+from carrel.kubernetes.cluster import Conflict, DeleteOptions, Forbidden, Invalid, Json, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import (
     EVENTS,
     PODS,
@@ -36,7 +36,7 @@ async def test_a_token_review_does_not_vouch_for_a_token_that_nobody_was_given(c
 
 async def test_a_token_is_good_while_the_pod_is_there_that_it_is_bound_to(cluster: Client, namespace: str) -> None:
     made = await cluster.create(PODS, pod("bound", spec={"serviceAccountName": "default"}), namespace)
-    tokens = Resource[Any]("", "v1", "serviceaccounts/default/token", "TokenRequest")
+    tokens = Resource(Object, "", "v1", "serviceaccounts/default/token", "TokenRequest")
     bound: Json = {"apiVersion": "v1", "kind": "Pod", "name": "bound", "uid": made["metadata"]["uid"]}
     request: Json = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
     request["spec"] = {"audiences": [], "expirationSeconds": 600, "boundObjectRef": bound}
@@ -52,7 +52,7 @@ async def test_a_token_is_good_while_the_pod_is_there_that_it_is_bound_to(cluste
     assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["bound"]
     assert user["extra"]["authentication.kubernetes.io/pod-uid"] == [made["metadata"]["uid"]]
 
-    await cluster.delete(PODS, "bound", namespace, how=Deletion(grace_seconds=0))
+    await cluster.delete(PODS, "bound", namespace, how=DeleteOptions(grace_seconds=0))
 
     async def is_refused() -> bool:
         return not (await seen()).get("authenticated")
@@ -72,7 +72,7 @@ async def test_a_token_is_not_bound_to_a_pod_of_another_account_or_another_uid(c
         bound: Json = {"apiVersion": "v1", "kind": "Pod", "name": "other", **uid}
         request["spec"] = {"audiences": [], "expirationSeconds": 600, "boundObjectRef": bound}
         with pytest.raises(error):
-            tokens = Resource[Any]("", "v1", f"serviceaccounts/{who}/token", "TokenRequest")
+            tokens = Resource(Object, "", "v1", f"serviceaccounts/{who}/token", "TokenRequest")
             await cluster.create(tokens, request, namespace)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.transport import ApiRequest
 from tests.contracts.backends import Backend
 from tests.contracts.objects import pod
 

@@ -7,13 +7,22 @@ from contextlib import suppress
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, JsonPatch, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import (
+    BindTarget,
+    Conflict,
+    DeleteOptions,
+    Json,
+    JsonPatch,
+    MergePatch,
+    NotFound,
+    Selection,
+)
 from carrel.kubernetes.objects.resources import NODES, PODS
 from tests.contracts.backends import unique
 from tests.contracts.objects import pod
 
 OTHER_UID = "6f2c0f4e-0000-4000-8000-000000000000"
-AT_ONCE = Deletion(grace_seconds=0)
+AT_ONCE = DeleteOptions(grace_seconds=0)
 
 
 @pytest.fixture
@@ -102,22 +111,22 @@ class TestEviction:
 
     async def test_gives_a_pod_on_a_node_its_grace(self, cluster: Client, namespace: str, waiting: Json) -> None:
         await cluster.bind(target_of(waiting))
-        await cluster.evict(namespace, "waiting", how=Deletion(grace_seconds=9))
+        await cluster.evict(namespace, "waiting", how=DeleteOptions(grace_seconds=9))
         going = await cluster.get(PODS, "waiting", namespace)
         assert going["metadata"]["deletionGracePeriodSeconds"] == 9
 
     async def test_is_for_the_pod_that_was_meant(self, cluster: Client, namespace: str, waiting: Json) -> None:
         with pytest.raises(Conflict):
-            await cluster.evict(namespace, "waiting", how=Deletion(uid=OTHER_UID))
+            await cluster.evict(namespace, "waiting", how=DeleteOptions(uid=OTHER_UID))
         assert await cluster.get(PODS, "waiting", namespace) == waiting
-        await cluster.evict(namespace, "waiting", how=Deletion(uid=waiting["metadata"]["uid"]))
+        await cluster.evict(namespace, "waiting", how=DeleteOptions(uid=waiting["metadata"]["uid"]))
 
     async def test_of_a_pod_that_does_not_exist_is_not_found(self, cluster: Client, namespace: str) -> None:
         with pytest.raises(NotFound):
             await cluster.evict(namespace, "nobody")
 
     async def test_a_dry_run_deletes_nothing(self, cluster: Client, namespace: str, waiting: Json) -> None:
-        await cluster.evict(namespace, "waiting", how=Deletion(dry_run=True))
+        await cluster.evict(namespace, "waiting", how=DeleteOptions(dry_run=True))
         assert await cluster.get(PODS, "waiting", namespace) == waiting
 
 

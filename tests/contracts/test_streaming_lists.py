@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from tests.contracts.backends import Backend
 from tests.contracts.objects import config_map, lease, pod
 
@@ -49,7 +49,7 @@ async def _events_of(stream: AsyncIterator[bytes]) -> AsyncIterator[Json]:
             yield json.loads(line)
 
 
-async def _get(backend: Backend, path: str, query: Mapping[str, str], accept: str) -> ApiResponse:
+async def _get(backend: Backend, path: str, query: Mapping[str, str], accept: str) -> ResponseLike:
     return await backend.wire.send(ApiRequest("GET", path, query, {"accept": accept}))
 
 

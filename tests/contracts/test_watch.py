@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Change, Event, Expired, MergePatch, Selection
+from carrel.kubernetes.cluster import ChangeType, Expired, MergePatch, Selection, WatchEvent
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS, Resource
 from tests.contracts.objects import config_map, desk, lease, pod
 
 LIMIT_S = 90.0
 
 
-async def take(events: AsyncIterator[Event[Any]], count: int) -> list[tuple[str, str]]:
+async def take(events: AsyncIterator[WatchEvent[Any]], count: int) -> list[tuple[str, str]]:
     """The next changes as (change, name); bookmarks are passed over."""
     taken = []
     async with asyncio.timeout(LIMIT_S):
@@ -88,7 +88,7 @@ async def test_a_deletion_shows_the_last_state(cluster: Client, namespace: str) 
         await cluster.delete(LEASES, "a", namespace)
         async with asyncio.timeout(LIMIT_S):
             event = await anext(event async for event in events if event.item is not None)
-    assert event.change is Change.DELETED
+    assert event.change is ChangeType.DELETED
     assert event.item is not None
     assert event.item.spec.holder_identity == "the holder"
     assert int(event.resource_version) > int(made["metadata"]["resourceVersion"])
@@ -177,7 +177,7 @@ async def test_a_bookmark_moves_the_version_on_without_an_object(
         # Something must happen: a real server gives no bookmarks where nothing moves.
         later = await cluster.create(desks, desk(desks, "d2"), namespace)
         async with asyncio.timeout(LIMIT_S):
-            event = await anext(event async for event in events if event.change is Change.BOOKMARK)
+            event = await anext(event async for event in events if event.change is ChangeType.BOOKMARK)
     assert event.item is None
     assert int(event.resource_version) >= int(later["metadata"]["resourceVersion"])
 

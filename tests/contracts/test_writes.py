@@ -7,6 +7,7 @@ import pytest
 
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import AlreadyExists, Conflict, Invalid, Json, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
 from tests.contracts.backends import unique
 from tests.contracts.objects import config_map, desk, lease, pod
@@ -54,7 +55,7 @@ async def test_what_is_missing_is_named(cluster: Client, namespace: str) -> None
 
 
 async def test_a_kind_that_nobody_defined_is_missing(cluster: Client, namespace: str) -> None:
-    unknown: Resource[Any] = Resource("nobody.example", "v1", "things", "Thing")
+    unknown: Resource[Any] = Resource(Object, "nobody.example", "v1", "things", "Thing")
     with pytest.raises(NotFound):
         await cluster.list(unknown, Selection(namespace))
 

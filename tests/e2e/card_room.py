@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from carrel.demo.kubelets import Kubelets
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion, Selection
+from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES, LEASES, NAMESPACES, PODS
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
@@ -111,7 +112,7 @@ class CardRoom:
 
     async def empty(self) -> None:
         for name in await self.pods():
-            await self.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await self.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         await self.after_a_while()
 
 

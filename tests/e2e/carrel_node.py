@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from carrel.dialects import visible_devices
+from carrel.dialects import gpushare, visible_devices
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
 from testbed.fixtures import shown_run
@@ -18,6 +18,7 @@ from testbed.node import Node, cluster_with_node
 from testbed.processes import Failed, Process
 from tests.e2e.carrel_cluster import OURS, CarrelCluster
 from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
+from tests.kit.objects import pod_from
 
 MEM, COUNT, WHOLE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "nvidia.com/gpu"
 TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}]
@@ -109,11 +110,10 @@ def a_pod(
 
 def reading_its_cards(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
-    containers = manifest["spec"]["containers"]
-    units = [int(each["resources"].get("limits", {}).get(MEM, "0")) for each in containers]
+    asking = pod_from(manifest)
     manifest["spec"]["containers"] = [
-        visible_devices.shown(each, "carrel.dev/devices", amount)
-        for each, amount in zip(containers, units, strict=True)
+        visible_devices.shown(each, "carrel.dev/devices", gpushare.variables(asking, each))
+        for each in manifest["spec"]["containers"]
     ]
     return manifest
 

@@ -17,10 +17,10 @@ from typing import Any
 import aiohttp
 
 from carrel.http.serving import Address, serving
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
@@ -50,7 +50,7 @@ class Mortal:
         self.order: Order | None = None
         self.writes = 0
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method == "GET":
             return await self._inner.send(request)
         self.writes += 1

@@ -30,11 +30,11 @@ CARDS = "{cards: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
 class CoexistNode(CarrelCluster):
     """A real kubelet with the stand-in for NVIDIA's plugin and Carrel's agent beside it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, simulated: str) -> None:
         self.node = node
         node.load(carrel_image())
         cards = node.api.run.data / "cards.yaml"
-        cards.write_text(CARDS)
+        cards.write_text(simulated)
         options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
@@ -87,7 +87,7 @@ class CoexistNode(CarrelCluster):
 
 
 @contextmanager
-def coexist_node() -> Iterator[CoexistNode]:
+def coexist_node(simulated: str = CARDS) -> Iterator[CoexistNode]:
     with shown_run("coexist") as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
@@ -96,7 +96,7 @@ def coexist_node() -> Iterator[CoexistNode]:
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         for name in ("default", RESERVATIONS):
             node.api.wait_for_namespace(name)
-        yield CoexistNode(node)
+        yield CoexistNode(node, simulated)
 
 
 @pytest.fixture(scope="module")

@@ -2,23 +2,23 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
-from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
+from carrel.bookings.sign_in import RoleOptions, TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import PODS, SERVICE_ACCOUNTS, Resource
 from testbed.control_plane import ApiServer
 from tests.contracts.backends import eventually
 
 ACCOUNT = "carrel-webhook-of-a-test"
 WEBHOOK = f"system:serviceaccount:default:{ACCOUNT}"
-TOKENS = Resource[Any]("", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRequest")
-ROLES = RoleBook(services=frozenset({WEBHOOK}))
+TOKENS = Resource(Object, "", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRequest")
+ROLES = RoleOptions(services=frozenset({WEBHOOK}))
 
 
 class Desk:
@@ -39,7 +39,7 @@ class Desk:
         return str(status["token"])
 
     async def knows(self, token: str, audience: str = "carrel-booking") -> bool:
-        person = await Kubernetes(self.client, ROLES, lambda: 0.0, Vouching(audience)).person(token)
+        person = await TokenReviewer(self.client, ROLES, lambda: 0.0, TokenReviewOptions(audience)).person(token)
         assert person is None or (person.email, person.is_service) == (WEBHOOK, True)
         return person is not None
 
@@ -74,7 +74,7 @@ async def test_a_token_ends_with_the_pod_it_was_given_to(desk: Desk, pod: Json) 
     token = await desk.token("carrel-booking", pod=pod)
     assert await desk.knows(token)
 
-    await desk.client.delete(PODS, pod["metadata"]["name"], "default", how=Deletion(grace_seconds=0))
+    await desk.client.delete(PODS, pod["metadata"]["name"], "default", how=DeleteOptions(grace_seconds=0))
 
     async def is_refused() -> bool:
         return not await desk.knows(token)

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
 from carrel.node.agent import Agent, Premises
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.settings import AgentSettings, MemoryResource

@@ -9,12 +9,20 @@ from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.people import ALL_SCOPES, Role, Scope, Token
-from carrel.bookings.queries import Lab
-from carrel.bookings.rules import Rules
-from carrel.bookings.service import Service
-from carrel.bookings.sign_in import Buckets, Identity, Limits, Means, Premises, Rate, RoleBook
+from carrel.bookings.queries import BookingContext
+from carrel.bookings.rules import BookingRules
+from carrel.bookings.service import ServiceContext
+from carrel.bookings.sign_in import (
+    Authenticator,
+    Rate,
+    RateLimiter,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+)
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -30,23 +38,23 @@ DAY = timedelta(days=1)
 MEMBER, OTHER, ADMIN = "ada@lab.org", "bob@lab.org", "eva@lab.org"
 MAIA_TOKEN = "a token that nobody else knows"
 MANY = Rate(per_second=1e6, burst=10**6)
-NORMAL_RULES = Rules()
+NORMAL_RULES = BookingRules()
 
 
 @dataclass
-class Shelf:
+class FakeInventory:
     """An inventory that a test can change."""
 
     cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
-    idle_cards: dict[str, int] | None = None
+    idle_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
 
-    def stock(self) -> Mapping[str, Stock]:
-        return {model: Stock(model, count, MiB(49140)) for model, count in self.cards.items()}
+    def stock(self) -> Mapping[str, ModelCapacity]:
+        return {model: ModelCapacity(model, count, MiB(49140)) for model, count in self.cards.items()}
 
     def idle(self) -> Mapping[str, int] | None:
-        return self.idle_cards
+        return self.idle_gpus
 
 
 @dataclass(frozen=True)
@@ -124,10 +132,10 @@ class Caller:
 
 @dataclass
 class Opened:
-    service: Service
+    service: ServiceContext
     app: AsgiApp
     clock: Clock
-    shelf: Shelf
+    inventory: FakeInventory
     people: PeopleInMemory
 
     async def caller(self, email: str, scopes: frozenset[Scope] = ALL_SCOPES) -> Caller:
@@ -143,13 +151,17 @@ class Opened:
         return Caller(self.app)
 
 
-def opened_on(database: Database, rules: Rules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
-    clock, shelf, people = Clock(NOW), Shelf(), PeopleInMemory()
-    lab = Lab(SqlBookings(database), shelf, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
-    roles = RoleBook(lab_admins=frozenset({ADMIN}))
-    identity = Identity(people, roles, Means(), Premises(), Buckets(MANY, clock.seconds), clock)
-    service = Service(lab, identity, SqlOutbox(database), MAIA_TOKEN, zone, limits=Limits(address=MANY))
-    return Opened(service, booking_app(service), clock, shelf, people)
+def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
+    clock, inventory, people = Clock(NOW), FakeInventory(), PeopleInMemory()
+    context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
+    roles = RoleOptions(lab_admins=frozenset({ADMIN}))
+    authenticator = Authenticator(
+        people, roles, SignInMethods(), SignInOptions(), RateLimiter(MANY, clock.seconds), clock
+    )
+    service = ServiceContext(
+        context, authenticator, SqlOutbox(database), MAIA_TOKEN, zone, limits=RequestLimits(address=MANY)
+    )
+    return Opened(service, booking_app(service), clock, inventory, people)
 
 
 def at(days: float) -> str:
@@ -157,7 +169,7 @@ def at(days: float) -> str:
     return f"{(NOW + days * DAY).replace(tzinfo=None).isoformat()}Z"
 
 
-def with_rules(opened: Opened, rules: Rules) -> Opened:
+def with_rules(opened: Opened, rules: BookingRules) -> Opened:
     """The same service after its admin changed the rules."""
-    service = replace(opened.service, lab=replace(opened.service.lab, rules=rules))
+    service = replace(opened.service, context=replace(opened.service.context, rules=rules))
     return replace(opened, service=service, app=booking_app(service))

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import EVERYTHING, Conflict, Deletion, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NAMESPACES, PODS
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.cluster import EVERYTHING, Conflict, DeleteOptions, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.ledger.gpus import Node
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab
@@ -67,7 +68,7 @@ class Kubelet:
     async def _sync_pod(self, pod: Pod) -> bool:
         metadata = pod.metadata
         if metadata.deletion_timestamp:
-            how = Deletion(uid=metadata.uid, grace_seconds=0)
+            how = DeleteOptions(uid=metadata.uid, grace_seconds=0)
             await self._client.delete(PODS, metadata.name, metadata.namespace, how=how)
             self.given.pop(metadata.uid, None)
             return True

@@ -1,7 +1,8 @@
 """The definition of GpuNodeStatus of an older release, and of this one."""
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Cluster, Json, MergePatch
-from carrel.kubernetes.objects.resources import CRDS, GPU_NODE_STATUSES
+from carrel.kubernetes.objects.resources import CRDS
 from carrel.manifests import crds
 
 

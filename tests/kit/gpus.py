@@ -27,7 +27,7 @@ def a_node(name: str, cards: int = 2, memory: int = 16276, islands: str = "", **
 
 
 def holder(name: str) -> Holder:
-    return Holder(uid=f"uid-{name}", name=f"lab/{name}")
+    return Holder(f"uid-{name}", "lab", name)
 
 
 def held(pod: str, node: str, index: int, memory: int | None) -> Share:

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.objects import views
+from carrel.dialects.gpuclaim_objects import GpuClaim, GpuNodeStatus
+from carrel.kubernetes.objects.kinds import ConfigMap, Lease, Pod
 
 
-def pod_from(manifest: Mapping[str, Any]) -> views.Pod:
+def pod_from(manifest: Mapping[str, Any]) -> Pod:
     """Like the API server, it writes quantities as text."""
     copy = deepcopy(dict(manifest))
     for group in ("containers", "initContainers"):
@@ -17,7 +18,7 @@ def pod_from(manifest: Mapping[str, Any]) -> views.Pod:
             for amounts in container.get("resources", {}).values():
                 amounts.update({resource: str(amount) for resource, amount in amounts.items()})
     copy["metadata"].setdefault("namespace", "default")
-    return msgspec.convert(copy, views.Pod)
+    return msgspec.convert(copy, Pod)
 
 
 def pod(
@@ -26,7 +27,7 @@ def pod(
     init: Sequence[Mapping[str, Any]] = (),
     labels: Mapping[str, str] | None = None,
     node_selector: Mapping[str, str] | None = None,
-) -> views.Pod:
+) -> Pod:
     """The pod `lab/train`, with one container `c0`, `c1`, … for each of the limits."""
     containers = [{"name": f"c{i}", "resources": {"limits": dict(each)}} for i, each in enumerate(limits)]
     return pod_from(
@@ -51,17 +52,17 @@ def init_container(name: str, limits: Mapping[str, str], restart_policy: str = "
     return {"name": name, "restartPolicy": restart_policy, "resources": {"limits": dict(limits)}}
 
 
-def claim(spec: Mapping[str, Any], name: str = "my-gpu-request", namespace: str = "lab") -> views.GpuClaim:
-    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "spec": spec}, views.GpuClaim)
+def claim(spec: Mapping[str, Any], name: str = "my-gpu-request", namespace: str = "lab") -> GpuClaim:
+    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "spec": spec}, GpuClaim)
 
 
-def lease(manifest: Mapping[str, Any]) -> views.Lease:
-    return msgspec.convert(manifest, views.Lease)
+def lease(manifest: Mapping[str, Any]) -> Lease:
+    return msgspec.convert(manifest, Lease)
 
 
-def gpu_node_status(manifest: Mapping[str, Any]) -> views.GpuNodeStatus:
-    return msgspec.convert(manifest, views.GpuNodeStatus)
+def gpu_node_status(manifest: Mapping[str, Any]) -> GpuNodeStatus:
+    return msgspec.convert(manifest, GpuNodeStatus)
 
 
-def config_map(name: str, data: Mapping[str, str], namespace: str = "kube-system") -> views.ConfigMap:
-    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "data": dict(data)}, views.ConfigMap)
+def config_map(name: str, data: Mapping[str, str], namespace: str = "kube-system") -> ConfigMap:
+    return msgspec.convert({"metadata": {"name": name, "namespace": namespace}, "data": dict(data)}, ConfigMap)

@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider with real RSA keys. It signs in whom the test says, and lies if told to."""
+"""A small OpenID Connect provider with real RSA keys. Tests choose the person, and can make it send wrong claims."""
 
 import base64
 import functools
@@ -23,7 +23,7 @@ CLIENT, SECRET = "carrel", "the client's secret"
 
 @functools.cache
 def _first_key() -> rsa.RSAPrivateKey:
-    """Keys are costly; most tests need only this one."""
+    """Creating a key is slow; most tests need only this one."""
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
@@ -32,8 +32,8 @@ class OidcProvider:
         self.now = now
         self.url = ""
         self.person: dict[str, Any] = {"sub": "1", "email": "Ada@Lab.example", "email_verified": True, "name": "Ada"}
-        self.lies: dict[str, Any] = {}
-        """Claims that are written over the true ones; None takes a claim away."""
+        self.wrong_claims: dict[str, Any] = {}
+        """They replace the right claims; None removes a claim."""
         self.sign: Callable[[dict[str, Any]], str] = self.signed
         self.key_reads = 0
         self.codes_work_once = True
@@ -79,11 +79,11 @@ class OidcProvider:
             return JSONResponse({"error": "invalid_grant"}, 400)
         now = int(self.now().timestamp())
         claims = {"iss": self.url, "aud": CLIENT, "iat": now, "exp": now + 300, "nonce": asked["nonce"], **self.person}
-        told = {name: value for name, value in {**claims, **self.lies}.items() if value is not None}
-        return JSONResponse({"access_token": "x", "token_type": "Bearer", "id_token": self.sign(told)})
+        sent = {name: value for name, value in {**claims, **self.wrong_claims}.items() if value is not None}
+        return JSONResponse({"access_token": "x", "token_type": "Bearer", "id_token": self.sign(sent)})
 
     async def _keys(self, request: Request) -> Response:
         self.key_reads += 1
         public = json.loads(RSAAlgorithm.to_jwk(self.key.public_key()))
-        strange = [{"kty": "OKP", "crv": "of another kind", "kid": str(each), "x5c": "c" * 1000} for each in range(300)]
-        return JSONResponse({"keys": [*strange, {**public, "kid": self.key_id, "use": "sig", "alg": "RS256"}]})
+        unknown = [{"kty": "OKP", "crv": "unknown", "kid": str(each), "x5c": "c" * 1000} for each in range(300)]
+        return JSONResponse({"keys": [*unknown, {**public, "kid": self.key_id, "use": "sig", "alg": "RS256"}]})

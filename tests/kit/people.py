@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from carrel.bookings.people import Errand, Grant, Known, Role, Session, Token
+from carrel.bookings.people import Grant, KnownPerson, PendingLogin, Role, Session, Token
 
 
 class PeopleInMemory:
     def __init__(self) -> None:
-        self._errands: dict[str, Errand] = {}
+        self._errands: dict[str, PendingLogin] = {}
         self._used: dict[str, datetime] = {}
         self._sessions: dict[str, Session] = {}
         self._tokens: dict[str, Token] = {}
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownPerson] = {}
 
-    async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
+    async def begin_login(self, secret_hash: str, errand: PendingLogin) -> None:
         self._errands[secret_hash] = errand
 
-    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
         errand = self._errands.pop(secret_hash, None)
         return errand if errand and now < errand.expires else None
 
@@ -29,7 +29,7 @@ class PeopleInMemory:
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
         self._sessions[secret_hash] = session
-        known = self._known.get(session.email, Known(session.email))
+        known = self._known.get(session.email, KnownPerson(session.email))
         self._known[session.email] = replace(known, name=session.name, last_seen=session.began)
 
     async def session(self, secret_hash: str, now: datetime) -> Session | None:
@@ -75,9 +75,9 @@ class PeopleInMemory:
         return known.granted if known else None
 
     async def grant(self, grant: Grant) -> None:
-        self._known[grant.email] = replace(self._known.get(grant.email, Known(grant.email)), granted=grant.role)
+        self._known[grant.email] = replace(self._known.get(grant.email, KnownPerson(grant.email)), granted=grant.role)
 
-    async def known(self) -> Sequence[Known]:
+    async def known(self) -> Sequence[KnownPerson]:
         return sorted(self._known.values(), key=lambda known: known.email)
 
     async def forget_expired(self, now: datetime) -> int:

@@ -12,11 +12,11 @@ from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAd
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
-from carrel.bookings.client.interface import Heard
+from carrel.bookings.client.interface import CachedAnswer
+from carrel.bookings.client.status import BookingStatus
 from carrel.dialects.hand_over_record import HandOver
-from carrel.dialects.maia import Verdict
 from carrel.dialects.seal import Seal
-from carrel.kubernetes.objects import json_patch
+from kubernetes_in_memory import json_patch
 
 Json = dict[str, Any]
 
@@ -41,15 +41,15 @@ class BookedPeople:
     silence: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def verdict(self, user: str, namespace: str) -> Heard[Verdict]:
+    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
         self.asked.append((user, namespace))
         if self.silence:
-            return Heard(None, silence=self.silence)
+            return CachedAnswer(None, failure=self.silence)
         until = self.until.get(user)
-        return Heard(Verdict(True, until, self.model) if until else Verdict(False))
+        return CachedAnswer(BookingStatus(until, self.model, 1) if until else BookingStatus())
 
-    async def free(self) -> Heard[Mapping[str, int]]:
-        return Heard(None, silence=self.silence) if self.silence else Heard(self.cards)
+    async def free(self) -> CachedAnswer[Mapping[str, int]]:
+        return CachedAnswer(None, failure=self.silence) if self.silence else CachedAnswer(self.cards)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where letters arrive in tests: a mail server and an HTTP server that keep what they get, and refuse on request."""
+"""Receivers of notifications in tests: a mail server and an HTTP server that keep what they get, or refuse it."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ class MailSink:
         self.url = ""
         self.messages: list[EmailMessage] = []
         self.refusal = ""
-        """Said to the recipient, such as `550 nobody lives here`."""
+        """The answer to the recipient, such as `550 no such user`."""
         self.is_cut = False
         """The connection ends after the message was taken, before that is said."""
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from carrel.bookings.client.interface import BookingService
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from carrel.leases.pods import is_waiting
 from carrel.ledger.refusals import Refusal
@@ -133,7 +133,7 @@ async def end_deleted(lab: Lab) -> None:
     for pod in (await pods_of(lab)).values():
         if pod.metadata.deletion_timestamp:
             try:
-                only_it = Deletion(uid=pod.metadata.uid, grace_seconds=0)
+                only_it = DeleteOptions(uid=pod.metadata.uid, grace_seconds=0)
                 await lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
             except NotFound:
                 pass

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
-from carrel.kubernetes.objects.json_patch import annotate, apply, pointer
+from carrel.kubernetes.objects.json_patch import diff, escape
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.parsing.time import instant, micro_seconds, seconds
+from kubernetes_in_memory.json_patch import apply
 from tests.kit.objects import gpu_node_status, lease, pod
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -162,7 +163,8 @@ def test_an_annotation_arrives_through_an_admission_answer(
 ) -> None:
     document: dict[str, Any] = {"metadata": {"annotations": present}}
     request = review.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", review.RequestUser("a"))
-    response = review.allowed(request, annotate(document, {key: value}))["response"]
+    wanted = {"metadata": {"annotations": {**(present or {}), key: value}}}
+    response = review.allowed(request, diff(document, wanted))["response"]
     operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     assert apply(document, operations)["metadata"]["annotations"][key] == value
-    assert apply({"metadata": {key: 1}}, [{"op": "test", "path": pointer("metadata", key), "value": 1}])
+    assert apply({"metadata": {key: 1}}, [{"op": "test", "path": f"/metadata/{escape(key)}", "value": 1}])

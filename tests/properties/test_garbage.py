@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai_reservation, maia
-from carrel.dialects.registry import PodRequest, request_of
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.registry import request_of
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.quantity import quantity
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant

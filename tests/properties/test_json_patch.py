@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.kubernetes.objects.json_patch import apply, diff
-from carrel.parsing import Malformed
+from carrel.kubernetes.objects.json_patch import diff
+from kubernetes_in_memory.json_patch import apply
+from kubernetes_in_memory.malformed_input import MalformedInput
 from tests.kit.json import documents
 
 OPS = st.sampled_from(["add", "remove", "replace", "move", "copy", "test", "other"])
@@ -34,6 +35,6 @@ def test_any_patch_is_applied_or_malformed_and_mutates_nothing(document: Any, op
     kept = deepcopy((document, operations))
     try:
         apply(document, operations)
-    except Malformed as error:
+    except MalformedInput as error:
         assert len(str(error)) < 1000
     assert (document, operations) == kept

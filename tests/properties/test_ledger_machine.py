@@ -14,7 +14,18 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, candidates, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import (
+    ANY_GPU,
+    WHOLE,
+    Amount,
+    GpuSelector,
+    Memory,
+    Policy,
+    Portion,
+    Request,
+    Topology,
+    TopologyMode,
+)
 from carrel.ledger.shares import Holder, Share, ShareState
 
 NODES = ("n1", "n2", "n3")
@@ -38,6 +49,7 @@ class Model:
             not gpu.unusable
             and self.kept.get(gpu.uuid, uid) == uid
             and request.model in ("", gpu.model)
+            and allowed(gpu, request.selector)
             and gpu.bandwidth_gbps >= slowest
             and self.free(gpu) >= request.amount.on(gpu.memory)
         )
@@ -54,6 +66,16 @@ class Model:
         )
 
 
+def allowed(gpu: Gpu, selector: GpuSelector) -> bool:
+    """Models here are one letter each, so a part of a name is the name."""
+    return (
+        (not selector.models or gpu.model in selector.models)
+        and gpu.model not in selector.not_models
+        and all(uuid in selector.uuids for uuid in (gpu.may_be or {gpu.uuid}) if selector.uuids)
+        and not any(uuid in selector.not_uuids for uuid in (gpu.may_be or {gpu.uuid}))
+    )
+
+
 sizes = st.sampled_from([1000, 1001, 4000])
 amounts: st.SearchStrategy[Amount] = st.one_of(
     st.integers(1, 2500).map(lambda mib: Memory(MiB(mib))),
@@ -61,14 +83,24 @@ amounts: st.SearchStrategy[Amount] = st.one_of(
     st.just(WHOLE),
 )
 topologies = st.builds(Topology, st.sampled_from(TopologyMode), st.sampled_from([0, 300]))
+some_models = st.lists(st.sampled_from("BX"), max_size=2).map(tuple)
+some_uuids = st.one_of(
+    st.just(frozenset[str]()),
+    st.frozensets(st.builds("GPU-{}-{}".format, st.sampled_from(NODES), st.integers(0, 4)), max_size=6),
+)
+selectors = st.one_of(
+    st.just(ANY_GPU),
+    st.builds(GpuSelector, models=some_models, not_models=some_models, uuids=some_uuids, not_uuids=some_uuids),
+)
 requests = st.builds(
     Request,
     cards=st.integers(1, 4),
     amount=amounts,
-    model=st.sampled_from(["", "", "A", "B"]),
+    model=st.sampled_from(["", "", "X", "B"]),
     policy=st.sampled_from(Policy),
     prefer_ids=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     topology=topologies,
+    selector=selectors,
 )
 
 
@@ -82,11 +114,12 @@ def nodes(draw: st.DrawFn) -> Node:
             uuid=f"GPU-{name}-{identity}",
             node=name,
             index=index,
-            model=draw(st.sampled_from(["A", "B"])),
+            model=draw(st.sampled_from(["X", "B"])),
             memory=MiB(draw(sizes)),
             island=draw(st.sampled_from(["", "x", "y"])),
             bandwidth_gbps=draw(st.sampled_from([64, 600])),
             unusable=draw(st.sampled_from(["", "", "", "unhealthy: XID 79"])),
+            may_be=draw(st.sampled_from([frozenset[str](), frozenset({f"GPU-{name}-0", f"GPU-{name}-1"})])),
         )
         for identity, index in zip(ids, indices, strict=True)
     )
@@ -115,7 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(target=pods, request=requests, node=st.sampled_from(NODES))
     def a_pod_arrives(self, request: Request, node: str) -> object:
         self.born += 1
-        pod = Holder(f"uid-{self.born}", f"lab/pod-{self.born}")
+        pod = Holder(f"uid-{self.born}", "lab", f"pod-{self.born}")
         return pod if self._bind(pod, request, node) else multiple()
 
     @rule(pod=pods, request=requests, node=st.sampled_from(NODES))

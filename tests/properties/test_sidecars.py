@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.dialects import nvidia
+from carrel.dialects.interface import Reading
 from carrel.ledger.placement import Placement, place
 from tests.kit.gpus import a_ledger, a_node
 from tests.kit.objects import init_container, pod
@@ -47,7 +48,8 @@ def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the
                 init_container(f"i{at}", {nvidia.GPU: str(amount)}, "Always" if is_sidecar else "")
                 for at, (amount, is_sidecar) in enumerate(asked)
             ],
-        )
+        ),
+        Reading(),
     )
     if request is None:
         assert handed_over(asked, beside) == 0

@@ -11,7 +11,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import candidates, why_not
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Gang, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import WHOLE, Gang, GpuSelector, Portion, Request, Topology, TopologyMode
 from tests.kit.gpus import A100, A6000, a_card, a_node, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3", "stranger")
@@ -22,6 +22,9 @@ REQUESTS = (
     Request(1, Portion(Fraction(1, 2)), model=A100),
     Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 100)),
     memory(100, node_labels=frozenset({("zone", "lab")})),
+    memory(100, selector=GpuSelector(models=("a100",))),
+    memory(100, selector=GpuSelector(not_models=("A100",), not_uuids=frozenset({"GPU-n1-0"}))),
+    memory(100, selector=GpuSelector(uuids=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
 )
 
 cards = st.tuples(

@@ -8,6 +8,7 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, Phase, Why
+from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.reviews import (
@@ -321,7 +322,7 @@ async def test_a_forged_key_is_removed(key: str, limits: dict[str, str]) -> None
 
 
 def test_every_protected_key_is_tested() -> None:
-    assert PROTECTED.keys() >= protected_keys.ANNOTATIONS and PROTECTED_LABELS.keys() >= protected_keys.LABELS
+    assert PROTECTED.keys() >= protected_keys.annotations() and PROTECTED_LABELS.keys() >= ALL.written_labels
 
 
 # --- the seal --------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import BindTarget, Deletion, Forbidden, MergePatch, Unavailable
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, MergePatch, Unavailable
 from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.refusals import Refusal
 from carrel.node import allocation
 from carrel.node.allocation import Allocation, Post
@@ -87,7 +87,7 @@ class Away:
         self._lab = lab
         self.calls = 0
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         self.calls += 1
         self._lab.clock.now += timedelta(seconds=1)
         raise Unavailable(0, "Unreachable", "nobody answers")
@@ -190,7 +190,7 @@ async def test_one_pod_that_cannot_be_marked_keeps_no_other_from_it() -> None:
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
 
-        async def send(self, request: ApiRequest) -> ApiResponse:
+        async def send(self, request: ApiRequest) -> ResponseLike:
             if request.method == "PATCH" and request.path.endswith("/a"):
                 raise Forbidden(403, "Forbidden", "not this one")
             return await self._lab.api.send(request)
@@ -250,7 +250,7 @@ async def test_a_pod_that_was_made_again_is_served_though_the_kubelet_still_show
         await bench.placed("a", **limits(8138))
         rows = [HandedOver("lab", "a", "main", MEM, tuple(bench.devices(0, 8138)))]
         bench.counter.see(bench.inventory, rows)
-        await bench.lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await bench.lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: bench.extender.pods.store.get("a", "lab") is None)
         assert bench.counter.without_namesakes(rows) == []
         await bench.placed("a", **limits(8138))
@@ -349,7 +349,7 @@ async def test_a_forged_annotation_gets_no_card_and_does_not_stand_in_anybodys_w
             await bench.extender.sees(await bench.lab.client.get(PODS, name, "lab"))
 
         await bench.allocated(MEM, bench.devices(0, 8138))
-        await bench.lab.client.delete(PODS, "honest", "lab", how=Deletion(grace_seconds=0))
+        await bench.lab.client.delete(PODS, "honest", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: bench.extender.pods.store.get("honest", "lab") is None)
 
         reason = await bench.refused(MEM, bench.devices(0, 8138))

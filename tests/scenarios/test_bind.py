@@ -7,9 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
-from carrel.kubernetes.cluster import Deletion, Forbidden, MergePatch
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import DeleteOptions, Forbidden, MergePatch
+from carrel.kubernetes.objects.resources import LEASES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -199,7 +200,7 @@ async def test_a_lease_that_cannot_be_read_makes_its_gpu_unusable_and_is_not_ove
             assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
             assert "expected JSON" in replica.ledger.cards("n1")[0].gpu.unusable
 
-            await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=Deletion())
+            await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=DeleteOptions())
             await eventually(lambda: not replica.ledger.cards("n1")[0].gpu.unusable)
 
 
@@ -249,7 +250,7 @@ async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_t
             assert "it is still recorded on Lease gpu-n1-0: its index has changed" in cards["GPU-n1-0"].gpu.unusable
             assert "Lease gpu-n1-0 still records another GPU" in cards["GPU-n1-1"].gpu.unusable
 
-            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: not len(replica.pods.store))
             await replica.collector.collect()
             assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
@@ -285,7 +286,7 @@ class NoBindings:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if not request.path.endswith("/binding"):
             return await self._inner.send(request)
         no = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not today"}

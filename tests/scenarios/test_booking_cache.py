@@ -1,130 +1,135 @@
-"""What the webhook remembers of the booking service."""
+"""What the webhook remembers of the booking service's answers."""
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 
-from carrel.bookings.client.cache import Desk
+from carrel.bookings.client.cache import BookingCache
 from carrel.bookings.client.interface import Declined, NoAnswer
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
+
+ENDS = datetime(2026, 11, 20, tzinfo=UTC)
 
 
-class Service:
+class FakeService:
     def __init__(self) -> None:
         self.asked = 0
         self.is_down = False
-        self.counts_nothing = False
-        self.schedulable = True
+        self.cannot_count = False
+        self.is_booked = True
         self.go = asyncio.Event()
         self.go.set()
 
-    async def verdict(self, user: str, namespace: str) -> Verdict:
+    async def status(self, user: str, namespace: str) -> BookingStatus:
         self.asked += 1
         await self.go.wait()
         if self.is_down:
             raise NoAnswer("refused")
-        if user == "unheard of":
+        if user == "unknown":
             raise Declined("400")
-        return Verdict(self.schedulable)
+        return BookingStatus(ENDS, "A6000", 1) if self.is_booked else BookingStatus()
 
     async def free(self) -> Mapping[str, int]:
-        if self.counts_nothing:
+        if self.cannot_count:
             raise NoAnswer("404")
         return {"A6000": 1}
 
 
-class Bench:
+class Setup:
     def __init__(self) -> None:
-        self.service = Service()
+        self.service = FakeService()
         self.seconds = 0.0
-        self.desk = Desk(self.service, lambda: self.seconds)
+        self.cache = BookingCache(self.service, lambda: self.seconds)
 
-    async def says(self) -> tuple[bool | None, float, str]:
-        heard = await self.desk.verdict("alice", "lab")
-        return heard.said.schedulable if heard.said else None, heard.age_s, heard.silence
+    async def answer(self) -> tuple[bool | None, float, str]:
+        found = await self.cache.status("alice", "lab")
+        return found.value.ends is not None if found.value else None, found.age_s, found.failure
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def setup() -> Setup:
+    return Setup()
 
 
-async def test_an_answer_counts_for_some_seconds_and_then_is_asked_for_again(bench: Bench) -> None:
-    assert await bench.says() == (True, 0, "")
-    bench.service.schedulable, bench.seconds = False, 5
-    assert await bench.says() == (True, 5, "")
-    bench.seconds = 5.1
-    assert await bench.says() == (False, 0, "")
-    assert bench.service.asked == 2
+async def test_an_answer_is_used_for_some_seconds_and_then_asked_for_again(setup: Setup) -> None:
+    assert await setup.answer() == (True, 0, "")
+    setup.service.is_booked, setup.seconds = False, 5
+    assert await setup.answer() == (True, 5, "")
+    setup.seconds = 5.1
+    assert await setup.answer() == (False, 0, "")
+    assert setup.service.asked == 2
 
 
-async def test_people_and_namespaces_are_told_apart(bench: Bench) -> None:
-    await bench.says()
-    await bench.desk.verdict("bob", "lab")
-    await bench.desk.verdict("alice", "other")
-    assert bench.service.asked == 3
+async def test_each_person_and_namespace_has_its_own_answer(setup: Setup) -> None:
+    await setup.answer()
+    await setup.cache.status("bob", "lab")
+    await setup.cache.status("alice", "other")
+    assert setup.service.asked == 3
 
 
-async def test_a_silent_service_is_left_alone_for_a_moment_and_its_last_word_counts_for_a_while(bench: Bench) -> None:
-    await bench.says()
-    bench.service.is_down, bench.seconds = True, 6
-    assert await bench.says() == (True, 6, "refused")
-    bench.seconds = 10
-    assert await bench.says() == (True, 10, "refused")
-    assert bench.service.asked == 2, "it was asked once since it is down"
-    bench.seconds = 300
-    assert await bench.says() == (True, 300, "refused")
-    assert bench.desk.oldest_s == 300 and bench.desk.failures == 2
-    bench.seconds = 301
-    assert await bench.says() == (None, 0, "refused")
+async def test_after_a_failure_nobody_asks_for_a_moment_and_the_last_answer_is_used(setup: Setup) -> None:
+    await setup.answer()
+    setup.service.is_down, setup.seconds = True, 6
+    assert await setup.answer() == (True, 6, "refused")
+    setup.seconds = 10
+    assert await setup.answer() == (True, 10, "refused")
+    assert setup.service.asked == 2, "it was asked once since it went down"
+    setup.seconds = 300
+    assert await setup.answer() == (True, 300, "refused")
+    assert setup.cache.oldest_s == 300 and setup.cache.failures == 2
+    setup.seconds = 301
+    assert await setup.answer() == (None, 0, "refused")
 
 
-async def test_a_service_that_is_back_is_believed_at_once(bench: Bench) -> None:
-    bench.service.is_down = True
-    assert await bench.says() == (None, 0, "refused")
-    bench.service.is_down, bench.seconds = False, 5
-    assert await bench.says() == (True, 0, "")
-    assert bench.desk.oldest_s == 0
+async def test_a_service_that_is_back_is_asked_again(setup: Setup) -> None:
+    setup.service.is_down = True
+    assert await setup.answer() == (None, 0, "refused")
+    setup.service.is_down, setup.seconds = False, 5
+    assert await setup.answer() == (True, 0, "")
+    assert setup.cache.oldest_s == 0
 
 
-async def test_of_many_who_ask_at_once_one_asks(bench: Bench) -> None:
-    bench.service.go.clear()
-    asking = [asyncio.ensure_future(bench.says()) for _ in range(20)]
+async def test_of_many_callers_that_ask_at_once_one_asks_the_service(setup: Setup) -> None:
+    setup.service.go.clear()
+    asking = [asyncio.ensure_future(setup.answer()) for _ in range(20)]
     await asyncio.sleep(0)
-    bench.service.go.set()
+    setup.service.go.set()
 
     assert await asyncio.gather(*asking) == [(True, 0, "")] * 20
-    assert bench.service.asked == 1
+    assert setup.service.asked == 1
 
 
-async def test_who_gives_up_asking_does_not_leave_the_others_without_an_answer(bench: Bench) -> None:
-    bench.service.go.clear()
-    first, second = (asyncio.ensure_future(bench.says()) for _ in range(2))
+async def test_a_cancelled_caller_does_not_leave_the_others_without_an_answer(setup: Setup) -> None:
+    setup.service.go.clear()
+    first, second = (asyncio.ensure_future(setup.answer()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await asyncio.sleep(0)
-    bench.service.go.set()
+    setup.service.go.set()
 
     assert await second == (True, 0, "")
 
 
-async def test_free_cards_are_remembered_too(bench: Bench) -> None:
-    assert (await bench.desk.free()).said == {"A6000": 1}
+async def test_free_gpus_are_remembered_too(setup: Setup) -> None:
+    assert (await setup.cache.free()).value == {"A6000": 1}
 
 
-async def test_who_cannot_count_free_cards_may_still_know_bookings(bench: Bench) -> None:
-    bench.service.counts_nothing = True
-    assert (await bench.desk.free()).silence == "404"
-    assert await bench.says() == (True, 0, ""), "else every pod without a booking would cost somebody theirs"
-    assert bench.desk.failures == 1
+async def test_a_service_that_cannot_count_free_gpus_may_still_know_bookings(setup: Setup) -> None:
+    setup.service.cannot_count = True
+    assert (await setup.cache.free()).failure == "404"
+    assert await setup.answer() == (True, 0, ""), (
+        "otherwise every pod without a booking would cost somebody their booking"
+    )
+    assert setup.cache.failures == 1
 
 
-async def test_a_question_that_is_declined_silences_no_other(bench: Bench) -> None:
+async def test_a_declined_question_does_not_block_others(setup: Setup) -> None:
     for _ in range(3):
-        assert (await bench.desk.verdict("unheard of", "lab")).silence == "400"
-    assert bench.service.asked == 1, "it is put off itself"
-    assert await bench.says() == (True, 0, "")
-    bench.seconds = 5
-    await bench.desk.verdict("unheard of", "lab")
-    assert bench.service.asked == 3
+        assert (await setup.cache.status("unknown", "lab")).failure == "400"
+    assert setup.service.asked == 1, "only this question waits"
+    assert await setup.answer() == (True, 0, "")
+    setup.seconds = 5
+    await setup.cache.status("unknown", "lab")
+    assert setup.service.asked == 3

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import BindTarget, Conflict, Deletion, Json, MergePatch
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
-from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
+from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimContext, ClaimState, ClaimStatusWriter
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -196,7 +198,7 @@ async def test_a_pod_that_is_being_deleted_still_has_its_gpus() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=30))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=30))
 
         await Writer(replica).write(lab)
 

@@ -8,8 +8,8 @@ import pytest
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpushare import Unit
-from carrel.kubernetes.objects import views
+from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.dialects.options import Unit
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
@@ -20,9 +20,9 @@ from tests.kit.gpus import a_card, a_node, holder, memory, whole
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
-def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> views.GpuNodeStatus:
+def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> GpuNodeStatus:
     body = gpuclaim.node_status(node, {}, heartbeat)
-    return msgspec.convert({**body, "metadata": {**body["metadata"], **metadata}}, views.GpuNodeStatus)
+    return msgspec.convert({**body, "metadata": {**body["metadata"], **metadata}}, GpuNodeStatus)
 
 
 def ledger_with(*nodes: Node) -> ClusterLedger:
@@ -112,9 +112,9 @@ def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None
     node = a_node("n1")
     body = gpuclaim.node_status(node, {}, NOW, gpuclaim.Remarks(memory_unit="4MiB"))
     cluster_ledger = ClusterLedger(lambda _: None, Unit.MIB)
-    cluster_ledger.on_node_status(None, msgspec.convert(body, views.GpuNodeStatus))
+    cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
     agreeing = ClusterLedger(lambda _: None, Unit.MIB_4)
-    agreeing.on_node_status(None, msgspec.convert(body, views.GpuNodeStatus))
+    agreeing.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
     node_of = {each: each.ledger.node("n1") for each in (cluster_ledger, agreeing)}
     assert [found.unusable for found in node_of.values() if found] == [

@@ -3,13 +3,15 @@
 import pytest
 
 from carrel.dialects.carrel import LeaseRecord, write_lease
-from carrel.kubernetes.cluster import Conflict, Deletion, Json, MergePatch, Page, Selection, Unavailable
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, LEASES, NODES, PODS, Resource
-from carrel.kubernetes.objects.shapes import Lease, Pod
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import Conflict, DeleteOptions, Json, ListPage, MergePatch, Selection, Unavailable
+from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, Resource
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.shares import Holder
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -49,7 +51,7 @@ async def test_a_terminating_pod_keeps_its_gpu_until_it_is_gone() -> None:
         assert await freed(replica) == []
         assert [card.free for card in replica.ledger.cards("n1")] == [8138, 16276]
 
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("train", "lab") is None)
         assert await freed(replica) == ["the pod is gone"]
         assert await lab.held() == {}
@@ -69,7 +71,7 @@ async def test_a_finished_pod_gives_its_gpu_back_although_it_still_exists() -> N
 async def test_another_pod_of_the_same_name_does_not_get_the_gpu() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         uid = await a_bound_pod(lab, replica)
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("train", limits=GPU_MEM)
         await eventually(lambda: replica.pods.store.by_uid(uid) is None)
 
@@ -100,7 +102,7 @@ async def test_other_pods_on_the_gpu_keep_their_shares() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica, "goes")
         stays = await a_bound_pod(lab, replica, "stays")
-        await lab.client.delete(PODS, "goes", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "goes", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("goes", "lab") is None)
 
         assert await freed(replica) == ["the pod is gone"]
@@ -153,7 +155,7 @@ async def test_a_new_bind_of_a_pod_has_its_own_time_to_finish() -> None:
 
 async def test_a_gpu_that_is_kept_for_a_pod_that_is_gone_becomes_free() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab/gone"))
+        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab", "gone"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -164,7 +166,7 @@ async def test_a_gpu_that_is_kept_for_a_pod_that_is_gone_becomes_free() -> None:
 async def test_a_gpu_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("urgent", limits=GPU_MEM))
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab/urgent"))
+        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab", "urgent"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -193,7 +195,7 @@ async def test_a_lost_node_frees_gpus_only_when_its_pods_are_gone() -> None:
         await eventually(lambda: not replica.ledger.nodes)
         assert await freed(replica) == []
 
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("train", "lab") is None)
         assert await freed(replica) == ["the pod is gone"]
         assert await _leases(lab) == []
@@ -203,7 +205,7 @@ async def test_a_lease_that_cannot_be_written_does_not_delay_the_others() -> Non
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await a_bound_pod(lab, replica, name, mib=16276)
-            await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: not len(replica.pods.store))
         ask_the_server = replica.collector._cluster.get
 
@@ -213,7 +215,7 @@ async def test_a_lease_that_cannot_be_written_does_not_delay_the_others() -> Non
             return await ask_the_server(resource, name, namespace)
 
         replica.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
-        assert [each.holder.name for each in await replica.collector.collect()] == ["lab/b"]
+        assert [each.holder.full_name for each in await replica.collector.collect()] == ["lab/b"]
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
@@ -223,7 +225,7 @@ async def test_after_a_crash_at_any_write_the_next_collector_frees_the_rest(writ
             stays = await a_bound_pod(lab, extender, "stays", mib=1000)
             for name, mib in (("a", 15000), ("b", 8138), ("c", 8138)):
                 await a_bound_pod(lab, extender, name, mib)
-                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+                await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=write))) as dies:
             with pytest.raises(Crashed):
                 await dies.collector.collect()
@@ -237,14 +239,14 @@ async def test_after_a_crash_at_any_write_the_next_collector_frees_the_rest(writ
 async def test_an_outdated_list_does_not_remove_a_lease_from_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica)
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("train", "lab") is None)
 
         async def refused(*_: object, **__: object) -> Json:
             raise Conflict(409, "Conflict", "the Lease has changed")
 
-        async def behind(*_: object, **__: object) -> Page[Lease]:
-            return Page([], "1")
+        async def behind(*_: object, **__: object) -> ListPage[Lease]:
+            return ListPage([], "1")
 
         with monkeypatch.context() as bad_day:
             bad_day.setattr(replica.cluster, "delete", refused)
@@ -262,13 +264,13 @@ async def _leases(lab: Lab) -> list[str]:
 async def _take_without_binding(replica: Replica, uid: str) -> None:
     placement = place(replica.ledger, memory(8138), "n1")
     assert isinstance(placement, Placement)
-    assert await replica.lease_writer.take(placement, Holder(uid, "lab/train")) is None
+    assert await replica.lease_writer.take(placement, Holder(uid, "lab", "train")) is None
 
 
 async def test_a_gpu_is_kept_for_a_booked_pod_through_a_failed_bind_until_it_is_bound() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        booked = Holder(pod.metadata.uid, "lab/train")
+        booked = Holder(pod.metadata.uid, "lab", "train")
         lease = write_lease(LeaseRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
         await lab.client.create(LEASES, lease, "carrel")
         await eventually(lambda: replica.ledger.kept_for(booked.uid))

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import EVERYTHING, Deletion, Forbidden, MergePatch
+from carrel.kubernetes.cluster import EVERYTHING, DeleteOptions, Forbidden, MergePatch
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.node.comparison import Comparison, Findings, HowOffered, reads_its_cards
 from carrel.node.device_names import Inventory
 from carrel.node.interfaces import HandedOver
@@ -147,7 +147,7 @@ async def test_what_could_not_be_compared_is_no_difference_but_said() -> None:
         def __init__(self, lab: Lab) -> None:
             self._lab = lab
 
-        async def send(self, request: ApiRequest) -> ApiResponse:
+        async def send(self, request: ApiRequest) -> ResponseLike:
             if "/leases" in request.path:
                 raise Forbidden(403, "Forbidden", "leases is forbidden: carrel-agent cannot list them")
             return await self._lab.api.send(request)
@@ -276,6 +276,6 @@ async def test_a_pod_that_has_ended_or_holds_no_memory_sets_nothing_aside() -> N
 async def test_a_pod_that_was_made_again_is_not_judged_by_the_manifest_of_its_namesake() -> None:
     async with a_lab([]) as lab:
         old = await a_pod(lab, "a", "", [literal("all")], forged=True)
-        await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
         await a_pod(lab, "a", "", [literal("void")], forged=True)
         assert (await compare(lab, [old], how=ON_NODE)).mismatches == ()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carrel.bookings.client.interface import NoAnswer
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 from carrel.kubernetes.cluster import MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from tests.kit.gpus import A6000, a_node
@@ -114,11 +114,11 @@ async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
 class FixedBookings:
     """A booking service that gives the same answer for everybody, or none."""
 
-    def __init__(self, verdict: Verdict | None) -> None:
+    def __init__(self, verdict: BookingStatus | None) -> None:
         self._verdict = verdict
         self.asked: list[tuple[str, str]] = []
 
-    async def verdict(self, user: str, namespace: str) -> Verdict:
+    async def status(self, user: str, namespace: str) -> BookingStatus:
         self.asked.append((user, namespace))
         if self._verdict is None:
             raise NoAnswer("the booking service is down")
@@ -134,15 +134,17 @@ LATER = NOON + timedelta(days=3)
 @pytest.mark.parametrize(
     ("verdict", "continues"),
     [
-        pytest.param(Verdict(True, LATER), True, id="it was extended"),
-        pytest.param(Verdict(True, LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
-        pytest.param(Verdict(True, LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
-        pytest.param(Verdict(True, NOON), False, id="the end is unchanged"),
-        pytest.param(Verdict(False), False, id="no booking is active"),
+        pytest.param(BookingStatus(LATER), True, id="it was extended"),
+        pytest.param(BookingStatus(LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
+        pytest.param(BookingStatus(LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
+        pytest.param(BookingStatus(NOON), False, id="the end is unchanged"),
+        pytest.param(BookingStatus(), False, id="no booking is active"),
         pytest.param(None, False, id="the booking service does not answer"),
     ],
 )
-async def test_the_booking_service_is_asked_before_a_pod_is_ended(verdict: Verdict | None, continues: bool) -> None:
+async def test_the_booking_service_is_asked_before_a_pod_is_ended(
+    verdict: BookingStatus | None, continues: bool
+) -> None:
     notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
     clerk = FixedBookings(verdict)
     async with a_lab(LAB) as lab, lab.replica() as replica:

@@ -13,8 +13,9 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, Json, NotFound, Selection
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, LEASES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, NotFound, Selection
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.eventually import eventually
 from tests.kit.fault_run import FaultRun
@@ -71,7 +72,7 @@ class SchedulingRun(FaultRun):
         if self.names and self.random.random() < 0.5:
             with contextlib.suppress(NotFound):
                 gone = f"p{self.random.randint(1, self.names)}"
-                await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+                await self.lab.client.delete(PODS, gone, "lab", how=DeleteOptions(grace_seconds=0))
         if self.random.random() < 0.5:
             with contextlib.suppress(ClusterError):
                 await replica.collector.collect()

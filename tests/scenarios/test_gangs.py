@@ -7,13 +7,16 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, POD_GROUPS, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.dialects.kai_objects import POD_GROUPS
+from carrel.kubernetes.cluster import DeleteOptions, Json
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.gangs import GangTimeouts
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND, a_pod_group
 from tests.kit.lab import Lab, Replica, a_lab
@@ -138,7 +141,7 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_run() -> None:
         assert len(winners) == 1
         for pod in winners[0]:
             assert pod["metadata"]["uid"] in bound
-            await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, pod["metadata"]["name"], "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: len(replica.pods.store) == 2)
         await replica.collector.collect()
 
@@ -193,7 +196,7 @@ async def test_a_late_member_joins_a_running_gang() -> None:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None, None]
-        await lab.client.delete(PODS, "job-1", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "job-1", "lab", how=DeleteOptions(grace_seconds=0))
         successor = await a_member(lab, "job", 1)
         await eventually(lambda: replica.pods.store.by_uid(pods[1]["metadata"]["uid"]) is None)
         await replica.collector.collect()
@@ -242,7 +245,7 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_with_the_rea
     async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
-        stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, views.Pod)
+        stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, Pod)
 
         found = replica.filter(stranger, ["n1"])
 

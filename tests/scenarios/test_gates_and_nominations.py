@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, NODES, PODS
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimContext, claim_state
@@ -154,13 +155,13 @@ async def test_a_gated_pod_whose_booking_ends_gets_a_successor_with_the_remainin
 
 def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None:
     nodes = [
-        msgspec.convert({"metadata": {"name": name, "labels": {"zone": name}}}, views.Node) for name in ("n1", "n2")
+        msgspec.convert({"metadata": {"name": name, "labels": {"zone": name}}}, NodeObject) for name in ("n1", "n2")
     ]
     destinations = EligibleNodes(lambda: nodes)
 
     def of(**spec: Any) -> tuple[str, ...]:
         gated = {"schedulingGates": [{"name": QUOTA}], **spec}
-        return destinations.of(msgspec.convert({"metadata": {"uid": "u"}, "spec": gated}, views.Pod)).nodes
+        return destinations.of(msgspec.convert({"metadata": {"uid": "u"}, "spec": gated}, Pod)).nodes
 
     required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["n1"]}]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

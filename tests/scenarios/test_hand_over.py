@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, Json, MergePatch
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.lifecycle.hand_over import HandOverResult
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
@@ -100,7 +101,7 @@ class RevocationRun:
     async def _kubelet(self) -> None:
         for pod in (await pods_of(self.lab)).values():
             if pod.metadata.deletion_timestamp:
-                only_it = Deletion(uid=pod.metadata.uid, grace_seconds=0)
+                only_it = DeleteOptions(uid=pod.metadata.uid, grace_seconds=0)
                 await self.lab.client.delete(PODS, pod.metadata.name, "lab", how=only_it)
 
     async def check(self) -> None:
@@ -226,7 +227,7 @@ async def test_a_pod_that_lost_its_controller_meanwhile_is_created_again_by_carr
 
 async def test_a_pod_that_its_user_deletes_before_its_end_gets_no_successor() -> None:
     async with an_announced_end() as (lab, _, controller, __):
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
         await settle(lab, controller)
 
@@ -268,7 +269,7 @@ async def test_a_pod_that_somebody_else_created_under_the_name_is_left_alone() -
         controller = TierController(replica)
         await catch_up(lab, replica)
         await controller.round()
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         mine = await lab.pod("train")
 
         await settle(lab, controller)

@@ -2,11 +2,11 @@
 
 import json
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.cluster import DeleteOptions, Json
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS, Resource
 from carrel.lifecycle.hand_over import HandOverResult
 from tests.kit.gpus import a_node
@@ -25,7 +25,7 @@ from tests.kit.tiers import (
     settle,
 )
 
-BUDGETS = Resource[Any]("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+BUDGETS = Resource(Object, "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EXPIRED = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}
 
 
@@ -182,7 +182,7 @@ async def test_a_pod_that_its_suspended_job_deletes_gets_no_successor(phase: str
         await an_owned_victim(lab, replica)
         controller = TierController(replica, grace_s=600 if phase == "announced" else 0)
         await controller.round()
-        await lab.client.delete(PODS, "rs-1", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "rs-1", "lab", how=DeleteOptions(grace_seconds=0))
 
         await settle(lab, controller)
         assert controller.results == ([HandOverResult.LEFT] if phase == "announced" else [])

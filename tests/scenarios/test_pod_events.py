@@ -4,13 +4,14 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, Selection, Unknown
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection, Unknown
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.pod_events import EventRate, PodEventWriter, assigned_note, waiting_note
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.objects import pod as object_pod
@@ -81,7 +82,7 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
         for _ in range(2):
             pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
             assert await telling.tell(pod, NO_ROOM)
-            await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
         assert len((await lab.client.list(EVENTS, Selection("lab"))).items) == 2
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json
+from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -89,7 +89,7 @@ async def test_when_the_booked_pod_is_gone_every_pod_may_have_the_gpu() -> None:
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
         assert await refused(replica, pod, "n1") == {"n1": WAITED_FOR}
 
-        await lab.client.delete(PODS, "urgent", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "urgent", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("urgent", "lab") is None)
 
         assert await replica.bind(pod, "n1") is None

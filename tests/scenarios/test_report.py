@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim import Remarks
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation, MergePatch
 from carrel.kubernetes.objects.quantity import whole_quantity
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
+from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import Findings
 from carrel.node.report import Report, Reporter

@@ -16,7 +16,7 @@ from random import Random
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, Deletion, NotFound, Selection
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, reservation_pods
@@ -76,10 +76,10 @@ class ReservationRun(FaultRun):
         if self.names and self.random.random() < 0.6:
             with contextlib.suppress(NotFound):
                 gone = f"p{self.random.randint(1, self.names)}"
-                await self.lab.client.delete(PODS, gone, "lab", how=Deletion(grace_seconds=0))
+                await self.lab.client.delete(PODS, gone, "lab", how=DeleteOptions(grace_seconds=0))
         if self.kills_reservation_pods and (pods := await reservation_pods(self.lab)):
             victim = self.random.choice(pods).metadata
-            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=Deletion(grace_seconds=0))
+            await self.lab.client.delete(PODS, victim.name, victim.namespace, how=DeleteOptions(grace_seconds=0))
         self.lab.clock.now += timedelta(seconds=self.random.choice((0, 1, 15)))
 
     async def _lead(self, leader: Replica, binding: Sequence[asyncio.Task[None]]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, NotFound
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, GPU_CLAIMS, LEASES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.kai_copies import KaiCopies
 from tests.kit.coexist import (
@@ -78,7 +79,7 @@ class CoexistNode:
         return (await self.lab.annotations(name))["carrel.dev/devices"]
 
     async def delete_pod(self, name: str, namespace: str = "lab") -> None:
-        await self.lab.client.delete(PODS, name, namespace, how=Deletion(grace_seconds=0))
+        await self.lab.client.delete(PODS, name, namespace, how=DeleteOptions(grace_seconds=0))
 
     async def the_reservation_pod(self) -> Json:
         (pod,) = await reservation_pods(self.lab)

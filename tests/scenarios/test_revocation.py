@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.coexist import coexisting
 from tests.kit.gpus import a_node
@@ -168,7 +168,7 @@ async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
         controller = TierController(replica)
         await catch_up(lab, replica)
         await controller.round()
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await catch_up(lab, replica)
         await controller.round()
 
@@ -192,9 +192,9 @@ async def test_a_gpu_is_kept_no_longer_than_it_is_needed(end: str) -> None:
         elsewhere = "n2" if kept == "GPU-n1-0" else "n1"
 
         if end == "it is deleted":
-            await lab.client.delete(PODS, "urgent", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "urgent", "lab", how=DeleteOptions(grace_seconds=0))
         else:
-            await lab.client.delete(PODS, f"train-{elsewhere}", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, f"train-{elsewhere}", "lab", how=DeleteOptions(grace_seconds=0))
         await settle(lab, controller, ("n1", "n2"))
 
         assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
@@ -310,4 +310,4 @@ async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int)
 async def _kubelets_end(lab: Lab) -> None:
     for pod in (await pods_of(lab)).values():
         if pod.metadata.deletion_timestamp:
-            await lab.client.delete(PODS, pod.metadata.name, "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, pod.metadata.name, "lab", how=DeleteOptions(grace_seconds=0))

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.refusals import Refusal
 from kubernetes_in_memory import EmbeddedApi

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.dialects.carrel import read_lease
-from carrel.kubernetes.cluster import ClusterError, Deletion, Selection
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.fault_run import FaultRun
@@ -82,7 +82,7 @@ class TiersRun(FaultRun):
         elif self.booked and self.random.random() < 0.5:
             name = self.random.choice(sorted(self.booked))
             del self.booked[name]
-            await self.lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
     async def _one_step(self, replica: Replica, controller: TierController) -> None:
         await asyncio.sleep(0.005)  # the watches have their turn, or have not

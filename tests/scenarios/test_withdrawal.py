@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import MergePatch
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
+from carrel.kubernetes.objects.resources import NODES
 from carrel.node.withdrawal import StillThere, Withdrawal
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node

@@ -27,28 +27,28 @@ from typing import Any
 
 from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.admission.review import AdmissionRequest
-from carrel.bookings.client.interface import BookingDesk, Heard
-from carrel.dialects import carrel, hand_over_record, maia, nvidia, visible_devices
-from carrel.dialects.cpu_manifest import on_cpu
-from carrel.dialects.gpuclaim import CLAIM, SCHEDULER
-from carrel.dialects.gpushare import GPU_MEM
+from carrel.bookings.client.interface import BookingLookup, CachedAnswer
+from carrel.dialects import carrel, hand_over_record, maia, nvidia, registry, visible_devices
+from carrel.dialects.cpu_manifest import on_cpu, without_resources
+from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
+from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.maia import Revocable
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.registry import Dialect, PodRequest, claim_name, dialects_of, model_of, request_of
+from carrel.dialects.registry import dialects_of, model_of, request_of
 from carrel.dialects.seal import ADMITTED, Seal, place_of
-from carrel.kubernetes.objects.pods import gates_of, resource_asked, subject
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, ContainerNeed
+from carrel.ledger.requests import ANY_GPU, WHOLE, ContainerNeed, GpuSelector
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
 
 Json = dict[str, Any]
 
 DEFAULT_SCHEDULER = "default-scheduler"
-DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER, "kai-scheduler"})
-"""In a pod that did not choose, or that was written for a peer that Carrel replaces."""
+DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
+"""In a pod that did not choose a scheduler."""
 GROUPS = ("initContainers", "containers")
 PRIORITIES = {Tier.BOOKED: carrel.BOOKED_PRIORITY, Tier.OPPORTUNISTIC: carrel.OPPORTUNISTIC_PRIORITY}
 
@@ -73,7 +73,7 @@ class AdmissionContext:
     """What is known about the cluster when a review arrives."""
 
     owners: PodOwnerLookup
-    desk: BookingDesk | None
+    desk: BookingLookup | None
     """None: there are no bookings here, and pods have no tier."""
     handed_over: Callable[[str], HandOver | None]
     """The record of a pod that lost its GPU, by the uid of its controller."""
@@ -116,9 +116,11 @@ class PodAdmission:
         return UNTOUCHED
 
     async def _created(self, request: AdmissionRequest, pod: Pod, changed: "_ChangedPod") -> AdmissionDecision:
+        if (forged := self._unproven_request(pod, changed)) is not None:
+            return _refused(forged)
         asked, record = _gpu_request_of(pod), self._record_for(changed)
         mark = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid)) if record else {}
-        changed.strip(keep=mark if asked is None else {})
+        changed.strip(keep=mark if asked is None else _recorded(pod))
         if asked is None:
             changed.drop_tier_priority()
             if self._options.hides_from_everybody:
@@ -132,6 +134,16 @@ class PodAdmission:
             changed.remove_gpu(mark)
             return changed.answer("cpu", f"runs without a GPU: the GPU of {record.pod} is needed for a booking")
         return await self._with_tier(request, pod, asked, changed)
+
+    def _unproven_request(self, pod: Pod, changed: "_ChangedPod") -> Refusal | None:
+        """A request that was recorded by us, which we see when we are asked again, carries our seal. One that does not
+        was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
+        words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
+        seal, recorded = self._context.seal, _recorded(pod)
+        if not recorded or seal is None or changed.is_sealed(seal, self._context.now()):
+            return None
+        why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
+        return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
 
     def _record_for(self, changed: "_ChangedPod") -> HandOver | None:
         """Of a pod of the same controller that lost its GPU. Only in its namespace: anybody may name a controller."""
@@ -160,6 +172,7 @@ class PodAdmission:
             changed.drop_tier_priority()
         changed.set_scheduler(self._options.scheduler)
         self._set_visible_devices(pod, asked, changed)
+        changed.record(asked.dialect, pod)
         if self._context.seal is not None:
             changed.seal(self._context.seal, self._context.now())
         return changed.answer(assigned.tier.value if assigned else "no tier")
@@ -169,7 +182,7 @@ class PodAdmission:
         if pod.spec.node_name:
             why = f"names its node ({pod.spec.node_name})"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave that to the scheduler")
-        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | {self._options.scheduler, SCHEDULER}:
+        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {self._options.scheduler}:
             why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
         return None
@@ -177,47 +190,48 @@ class PodAdmission:
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def _tier_by_booking(
-        self, desk: BookingDesk, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
+        self, desk: BookingLookup, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
     ) -> "_AssignedTier":
-        heard = await desk.verdict(person.name, person.namespace)
+        heard = await desk.status(person.name, person.namespace)
         changed.warn_if_silent(heard)
-        booking = heard.said
-        if booking is None or not booking.schedulable or booking.until is None or booking.until <= self._context.now():
+        booking = heard.value
+        if booking is None or booking.ends is None or booking.ends <= self._context.now():
             return _AssignedTier(Tier.OPPORTUNISTIC)
-        if asked.model and booking.model and asked.model != booking.model:
-            changed.warn(f"the booking is for {booking.model}, not for {asked.model}: the GPU may be revoked")
+        if booking.model and not asked.allows(booking.model):
+            wanted = asked.model or f"a GPU{asked.selector}"
+            changed.warn(f"the booking is for {booking.model}, not for {wanted}: the GPU may be revoked")
             return _AssignedTier(Tier.OPPORTUNISTIC)
-        return _AssignedTier(Tier.BOOKED, booking.until, booking.model)
+        return _AssignedTier(Tier.BOOKED, booking.ends, booking.model)
 
-    async def _is_no_gpu_free(self, desk: BookingDesk, asked: "_GpuRequest", changed: "_ChangedPod") -> bool:
+    async def _is_no_gpu_free(self, desk: BookingLookup, asked: "_GpuRequest", changed: "_ChangedPod") -> bool:
         """Only for whole GPUs: a part of a GPU may be free where no whole GPU is, which only the scheduler knows."""
         if self._options.waits_when_full or not asked.is_whole:
             return False
         heard = await desk.free()
         changed.warn_if_silent(heard)
-        free = heard.said
+        free = heard.value
         if not free or (asked.model and asked.model not in free):
             return False  # unknown, so the pod waits
-        return (free[asked.model] if asked.model else sum(max(0, count) for count in free.values())) <= 0
+        counts = [max(0, count) for model, count in free.items() if asked.allows(model)]
+        return bool(counts) and sum(counts) <= 0
 
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: "_GpuRequest", changed: "_ChangedPod") -> None:
-        sight = visible_devices.sight_of(pod, asked.dialect, asked.containers)
+        sight = visible_devices.sight_of(pod, asked.containers)
         by_plugin = self._is_left_to_the_plugin(asked)
-        units = {each.container: each.amount for each in resource_asked(pod, GPU_MEM).containers}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
                 return visible_devices.hidden(container)
             if by_plugin:
                 return visible_devices.left_to_the_plugin(container)
-            return visible_devices.shown(container, sight[container["name"]], units.get(container["name"], 0))
+            return visible_devices.shown(container, sight[container["name"]], asked.dialect.variables(pod, container))
 
         changed.change_containers(with_devices)
 
     def _is_left_to_the_plugin(self, asked: "_GpuRequest") -> bool:
-        return self._options.coexist and asked.dialect is Dialect.NVIDIA
+        return self._options.coexist and asked.by_kubelet
 
     def _add_debug_containers(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where
@@ -227,7 +241,7 @@ class PodAdmission:
             return UNTOUCHED
         sight: dict[str, str] = {}
         if isinstance(asked, _GpuRequest) and not self._is_left_to_the_plugin(asked):
-            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, asked.dialect, asked.containers)}
+            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, asked.containers)}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             annotation = sight.get(container.get("targetContainerName") or "")
@@ -257,19 +271,27 @@ class _GpuRequest:
     model: str
     is_whole: bool
     containers: tuple[ContainerNeed, ...] = ()
+    by_kubelet: bool = False
+    """It asks the kubelet for its GPUs itself."""
+    selector: GpuSelector = ANY_GPU
+
+    def allows(self, model: str) -> bool:
+        return self.model in ("", model) and self.selector.allows_model(model)
 
 
 def _gpu_request_of(pod: Pod) -> _GpuRequest | Refusal | None:
-    if CLAIM in pod.metadata.annotations and dialects_of(pod) == (
-        Dialect.GPUCLAIM,
-    ):  # which may be created after its pod
-        claim_name(pod)  # raises if it is no valid name
+    spoken = dialects_of(pod)
+    if len(spoken) == 1 and spoken[0].claim_name is not None:  # the claim may be created after its pod
+        spoken[0].claim_name(pod)  # raises if it is no valid name
         model = model_of(pod)
-        return model if isinstance(model, Refusal) else _GpuRequest(Dialect.GPUCLAIM, model, is_whole=False)
-    found = request_of(pod, _no_claim)
+        return model if isinstance(model, Refusal) else _GpuRequest(spoken[0], model, is_whole=False)
+    found = request_of(pod, _no_claim) if spoken else None
     if not isinstance(found, PodRequest):
         return found
-    return _GpuRequest(found.dialect, found.request.model, found.request.amount == WHOLE, found.request.containers)
+    request = found.request
+    return _GpuRequest(
+        found.dialect, request.model, request.amount == WHOLE, request.containers, request.by_kubelet, request.selector
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +331,27 @@ class _ChangedPod:
     def annotate(self, notes: Mapping[str, str]) -> None:
         self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
 
+    def record(self, dialect: Dialect, pod: Pod) -> None:
+        """The request goes from the pod's resources, which no node offers, into an annotation."""
+        if dialect.record_of is not None:
+            self.annotate({dialect.recorded: dialect.record_of(pod)})
+            gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}
+            self.change_containers(lambda each: without_resources(each, gone))
+
     def seal(self, seal: Seal, now: datetime) -> None:
         """A valid seal stays: a second review gets the same answer."""
         notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
         sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
-        place = place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
-        if not seal.is_on(place, {**notes, **sealed}, now):
-            sealed = seal.write(place, notes, now)
+        if not seal.is_on(self._place(), {**notes, **sealed}, now):
+            sealed = seal.write(self._place(), notes, now)
         self.annotate(sealed)
+
+    def is_sealed(self, seal: Seal, now: datetime) -> bool:
+        """Whether the pod as it came in carries a valid seal."""
+        return seal.is_on(self._place(), _map(self._pod, "annotations"), now)
+
+    def _place(self) -> str:
+        return place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
 
     def set_scheduler(self, scheduler: str) -> None:
         self._spec["schedulerName"] = scheduler
@@ -353,16 +388,22 @@ class _ChangedPod:
     def warn(self, text: str) -> None:
         self._warnings.append(text)
 
-    def warn_if_silent(self, heard: Heard[Any]) -> None:
-        if heard.silence and heard.said is not None:
+    def warn_if_silent(self, heard: CachedAnswer[Any]) -> None:
+        if heard.failure and heard.value is not None:
             self.warn(f"the booking service does not answer; decided by its answer from {heard.age_s:.0f} s ago")
-        elif heard.silence:
+        elif heard.failure:
             self.warn("the booking service does not answer; decided as if no booking were active")
 
     def answer(self, outcome: str, warning: str = "") -> AdmissionDecision:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         warnings = (*self._warnings, *([warning] if warning else []))
         return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _recorded(pod: Pod) -> dict[str, str]:
+    """The requests that are recorded on the pod, by annotation."""
+    notes = pod.metadata.annotations
+    return {key: notes[key] for key in registry.ALL.recorded if key in notes}
 
 
 def _no_claim(namespace: str, name: str) -> None:

@@ -11,15 +11,15 @@ from carrel.admission.app import webhook_app
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
-from carrel.bookings.client.cache import Desk
+from carrel.bookings.client.cache import BookingCache
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, Phase, read_record
 from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
-from carrel.kubernetes.objects.shapes import ConfigMap
 from carrel.leases.cluster_state import utc_now
 from carrel.parsing import Malformed
 
@@ -55,7 +55,7 @@ class AdmissionWebhook:
             Selection(options.carrel_namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
         )
-        self._desk = Desk(service, time.monotonic) if service is not None else None
+        self._desk = BookingCache(service, time.monotonic) if service is not None else None
         self.is_stopping = False
         context = AdmissionContext(
             owners=PodOwnerLookup(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.dialects.jupyter import username_of
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing.malformed import Malformed
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ import msgspec
 
 from carrel.admission import review
 from carrel.admission.review import AdmissionRequest
-from carrel.kubernetes.objects import views
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
 
 MOST_CONTAINERS = 1_000
@@ -75,7 +74,7 @@ def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
     named = {**metadata, "name": name, "namespace": request.namespace}
     if named.get("creationTimestamp", "") is None:
         del named["creationTimestamp"]  # Go writes it as null in every pod that is not created yet
-    pod = msgspec.convert({**document, "metadata": named}, views.Pod)
+    pod = msgspec.convert({**document, "metadata": named}, Pod)
     spec = msgspec.convert(document.get("spec", {}), _Spec)
     count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
     if count > MOST_CONTAINERS:

@@ -11,7 +11,7 @@ from carrel.admission.certificate_renewal import CertificateLifetimes, Certifica
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, WhenFull, names_in
-from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
@@ -39,8 +39,8 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
     async with contextlib.AsyncExitStack() as stack:
         service = None
         if settings.api_url:
-            where = Where(settings.api_url, settings.gpu_stats_url, settings.api_token)
-            service = await stack.enter_async_context(contextlib.aclosing(MaiaClient(where)))
+            where = BookingAddress(settings.api_url, settings.gpu_stats_url, settings.api_token)
+            service = await stack.enter_async_context(contextlib.aclosing(BookingClient(where)))
         webhook = AdmissionWebhook(client, service, webhook_options(settings))
         certificates = (
             load_files(settings, served) if settings.tls_folder else renew_certificates(client, settings, served)

@@ -1,13 +1,20 @@
-"""The booking service: who books which GPUs, when. An API, pages, notifications, and MAIA's own addresses.
+"""The booking service: who books which GPUs, and when. It has an API, pages, notifications, and MAIA's addresses.
+
+A booking is a person's right to a number of GPUs of one model from a start to an end. The rules say who may book what;
+the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are comes from the
+cluster or from a file. Other components only ask whether a person has an active booking (`client/`).
 
 Reading order:
 
-    rules calendar capacity tiers   PURE: who may book what and when, what is free, what there is
-    records people                  what is kept, and of whom
-    commands queries                book, change, cancel; look
-    store/                          SQLite or PostgreSQL
-    sign_in/                        who calls, and what they may do
-    api/ pages/ notifications/      what programs, people and mailboxes see
-    client/                         how other components ask this one
-    app run settings command        one process
+    rules calendar capacity tiers icalendar   PURE: the table of rules, what is free, what can be booked, who is booked
+    records people                            what is stored, the store's interface, persons and their roles
+    inventory                                 which GPUs there are: from the cluster, or from a file
+    commands queries                          create, change and cancel bookings; read them
+    store/                                    SQLite or PostgreSQL
+    sign_in/                                  who calls, and what they may do
+    service                                   what every route needs
+    api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
+    client/                                   how other components ask this one
+    health app                                probes and metrics; all routes on one app
+    settings command run                      one process
 """

@@ -5,27 +5,29 @@ from fastapi import FastAPI
 from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
-from carrel.bookings.health import Measured, Metrics, install_health
-from carrel.bookings.pages import PagesDesk, install_pages
-from carrel.bookings.service import Service
-from carrel.bookings.sign_in import Gate, install_identity
+from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
+from carrel.bookings.pages import PagesContext, install_pages
+from carrel.bookings.service import ServiceContext
+from carrel.bookings.sign_in import RequestGuard, install_sign_in
 from carrel.http.serving import AsgiApp
 
 ABOUT = (
-    "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, intervals do not contain their"
-    " end. Every refusal is `application/problem+json` and tells everything that is wrong at once."
+    "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, the end of an interval is"
+    " exclusive. Every refusal is `application/problem+json` and names everything that is wrong at once."
 )
 
 
-def booking_app(service: Service) -> AsgiApp:
+def booking_app(service: ServiceContext) -> AsgiApp:
     app = fastapi_app(service)
-    metrics = Metrics()
+    metrics = BookingMetrics()
     install_health(app, service, metrics)
-    return Gate(Measured(app, metrics), service.limits, service.monotonic, is_https=service.identity.premises.is_https)
+    return RequestGuard(
+        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
+    )
 
 
-def fastapi_app(service: Service) -> FastAPI:
-    # The usual pages about an OpenAPI load their scripts from elsewhere; the document itself is served.
+def fastapi_app(service: ServiceContext) -> FastAPI:
+    # FastAPI's documentation pages load scripts from other sites, so only the document itself is served.
     app = FastAPI(
         title="Carrel bookings",
         version=__version__,
@@ -37,10 +39,18 @@ def fastapi_app(service: Service) -> FastAPI:
         responses=DOCUMENTED,
     )
     app.state.service = service
-    install_identity(app, service.identity)
+    install_sign_in(app, service.authenticator)
     install_api(app)
     install_maia(app)
-    lab = service.lab
-    desk = PagesDesk(service.consulting, service.bookings, lab.rules, lab.zone, lab.now, service.sight, service.leaving)
-    install_pages(app, desk)
+    context = service.context
+    pages_context = PagesContext(
+        service.queries,
+        service.commands,
+        context.rules,
+        context.zone,
+        context.now,
+        service.cluster_view,
+        service.stopping,
+    )
+    install_pages(app, pages_context)
     return app

@@ -1,21 +1,21 @@
-"""How many cards of a model are promised at each instant: never more than there are.
+"""How many GPUs of a model are booked at each instant: never more than there are.
 
-Only bookings of the same model count against each other. Shares of a card are alike, so at any instant they fit on as
-few cards as their number says: `n` shares of which `k` fill a card need ⌈n/k⌉ cards.
+Only bookings of the same model compete. Shares of a GPU are of equal size, so at any instant `n` shares, of which `k`
+fill a GPU, need ⌈n/k⌉ GPUs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
-from carrel.bookings.rules import Booking, Broken
+from carrel.bookings.rules import Booking
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Cards of a model that cannot be booked for a while."""
+    """GPUs of a model that cannot be booked for a while."""
 
     model: str
     start: datetime
@@ -25,13 +25,13 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in which the same is free. Below zero: more is promised than there is."""
+    """A stretch of time in which the same number of GPUs is free. Below zero: more are booked than there are."""
 
     start: datetime
     end: datetime
     free: int
     shares: int = 0
-    """Free shares of cards, those of wholly free cards included. 0 where only whole cards are booked."""
+    """Free shares, those of wholly free GPUs included. 0 where only whole GPUs are booked."""
 
     def has_room(self, cards: int, share: bool = False) -> bool:
         return self.shares > 0 if share else self.free >= cards
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A date in the lab's zone, and the instants between which it lies: 23 to 25 hours."""
+    """A date in the lab's time zone, and the instants at which it starts and ends: 23 to 25 hours apart."""
 
     date: date
     start: datetime
@@ -73,7 +73,7 @@ class Calendar:
         self._changes = sorted(changes.items())
 
     def spans(self, start: datetime, end: datetime) -> Iterator[Span]:
-        """The stretches of [start, end) in order, without gaps."""
+        """The spans of [start, end) in order, without gaps."""
         since, whole, shares = start.astimezone(UTC), 0, 0
         end = end.astimezone(UTC)
         for instant, (more_whole, more_shares) in self._changes:
@@ -88,11 +88,11 @@ class Calendar:
             yield self._span(since, end, whole, shares)
 
     def free(self, start: datetime, end: datetime) -> int:
-        """How many cards are free through the whole of [start, end)."""
+        """How many GPUs are free during all of [start, end)."""
         return min((span.free for span in self.spans(start, end)), default=self.cards)
 
     def by_day(self, days: Sequence[Day]) -> Iterator[Span]:
-        """The least that is free in each of several days that follow each other. One pass, however many they are."""
+        """The least that is free on each of several consecutive days, in one pass."""
         spans = list(self.spans(days[0].start, days[-1].end)) if days else []
         first = 0
         for day in days:
@@ -106,7 +106,7 @@ class Calendar:
             first = last
 
     def next_free(self, cards: int, length: timedelta, not_before: datetime, share: bool = False) -> datetime | None:
-        """The first start from which that much is free for that long; None if that never comes."""
+        """The first start from which so much is free for so long; None if there is none."""
         candidate = not_before.astimezone(UTC)
         for span in self.spans(candidate, _END_OF_TIME):
             if not span.has_room(cards, share):
@@ -115,22 +115,22 @@ class Calendar:
                 return candidate
         return None
 
-    def check(self, wish: Booking) -> Iterator[Broken]:
-        """Whether there is room for a wish that is not in this calendar yet."""
-        is_impossible = wish.end <= wish.start or (wish.share and self._shares_per_card == 1)  # the rules tell it
-        if is_impossible or all(s.has_room(wish.cards, wish.share) for s in self.spans(wish.start, wish.end)):
-            return
-        if not wish.share and wish.cards > self.cards:
-            message = f"There are {self.cards} cards of {self.model}; {wish.cards} are asked for."
-        elif wish.share:
-            message = f"No share of a {self.model} is free for the whole time."
-        else:
-            free = max(0, self.free(wish.start, wish.end))
-            message = (
-                f"{free} of {self.cards} cards of {self.model} {'is' if free == 1 else 'are'} free for the whole time;"
-                f" {wish.cards} {'is' if wish.cards == 1 else 'are'} asked for."
-            )
-        yield Broken("capacity", message)
+    def shortage(self, wanted: Booking) -> str:
+        """Why there is no room for a booking that is not in this calendar yet; empty if there is."""
+        is_impossible = wanted.end <= wanted.start or (
+            wanted.share and self._shares_per_card == 1
+        )  # other rules say so
+        if is_impossible or all(s.has_room(wanted.cards, wanted.share) for s in self.spans(wanted.start, wanted.end)):
+            return ""
+        if not wanted.share and wanted.cards > self.cards:
+            return f"There are {self.cards} GPUs of {self.model}; {wanted.cards} are asked for."
+        if wanted.share:
+            return f"No share of a {self.model} is free for the whole time."
+        free = max(0, self.free(wanted.start, wanted.end))
+        return (
+            f"{free} of {self.cards} GPUs of {self.model} {'is' if free == 1 else 'are'} free for the whole time;"
+            f" {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for."
+        )
 
     def _span(self, start: datetime, end: datetime, whole: int, shares: int) -> Span:
         per_card = self._shares_per_card

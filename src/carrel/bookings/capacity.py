@@ -1,4 +1,4 @@
-"""What there is to book: how many healthy cards of each model."""
+"""What can be booked: how many healthy GPUs there are of each model."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ from carrel.ledger.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
-    """The healthy cards of one model."""
+class ModelCapacity:
+    """The healthy GPUs of one model."""
 
     model: str
     cards: int
     memory: MiB
-    """Of the smallest of them."""
+    """Of the GPU with the least memory."""
 
 
-def stock_of(nodes: Iterable[Node]) -> dict[str, Stock]:
-    """By model, in the order of their names. A model whose cards are all unhealthy stays, with none."""
-    found: dict[str, Stock] = {}
+def capacity_of(nodes: Iterable[Node]) -> dict[str, ModelCapacity]:
+    """By model, in the order of their names. A model whose GPUs are all unhealthy is listed with zero."""
+    found: dict[str, ModelCapacity] = {}
     for node in nodes:
         for gpu in node.gpus:
-            known = found.get(gpu.model, Stock(gpu.model, 0, gpu.memory))
+            known = found.get(gpu.model, ModelCapacity(gpu.model, 0, gpu.memory))
             is_healthy = not (node.unusable or gpu.unusable)
-            found[gpu.model] = Stock(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
+            found[gpu.model] = ModelCapacity(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
     return dict(sorted(found.items()))
 
 
 def model_named(word: str, models: Collection[str]) -> str | Refusal:
-    """People say `a6000`, the driver says `NVIDIA-RTX-A6000`: a part of the name will do if it means one model."""
+    """People write `a6000`, the driver `NVIDIA-RTX-A6000`: a part of the name is enough if it means one model."""
     if word in models:
         return word
     meant = [model for model in models if _plain(word) and _plain(word) in _plain(model)]
@@ -38,7 +38,7 @@ def model_named(word: str, models: Collection[str]) -> str | Refusal:
         return (exact or meant)[0]
     some = sorted(meant) or sorted(models)
     return Refusal(
-        f"“{word}” may be {' or '.join(some)}; say which."
+        f"“{word}” may be {' or '.join(some)}; give the full name."
         if meant
         else f"There is no model “{word}”. There are: {', '.join(some) or 'none'}."
     )

@@ -1,7 +1,7 @@
-"""Books, changes and cancels: each in one serialised transaction that looks, judges, writes and logs.
+"""Creates, changes and cancels bookings: each in one serialised transaction that reads, judges, writes and logs.
 
-Who crashes, or loses the answer, may ask again: a wish that carries a name of its own (`Once`) is booked once; a change
-may say which version it means; a booking that is cancelled stays cancelled. Nothing is ever deleted.
+A client that crashes or loses the answer may ask again: a request with an `IdempotencyKey` is booked once, a change may
+name the version it is meant for, and a cancelled booking stays cancelled. Nothing is ever deleted.
 """
 
 from dataclasses import replace
@@ -9,113 +9,130 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.people import Person, normal
-from carrel.bookings.queries import Lab, first_start, hash_of
+from carrel.bookings.queries import BookingContext, first_start, hash_of
 from carrel.bookings.records import (
     BookingRecord,
+    BookingRefusal,
+    BookingRequest,
     Changes,
+    IdempotencyKey,
     LogEntry,
-    No,
-    Once,
+    MaintenanceWindow,
     Preview,
-    Reading,
-    Reason,
+    ReadTransaction,
+    RefusalReason,
     State,
-    Window,
-    Wish,
-    Writing,
+    WriteTransaction,
 )
-from carrel.bookings.rules import Booking, Broken, Rules, Verdict, check, check_change, earliest_start, moment, words
+from carrel.bookings.rules import (
+    END_AFTER_START,
+    OVER,
+    UNKNOWN_MODEL,
+    Booking,
+    BookingRules,
+    Broken,
+    RuleInput,
+    earliest_start,
+    judge,
+    moment,
+    others_of,
+    words,
+)
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.time import seconds
 
 HINT_FREE, HINT_LIST = "carrel free", "carrel list"
-UNPLANNABLE = frozenset({"no-active-overlap", "future-limit"})
-"""Rules that no other start would heal."""
 
 
-class Bookings:
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+class BookingCommands:
+    def __init__(self, context: BookingContext) -> None:
+        self.context = context
 
-    # --- making ------------------------------------------------------------------------------------------------------
+    # --- new bookings ------------------------------------------------------------------------------------------------
 
-    async def preview(self, wish: Wish, by: Person) -> Preview | No:
-        """What would come of it; always with the first start that would do. Nothing is changed."""
-        if no := self._not_allowed(wish.user, wish.reason, by) or self._not_ready():
-            return no
-        booking = self._understood(wish, by)
-        async with self.lab.store.reading() as reading:
+    async def preview(self, request: BookingRequest, by: Person) -> Preview | BookingRefusal:
+        """What would happen, always with the first start that is possible. Nothing is changed."""
+        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+            return refusal
+        booking = self._booking_of(request, by)
+        async with self.context.store.reading() as reading:
             seen = await self._judge(reading, booking)
             if seen.problems:
                 return seen
             own = await self._own(reading, booking)
-            start = earliest_start(own, self.lab.now(), self.lab.rules)
+            start = earliest_start(own, self.context.now(), self.context.rules)
             moved = replace(booking, start=start, end=start + (booking.end - booking.start))
-            return replace(seen, earliest_start=await first_start(self.lab, reading, moved))
+            return replace(seen, earliest_start=await first_start(self.context, reading, moved))
 
-    async def create(self, wish: Wish, by: Person, once: Once | None = None) -> BookingRecord | No:
-        if no := self._not_allowed(wish.user, wish.reason, by) or self._not_ready():
-            return no
-        async with self.lab.store.writing() as writing:
-            if once is not None and (made := await writing.made_once(by.email, once.key)) is not None:
-                return made if made.once == once else _key_reused(once)
-            # The clock is read in here: whoever waited for the transaction must not book a start that has passed.
-            booking = self._understood(wish, by)
+    async def create(
+        self, request: BookingRequest, by: Person, key: IdempotencyKey | None = None
+    ) -> BookingRecord | BookingRefusal:
+        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+            return refusal
+        async with self.context.store.writing() as writing:
+            if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
+                return made if made.key == key else _key_reused(key)
+            # The clock is read inside the transaction: after a wait, a start that has passed must not be booked.
+            booking = self._booking_of(request, by)
             seen = await self._judge(writing, booking)
             if not seen.is_allowed:
                 return _refused(seen)
             record = BookingRecord(
-                booking=replace(booking, id=self.lab.new_id()),
-                created_at=self.lab.now(),
+                booking=replace(booking, id=self.context.new_id()),
+                created_at=self.context.now(),
                 created_by=by.email,
-                namespace=wish.namespace,
-                note=wish.note,
-                reason=wish.reason if booking.user != by.email else "",
-                once=once,
+                namespace=request.namespace,
+                note=request.note,
+                reason=request.reason if booking.user != by.email else "",
+                key=key,
             )
             await writing.add(record)
-            await self._log(writing, "booked", record, by, wish.reason)
+            await self._log(writing, "booked", record, by, request.reason)
             return record
 
-    # --- changing ----------------------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------------------
 
-    async def preview_change(self, id: str, changes: Changes, by: Person) -> Preview | No:
-        async with self.lab.store.reading() as reading:
+    async def preview_change(self, id: str, changes: Changes, by: Person) -> Preview | BookingRefusal:
+        async with self.context.store.reading() as reading:
             old = await self._found(reading, id, changes.reason, by)
-            return old if isinstance(old, No) else await self._judge_change(reading, old, changes)
+            return old if isinstance(old, BookingRefusal) else await self._judge_change(reading, old, changes)
 
-    async def change(self, id: str, changes: Changes, by: Person, version: int | None = None) -> BookingRecord | No:
-        """Extends, shortens or moves. With a version: only if it is still that one."""
-        if no := self._not_ready():
-            return no
-        async with self.lab.store.writing() as writing:
+    async def change(
+        self, id: str, changes: Changes, by: Person, version: int | None = None
+    ) -> BookingRecord | BookingRefusal:
+        """Extends, shortens or moves a booking. With a version: only if the booking still has it."""
+        if refusal := self._not_ready():
+            return refusal
+        async with self.context.store.writing() as writing:
             old = await self._found(writing, id, changes.reason, by, version)
-            if isinstance(old, No):
+            if isinstance(old, BookingRefusal):
                 return old
             seen = await self._judge_change(writing, old, changes)
             if not seen.is_allowed:
                 return _refused(seen)
             note = old.note if changes.note is None else changes.note
-            if (seen.wish, note) == (old.booking, old.note):
+            if (seen.booking, note) == (old.booking, old.note):
                 return old
             why = _why(old, changes.reason, by)
-            new = replace(old, booking=seen.wish, note=note, version=old.version + 1, reason=why)
+            new = replace(old, booking=seen.booking, note=note, version=old.version + 1, reason=why)
             await writing.replace(new)
             await self._log(writing, "changed", new, by, changes.reason)
             return new
 
-    async def cancel(self, id: str, by: Person, reason: str = "", version: int | None = None) -> BookingRecord | No:
-        """A planned one never was; a running one ends now, and its cooldown begins. Doing it twice does it once."""
-        async with self.lab.store.writing() as writing:
+    async def cancel(
+        self, id: str, by: Person, reason: str = "", version: int | None = None
+    ) -> BookingRecord | BookingRefusal:
+        """A planned booking stops counting; an active one ends now and its cooldown begins. It stays cancelled."""
+        async with self.context.store.writing() as writing:
             old = await self._found(writing, id, reason, by, version)
-            if isinstance(old, No):
+            if isinstance(old, BookingRefusal):
                 return old
-            now = self.lab.now()
+            now = self.context.now()
             if old.booking.cancelled_at is not None:
                 return old
             if old.state(now) is State.ENDED:
-                over = Broken("over", f"This booking ended {moment(old.booking.ends, self.lab.zone)}.")
-                return No(Reason.RULES, over.title, (over,), hint=HINT_LIST)
+                over = OVER.broken(f"This booking ended {moment(old.booking.ends, self.context.zone)}.")
+                return BookingRefusal(RefusalReason.RULES, over.title, (over,), hint=HINT_LIST)
             booking = replace(old.booking, cancelled_at=now)
             new = replace(old, booking=booking, version=old.version + 1, reason=_why(old, reason, by))
             await writing.replace(new)
@@ -123,48 +140,48 @@ class Bookings:
             return new
 
     def after_cancelling(self, record: BookingRecord) -> str:
-        """What follows, in one sentence, for who is about to cancel."""
-        now, cooldown = self.lab.now(), self.lab.rules.cooldown
+        """What cancelling would lead to, in one sentence."""
+        now, cooldown = self.context.now(), self.context.rules.cooldown
         if record.booking.is_planned(now):
-            return "Cancelling now gives the cards back, and no cooldown follows: the booking has not begun."
+            return "Cancelling now gives the GPUs back, and no cooldown follows: the booking has not begun."
         if not record.booking.is_active(now):
             return "It is over; there is nothing to cancel."
         if not cooldown:
             return "Cancelling now ends it at once."
-        following = moment(now + cooldown, self.lab.zone)
+        following = moment(now + cooldown, self.context.zone)
         return f"Cancelling now starts the cooldown of {words(cooldown)} today: the next may start {following}."
 
     # --- maintenance and feeds ---------------------------------------------------------------------------------------
 
-    async def add_maintenance(self, asked: Maintenance, why: str, by: Person) -> Window | No:
-        """Bookings in that time stay, and show as overbooked; new ones are refused."""
-        if no := _not_admin(by):
-            return no
-        model = self.lab.model(asked.model)
-        problems = [Broken("unknown-model", str(model))] if isinstance(model, Refusal) else []
+    async def add_maintenance(self, asked: Maintenance, why: str, by: Person) -> MaintenanceWindow | BookingRefusal:
+        """Bookings in that time stay and are shown as overbooked; new ones are refused."""
+        if refusal := _not_admin(by):
+            return refusal
+        model = self.context.model(asked.model)
+        problems = [UNKNOWN_MODEL.broken(str(model))] if isinstance(model, Refusal) else []
         if asked.end <= asked.start:
-            problems.append(Broken("end-after-start", "The end must be after the start."))
+            problems.append(END_AFTER_START.broken("The end must be after the start."))
         if problems or isinstance(model, Refusal):
-            return No(Reason.RULES, problems[0].title, tuple(problems), hint=HINT_FREE)
-        window = Window(self.lab.new_id(), replace(asked, model=model), why, by.email)
-        async with self.lab.store.writing() as writing:
+            return BookingRefusal(RefusalReason.RULES, problems[0].title, tuple(problems), hint=HINT_FREE)
+        window = MaintenanceWindow(self.context.new_id(), replace(asked, model=model), why, by.email)
+        async with self.context.store.writing() as writing:
             await writing.add_maintenance(window)
-            await writing.write_log(_maintenance_entry("maintenance-added", window, by, self.lab.now()))
+            await writing.write_log(_maintenance_entry("maintenance-added", window, by, self.context.now()))
         return window
 
-    async def remove_maintenance(self, id: str, by: Person) -> Window | No:
-        if no := _not_admin(by):
-            return no
-        async with self.lab.store.writing() as writing:
+    async def remove_maintenance(self, id: str, by: Person) -> MaintenanceWindow | BookingRefusal:
+        if refusal := _not_admin(by):
+            return refusal
+        async with self.context.store.writing() as writing:
             window = await writing.remove_maintenance(id)
             if window is None:
-                return No(Reason.NOT_FOUND, "There is no such maintenance window.")
-            await writing.write_log(_maintenance_entry("maintenance-removed", window, by, self.lab.now()))
+                return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such maintenance window.")
+            await writing.write_log(_maintenance_entry("maintenance-removed", window, by, self.context.now()))
             return window
 
     async def make_feed(self, by: Person) -> str:
-        """A new secret address of the person's calendar; the old one works no longer."""
-        secret = self.lab.new_id() + self.lab.new_id()
+        """A new secret for the person's calendar feed; the old one stops working."""
+        secret = self.context.new_id() + self.context.new_id()
         await self._set_feed(by, hash_of(secret), "feed-made")
         return secret
 
@@ -172,125 +189,136 @@ class Bookings:
         await self._set_feed(by, None, "feed-revoked")
 
     async def _set_feed(self, by: Person, secret_hash: str | None, action: str) -> None:
-        async with self.lab.store.writing() as writing:
+        async with self.context.store.writing() as writing:
             await writing.set_feed(by.email, secret_hash)
-            await writing.write_log(LogEntry(self.lab.now(), by.email, action, subject=by.email))
+            await writing.write_log(LogEntry(self.context.now(), by.email, action, subject=by.email))
 
-    # --- judging -----------------------------------------------------------------------------------------------------
+    # --- the rules ---------------------------------------------------------------------------------------------------
 
-    def _understood(self, wish: Wish, by: Person) -> Booking:
-        start = wish.start or self.lab.now()
-        end = start + wish.end if isinstance(wish.end, timedelta) else wish.end
-        model = self.lab.model(wish.model)
+    def _booking_of(self, request: BookingRequest, by: Person) -> Booking:
+        start = request.start or self.context.now()
+        end = start + request.end if isinstance(request.end, timedelta) else request.end
+        model = self.context.model(request.model)
         return Booking(
             id="",
-            user=normal(wish.user) or by.email,
-            model=wish.model if isinstance(model, Refusal) else model,
+            user=normal(request.user) or by.email,
+            model=request.model if isinstance(model, Refusal) else model,
             start=start,
             end=end,
-            cards=wish.cards,
-            share=wish.share,
+            cards=request.cards,
+            share=request.share,
         )
 
-    async def _judge(self, reading: Reading, wish: Booking) -> Preview:
-        own = await self._own(reading, wish)
-        verdict = check(wish, own, self.lab.now(), self.lab.rules, self.lab.zone)
-        return await self._with_room(reading, wish, verdict)
+    async def _judge(self, reading: ReadTransaction, wanted: Booking) -> Preview:
+        return await self._judge_with_room(reading, await self._input(reading, wanted))
 
-    async def _judge_change(self, reading: Reading, record: BookingRecord, changes: Changes) -> Preview:
+    async def _judge_change(self, reading: ReadTransaction, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
         new = replace(
             old, start=changes.start or old.start, end=changes.end or old.end, cards=changes.cards or old.cards
         )
-        own = await self._own(reading, old)
-        verdict = check_change(old, new, own, self.lab.now(), self.lab.rules, self.lab.zone)
-        is_over = not (old.is_planned(self.lab.now()) or old.is_active(self.lab.now()))
-        if is_over or (old.start <= new.start and new.end <= old.end and new.cards <= old.cards):
+        given = await self._input(reading, new, old)
+        if given.is_over or (given.is_shorter and new.cards <= old.cards):
+            verdict = judge(given)  # it needs no room that it does not have already
             return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST if verdict.broken else "")
-        seen = await self._with_room(reading, new, verdict)
+        seen = await self._judge_with_room(reading, given)
         return replace(seen, hint=f"carrel show {old.id}" if seen.problems else "")
 
-    async def _own(self, reading: Reading, wish: Booking) -> list[Booking]:
+    async def _input(self, reading: ReadTransaction, wanted: Booking, old: Booking | None = None) -> RuleInput:
+        own = others_of(wanted.id, await self._own(reading, wanted))
+        return RuleInput(wanted, own, self.context.now(), self.context.rules, self.context.zone, old)
+
+    async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
         """The person's bookings that a rule may still look at."""
-        since = self.lab.now() - self.lab.rules.cooldown
-        return [record.booking for record in await reading.of_person(wish.user, since)]
+        since = self.context.now() - self.context.rules.cooldown
+        return [record.booking for record in await reading.of_person(wanted.user, since)]
 
-    async def _with_room(self, reading: Reading, wish: Booking, verdict: Verdict) -> Preview:
-        """Adds what the calendar says to what the rules say."""
-        model = self.lab.model(wish.model)
+    async def _judge_with_room(self, reading: ReadTransaction, given: RuleInput) -> Preview:
+        """All rules, those about models and capacity included."""
+        wanted, context = given.booking, self.context
+        model = context.model(wanted.model)
         if isinstance(model, Refusal):
-            unknown = Broken("unknown-model", str(model))
-            return Preview(wish, (*verdict.broken, unknown), None, HINT_FREE)
-        calendar = await self.lab.calendar(reading, model, wish.start, max(wish.start, wish.end), but=wish.id)
-        problems = (*verdict.broken, *calendar.check(wish))
-        if not problems:
-            return Preview(wish, (), wish.start)  # everything ahead need not be looked at
-        length = max(self.lab.rules.min_duration, min(wish.end - wish.start, self.lab.rules.max_duration))
-        not_before = verdict.earliest_start
-        legal = replace(wish, start=not_before, end=not_before + length)
-        earliest = await first_start(self.lab, reading, legal)
-        return Preview(wish, problems, earliest, hint_for(legal, problems, earliest, self.lab))
+            return Preview(wanted, judge(replace(given, unknown_model=str(model))).broken, None, HINT_FREE)
+        calendar = await context.calendar(reading, model, wanted.start, max(wanted.start, wanted.end), but=wanted.id)
+        verdict = judge(replace(given, shortage=calendar.shortage(wanted)))
+        if not verdict.broken:
+            return Preview(wanted, (), wanted.start)  # no need to read the bookings that lie ahead
+        length = max(context.rules.min_duration, min(given.length, context.rules.max_duration))
+        legal = replace(wanted, start=verdict.earliest_start, end=verdict.earliest_start + length)
+        earliest = await first_start(context, reading, legal)
+        return Preview(wanted, verdict.broken, earliest, hint_for(legal, verdict.broken, earliest, context))
 
-    # --- who may -----------------------------------------------------------------------------------------------------
+    # --- permissions -------------------------------------------------------------------------------------------------
 
-    def _not_ready(self) -> No | None:
-        if self.lab.inventory.is_known:
+    def _not_ready(self) -> BookingRefusal | None:
+        if self.context.inventory.is_known:
             return None
-        return No(Reason.NOT_READY, "The cluster has not been read yet, so nobody knows which cards there are.")
+        return BookingRefusal(
+            RefusalReason.NOT_READY, "The cluster has not been read yet, so the GPUs are not known yet."
+        )
 
-    def _not_allowed(self, user: str, reason: str, by: Person) -> No | None:
+    def _not_allowed(self, user: str, reason: str, by: Person) -> BookingRefusal | None:
         if not by.may_book:
-            return No(Reason.FORBIDDEN, "This credential may not be used for booking.", hint="carrel login")
+            return BookingRefusal(
+                RefusalReason.FORBIDDEN, "This credential may not be used for booking.", hint="carrel login"
+            )
         if normal(user) in ("", by.email):
             return None
         if not by.is_lab_admin:
-            return No(Reason.FORBIDDEN, "Only a lab admin may act for others.")
+            return BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may act for others.")
         if not reason.strip():
-            return No(Reason.FORBIDDEN, "Who acts for another says why: that person is shown the reason.")
+            return BookingRefusal(
+                RefusalReason.FORBIDDEN, "To act for another person, give a reason: that person is shown it."
+            )
         return None
 
     async def _found(
-        self, reading: Reading, id: str, reason: str, by: Person, version: int | None = None
-    ) -> BookingRecord | No:
+        self, reading: ReadTransaction, id: str, reason: str, by: Person, version: int | None = None
+    ) -> BookingRecord | BookingRefusal:
         record = await reading.get(id)
         if record is None:
-            return No(Reason.NOT_FOUND, "There is no such booking.", hint=HINT_LIST)
-        if no := self._not_allowed(record.booking.user, reason, by):
-            return no
+            return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint=HINT_LIST)
+        if refusal := self._not_allowed(record.booking.user, reason, by):
+            return refusal
         if version is not None and version != record.version:
-            return No(Reason.CHANGED, "The booking was changed meanwhile; look at it again.", hint=f"carrel show {id}")
+            return BookingRefusal(
+                RefusalReason.CHANGED, "The booking was changed meanwhile; look at it again.", hint=f"carrel show {id}"
+            )
         return record
 
-    async def _log(self, writing: Writing, action: str, record: BookingRecord, by: Person, why: str) -> None:
+    async def _log(self, writing: WriteTransaction, action: str, record: BookingRecord, by: Person, why: str) -> None:
         booking = record.booking
         details = {
             "model": booking.model,
             "start": seconds(booking.start),
             "end": seconds(booking.ends if action == "cancelled" else booking.end),
             "cards": str(booking.cards),
+            "version": str(record.version),
+            **({"share": "true"} if booking.share else {}),
         }
-        entry = LogEntry(self.lab.now(), by.email, action, booking.user, booking.id, why, details)
+        entry = LogEntry(self.context.now(), by.email, action, booking.user, booking.id, why, details)
         await writing.write_log(entry)
 
 
-def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | None, lab: Lab) -> str:
-    """A command that would work; or one that shows why none would."""
-    if any(problem.rule in UNPLANNABLE for problem in problems):
+def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | None, context: BookingContext) -> str:
+    """A command that would work, or one that shows why none would."""
+    only_new = {row.name for row in context.rules.rows if row.only_new}
+    if any(problem.rule in only_new for problem in problems):
         return HINT_LIST
     if earliest is None or any(problem.rule == "shares" for problem in problems):
         return HINT_FREE
-    words_ = ["carrel book", legal.model.lower(), f"--days {days_of(legal.end - legal.start, lab.rules)}"]
+    words_ = ["carrel book", legal.model.lower(), f"--days {days_of(legal.end - legal.start, context.rules)}"]
     if legal.cards > 1:
-        words_.append(f"--cards {legal.cards}")
+        words_.append(f"--gpus {legal.cards}")
     if legal.share:
         words_.append("--share")
-    if earliest > lab.now():
-        words_.append(f"--from {from_option(earliest, lab.zone)}")
+    if earliest > context.now():
+        words_.append(f"--from {from_option(earliest, context.zone)}")
     return " ".join(words_)
 
 
-def days_of(length: timedelta, rules: Rules) -> str:
-    """In days, rounded to what a person would type, without leaving what the rules allow."""
+def days_of(length: timedelta, rules: BookingRules) -> str:
+    """In days, rounded to what a person would type, within the limits of the rules."""
     whole = max(1, round(length / timedelta(days=1)))
     if rules.min_duration <= timedelta(days=whole) <= rules.max_duration:
         return str(whole)
@@ -298,7 +326,7 @@ def days_of(length: timedelta, rules: Rules) -> str:
 
 
 def from_option(start: datetime, zone: tzinfo) -> str:
-    """A date where it is midnight in the lab; else an instant with its offset, not before `start`."""
+    """A date if it is midnight in the lab; otherwise an instant with its offset, not before `start`."""
     full = start if start == start.replace(second=0) else start.replace(second=0) + timedelta(minutes=1)
     local = full.astimezone(zone)
     return local.strftime("%Y-%m-%d") if (local.hour, local.minute) == (0, 0) else local.isoformat(timespec="minutes")
@@ -308,21 +336,21 @@ def _why(old: BookingRecord, reason: str, by: Person) -> str:
     return reason if by.email != old.booking.user else old.reason
 
 
-def _refused(seen: Preview) -> No:
+def _refused(seen: Preview) -> BookingRefusal:
     titles = [problem.title for problem in seen.problems]
     message = titles[0] if len(titles) == 1 else f"{len(titles)} rules are broken"
-    return No(Reason.RULES, message, seen.problems, seen.earliest_start, seen.hint)
+    return BookingRefusal(RefusalReason.RULES, message, seen.problems, seen.earliest_start, seen.hint)
 
 
-def _key_reused(once: Once) -> No:
-    return No(Reason.KEY_REUSED, f"The key “{once.key}” was used for another request.")
+def _key_reused(key: IdempotencyKey) -> BookingRefusal:
+    return BookingRefusal(RefusalReason.KEY_REUSED, f"The key “{key.key}” was used for another request.")
 
 
-def _not_admin(by: Person) -> No | None:
-    return None if by.is_lab_admin else No(Reason.FORBIDDEN, "Only a lab admin may do this.")
+def _not_admin(by: Person) -> BookingRefusal | None:
+    return None if by.is_lab_admin else BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may do this.")
 
 
-def _maintenance_entry(action: str, window: Window, by: Person, now: datetime) -> LogEntry:
+def _maintenance_entry(action: str, window: MaintenanceWindow, by: Person, now: datetime) -> LogEntry:
     m = window.maintenance
     details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "cards": str(m.cards)}
     return LogEntry(now.astimezone(UTC), by.email, action, why=window.why, details=details)

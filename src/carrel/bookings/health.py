@@ -1,4 +1,4 @@
-"""What probes and Prometheus look at: base units, and no person's name in any label."""
+"""Probes and Prometheus metrics: base units, and no person's name in any label."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from prometheus_client import Counter, Gauge, Histogram
 
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import Service
+from carrel.bookings.service import ServiceContext
 from carrel.http.health import health_routes
 from carrel.http.metrics import ComponentMetrics
 from carrel.http.serving import AsgiApp, Receive, Scope, Send
@@ -16,20 +16,24 @@ from carrel.http.serving import AsgiApp, Receive, Scope, Send
 log = logging.getLogger(__name__)
 
 
-class Metrics(ComponentMetrics):
+class BookingMetrics(ComponentMetrics):
     def __init__(self) -> None:
         super().__init__()
-        self.calls = Counter("carrel_booking_calls", "Calls by status.", ["method", "status"], registry=self.registry)
-        self.seconds = Histogram("carrel_booking_call_seconds", "How long calls took.", registry=self.registry)
-        self.cards = Gauge("carrel_bookable_cards", "Healthy cards.", ["model"], registry=self.registry)
-        self.free = Gauge("carrel_unbooked_cards", "Not booked now.", ["model"], registry=self.registry)
-        self.overbooked = Gauge("carrel_overbooked_cards", "Promised beyond.", ["model"], registry=self.registry)
+        self.calls = Counter(
+            "carrel_booking_calls", "HTTP requests by method and status.", ["method", "status"], registry=self.registry
+        )
+        self.seconds = Histogram("carrel_booking_call_seconds", "Duration of HTTP requests.", registry=self.registry)
+        self.cards = Gauge("carrel_bookable_cards", "Healthy GPUs.", ["model"], registry=self.registry)
+        self.free = Gauge("carrel_unbooked_cards", "GPUs that are not booked now.", ["model"], registry=self.registry)
+        self.overbooked = Gauge(
+            "carrel_overbooked_cards", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
+        )
 
 
-class Measured:
-    """Counts what passes."""
+class MeasuredApp:
+    """Counts and times the requests to an app."""
 
-    def __init__(self, app: AsgiApp, metrics: Metrics) -> None:
+    def __init__(self, app: AsgiApp, metrics: BookingMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -49,20 +53,20 @@ class Measured:
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
-def install_health(app: FastAPI, service: Service, metrics: Metrics) -> None:
+def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
     async def why_not_ready() -> str:
-        if not service.lab.inventory.is_known:
+        if not service.context.inventory.is_known:
             return "the cluster has not been read yet"
         try:
-            await service.consulting.get("none")
+            await service.queries.get("none")
         except StoreUnavailable as error:
             log.error("store_unavailable: %s", error)  # the answer must not say where it is, or which user we are
             return "the database does not answer"
         return ""
 
     async def text() -> bytes:
-        today = service.lab.now().astimezone(service.lab.zone).date()
-        for each in await service.consulting.availability(today - timedelta(days=1), 0):
+        today = service.context.now().astimezone(service.context.zone).date()
+        for each in await service.queries.availability(today - timedelta(days=1), 0):
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
             metrics.free.labels(each.stock.model).set(max(0, each.free_now))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)

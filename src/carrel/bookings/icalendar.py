@@ -1,16 +1,18 @@
-"""iCalendar (RFC 5545), as far as bookings need it: events that are, that changed, and that are no more."""
+"""Bookings as iCalendar events (RFC 5545), for the feed and for mails. Decision 24 says why no library is used."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from carrel.bookings.rules import Booking
+
 
 @dataclass(frozen=True, slots=True)
 class CalendarEvent:
     uid: str
-    """The same for the same booking, so that calendars replace what they have."""
+    """The same for the same booking, so that a calendar replaces the event that it has."""
     sequence: int
-    """Higher for what is newer."""
+    """Higher for a newer version of the event."""
     start: datetime
     end: datetime
     summary: str
@@ -18,8 +20,29 @@ class CalendarEvent:
     is_cancelled: bool = False
 
 
+def booking_event(booking: Booking, sequence: int, description: str) -> CalendarEvent:
+    """The same event in the feed and in mails. A booking that was cancelled before it began is cancelled there, too."""
+    end = booking.ends if booking.counts else booking.end
+    amount = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
+    return CalendarEvent(
+        uid=f"{booking.id}@carrel",
+        sequence=sequence,
+        start=booking.start,
+        end=max(booking.start, end),
+        summary=f"GPU: {amount}{booking.model}",
+        description=description,
+        is_cancelled=not booking.counts,
+    )
+
+
+def sequence_of(version: int) -> int:
+    """RFC 5545: 0 for a new event, and one more with every change. Feed and mails count alike, because a calendar
+    that gets both ignores the event with the lower number."""
+    return version - 1
+
+
 def calendar(events: Iterable[CalendarEvent], now: datetime, name: str = "", method: str = "") -> str:
-    """`method` is for mail: it tells the reader's calendar what to do with it."""
+    """`method` is for mail: it tells the calendar program what to do with the events."""
     lines = ["BEGIN:VCALENDAR", "VERSION:2.0", "PRODID:-//Carrel//Bookings//EN"]
     lines += [f"METHOD:{method}"] if method else []
     lines += [f"X-WR-CALNAME:{_escaped(name)}"] if name else []
@@ -45,17 +68,17 @@ def _stamp(moment: datetime) -> str:
 
 
 def _escaped(text: str) -> str:
-    for letter in ("\\", ";", ","):
-        text = text.replace(letter, f"\\{letter}")
+    for character in ("\\", ";", ","):
+        text = text.replace(character, f"\\{character}")
     return "\\n".join(text.splitlines())
 
 
 def _folded(line: str) -> Iterable[str]:
-    """Lines are at most 75 octets long; what follows begins with a space. No character is cut in two."""
+    """Lines have at most 75 octets; a continuation begins with a space. No character is cut in two."""
     piece = ""
-    for letter in line:
-        if len((piece + letter).encode()) > 75:
+    for character in line:
+        if len((piece + character).encode()) > 75:
             yield piece
             piece = " "
-        piece += letter
+        piece += character
     yield piece

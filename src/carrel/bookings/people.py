@@ -1,8 +1,8 @@
-"""Who somebody is, what they may do, and what the service needs to remember about people.
+"""Who a person is, what they may do, and what the service stores about people.
 
-A person is known by an e-mail address, in lower case: it is what a booking belongs to and what the cluster's user
-names are matched with. Secrets (sessions, tokens) are never stored: only their SHA-256, which suffices because they
-are random and 256 bits long.
+A person is identified by an e-mail address in lower case: a booking belongs to it, and the cluster's user names are
+matched with it. Secrets (sessions, tokens) are never stored, only their SHA-256; that is enough because they are random
+and 256 bits long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,39 +13,39 @@ from typing import Protocol
 
 
 class Role(Enum):
-    """What a person is to the lab. Each includes those above it; a service is only a service."""
+    """What a person may do in the lab. Each role includes those above it, except `service`."""
 
     MEMBER = "member"
-    """Books for themselves and sees everything that is not secret."""
+    """Makes own bookings and sees everything that is not secret."""
     LAB_ADMIN = "lab-admin"
     """Acts for others, with a reason; sets maintenance; reads usage and the audit log."""
     PLATFORM_ADMIN = "platform-admin"
     """Also changes rules and roles."""
     SERVICE = "service"
-    """A process of Carrel's own, such as the webhook: asks about anybody's booking, books nothing."""
+    """A component of Carrel, such as the webhook: asks about anybody's booking, books nothing."""
 
 
 class Scope(Enum):
-    """What a credential may be used for, at most; a session may be used for everything its person may do."""
+    """What a credential may be used for at most. A session may be used for everything that its person may do."""
 
     READ = "read"
     BOOK = "book"
-    """Also make, change and cancel one's own bookings."""
+    """Also make, change and cancel own bookings."""
     ADMIN = "admin"
-    """Also what the person's role allows beyond that."""
+    """Also everything else that the person's role allows."""
 
 
 class How(Enum):
-    """By which credential somebody was recognised."""
+    """The kind of credential by which a person was recognised."""
 
     SESSION = "session"
     TOKEN = "token"  # noqa: S105 # a word, not a secret
     SERVICE_ACCOUNT = "serviceaccount"
-    """Kubernetes vouched for them, be it a ServiceAccount or a user."""
+    """A token that Kubernetes confirmed, of a ServiceAccount or a user."""
     DEV = "dev"
 
 
-USES_ARE_KNOWN_TO = timedelta(hours=1)
+LAST_USE_PRECISION = timedelta(hours=1)
 LONGEST_ADDRESS = 254
 ALL_SCOPES = frozenset(Scope)
 _RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
@@ -53,11 +53,11 @@ _RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who was recognised, for one call."""
+    """The caller of one request."""
 
     email: str
     name: str = ""
-    """What to call them; else the address."""
+    """For display; if empty, the address is shown."""
     roles: frozenset[Role] = frozenset({Role.MEMBER})
     how: How = How.SESSION
     scopes: frozenset[Scope] = ALL_SCOPES
@@ -67,7 +67,7 @@ class Person:
         return self.name or self.email
 
     def is_at_least(self, role: Role) -> bool:
-        """By rank, and only as far as this credential reaches."""
+        """By role, and only as far as this credential may be used."""
         reached = max((_RANKS.get(each, -1) for each in self.roles), default=-1)
         return reached >= _RANKS[role] and (role is Role.MEMBER or Scope.ADMIN in self.scopes)
 
@@ -91,20 +91,20 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A browser that signed in."""
+    """A browser in which a person signed in."""
 
     email: str
     name: str
     roles: frozenset[Role]
-    """What the identity provider's groups gave at sign-in; what Carrel itself grants is looked up at each call."""
+    """From the identity provider's groups at sign-in; roles that Carrel itself grants are looked up at each call."""
     how: How
     began: datetime
     expires: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
-    """What a browser brings from its person to a command line. It is used once."""
+class PendingLogin:
+    """A login on a command line that its person has allowed in a browser, and that was not completed yet. Used once."""
 
     facts: Mapping[str, str]
     expires: datetime
@@ -112,7 +112,7 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token of our own. The secret is shown once, when it is made, and cannot be found out from this."""
+    """A bearer token of our own. Its secret is shown once, when it is made, and is not stored."""
 
     id: str
     email: str
@@ -121,34 +121,34 @@ class Token:
     created: datetime
     expires: datetime
     roles: frozenset[Role] = frozenset()
-    """What the maker's identity provider gave them then. Who loses them there is signed out everywhere here."""
+    """From the identity provider when the token was made. Who loses them there is signed out everywhere here."""
     how: How = How.SESSION
-    """How its maker was recognised: what was said for trying it is worth nothing once that is over."""
+    """How its owner was recognised: a token that was made in `--dev` is not valid without it."""
     last_used: datetime | None = None
-    """To the hour: to know it better, every call would have to write."""
+    """To the hour: otherwise every call would have to write."""
     revoked: datetime | None = None
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked is None and now < self.expires
 
     def is_use_to_be_noted(self, now: datetime) -> bool:
-        return self.last_used is None or now - self.last_used >= USES_ARE_KNOWN_TO
+        return self.last_used is None or now - self.last_used >= LAST_USE_PRECISION
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Somebody who has been here."""
+class KnownPerson:
+    """A person who has signed in or has a role."""
 
     email: str
     name: str = ""
     granted: Role | None = None
-    """By a platform admin, beside what settings and groups give."""
+    """By a platform admin, in addition to settings and groups."""
     last_seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role that a platform admin gives to somebody; None takes it away."""
+    """A role that a platform admin gives to a person; None takes it away."""
 
     email: str
     role: Role | None
@@ -158,20 +158,20 @@ class Grant:
 
 
 class People(Protocol):
-    """What is remembered about people. Implemented by `adapters.store`."""
+    """What is stored about people. Implemented by `bookings.store.people`."""
 
-    async def begin_errand(self, secret_hash: str, errand: Errand) -> None: ...
+    async def begin_login(self, secret_hash: str, login: PendingLogin) -> None: ...
 
-    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
-        """Removes it: of two who bring the same secret, at most one gets it. An expired one is not given."""
+    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
+        """Removes it: of two callers with the same secret, at most one gets it. None if it has expired."""
         ...
 
     async def use_once(self, secret_hash: str, until: datetime) -> bool:
-        """True for the first who brings it; it is remembered until then."""
+        """True for the first caller with this secret; it is remembered until then."""
         ...
 
     async def begin_session(self, secret_hash: str, session: Session) -> None:
-        """Also remembers the person."""
+        """Also stores the person."""
         ...
 
     async def session(self, secret_hash: str, now: datetime) -> Session | None: ...
@@ -179,7 +179,7 @@ class People(Protocol):
     async def end_session(self, secret_hash: str) -> None: ...
 
     async def sign_out_everywhere(self, email: str, now: datetime) -> int:
-        """Ends a person's sessions and revokes their tokens; says how many of both. Their feed ends, too."""
+        """Ends a person's sessions, revokes their tokens and their feed; returns the number of sessions and tokens."""
         ...
 
     async def add_token(self, secret_hash: str, token: Token) -> None: ...
@@ -199,23 +199,26 @@ class People(Protocol):
     async def granted(self, email: str) -> Role | None: ...
 
     async def grant(self, grant: Grant) -> None:
-        """It is written in the log, in the same transaction."""
+        """The log entry is written in the same transaction."""
         ...
 
-    async def known(self) -> Sequence[Known]: ...
+    async def known(self) -> Sequence[KnownPerson]: ...
 
     async def forget_expired(self, now: datetime) -> int:
-        """Sessions and errands whose time is over; says how many."""
+        """Deletes sessions and logins that have expired; returns how many."""
         ...
 
 
 def is_address(email: str) -> bool:
-    """Whether it can be a person's: what is longer, or invisible, only looks like one."""
+    """Whether a text is an e-mail address of one person. Everything that reads an address asks this function.
+
+    Spaces and control characters are refused, because such an address only looks like the one of somebody else.
+    """
     name, at, host = email.partition("@")
     is_plain = email.isprintable() and not any(letter.isspace() for letter in email)
     return bool(name and at and host) and "@" not in host and is_plain and len(email) <= LONGEST_ADDRESS
 
 
 def normal(email: str) -> str:
-    """Addresses are compared in lower case: providers disagree about case, and people do not know it matters."""
+    """Addresses are compared in lower case: identity providers and people write them differently."""
     return email.strip().lower()

@@ -1,4 +1,4 @@
-"""Looks at the bookings: who has what, what is free, and when. Changes nothing."""
+"""Reads bookings: who has what, what is free, and when. Changes nothing."""
 
 import hashlib
 from collections.abc import Callable, Collection, Sequence
@@ -6,27 +6,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Calendar, days
-from carrel.bookings.capacity import Stock, model_named
-from carrel.bookings.inventory import Inventory
+from carrel.bookings.capacity import ModelCapacity, model_named
+from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import Person, normal
 from carrel.bookings.records import (
     Availability,
+    BookingPage,
     BookingRecord,
+    BookingRefusal,
     BookingStore,
     Cursor,
-    DayRoom,
+    DayAvailability,
     LogEntry,
-    No,
+    MaintenanceWindow,
     Overview,
-    Page,
+    PersonUsage,
     Query,
-    Reading,
-    Reason,
-    Use,
-    Window,
+    ReadTransaction,
+    RefusalReason,
 )
-from carrel.bookings.rules import Booking, Rules, earliest_start
-from carrel.bookings.tiers import Standing, standing
+from carrel.bookings.rules import Booking, BookingRules, earliest_start
+from carrel.bookings.tiers import PersonTier, person_tier
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
@@ -36,88 +36,90 @@ FEED_LOOKS_BACK = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
-class Lab:
-    """What booking needs to know about the place."""
+class BookingContext:
+    """What commands and queries need of their surroundings."""
 
     store: BookingStore
-    inventory: Inventory
-    rules: Rules
+    inventory: GpuInventory
+    rules: BookingRules
     zone: tzinfo
-    """For the words, and for what a day is."""
+    """Of the lab: it says what a day is, and how times are written."""
     clock: Callable[[], datetime]
     new_id: Callable[[], str]
-    """Not to be guessed, and never the same."""
+    """Unique and not guessable."""
 
     def now(self) -> datetime:
-        """In whole seconds, as bookings are: who books “from now” must not be late by a millisecond."""
+        """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""
         return self.clock().astimezone(UTC).replace(microsecond=0)
 
     def model(self, word: str) -> str | Refusal:
         return model_named(word, self.inventory.stock().keys())
 
-    async def calendar(self, reading: Reading, model: str, start: datetime, end: datetime, but: str = "") -> Calendar:
-        """What is promised of a model between two instants, `but` for one booking."""
+    async def calendar(
+        self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
+    ) -> Calendar:
+        """What is booked of a model between two instants, without the booking `but`."""
         stock = self.inventory.stock().get(model)
         windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
         others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
         return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
 
 
-class Consulting:
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
+class BookingQueries:
+    def __init__(self, context: BookingContext) -> None:
+        self.context = context
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> BookingRecord | None:
-        async with self.lab.store.reading() as reading:
+        async with self.context.store.reading() as reading:
             return await reading.get(id)
 
-    async def find(self, query: Query) -> Page:
+    async def find(self, query: Query) -> BookingPage:
         one_more = replace(query, limit=query.limit + 1)
-        async with self.lab.store.reading() as reading:
-            found = tuple(await reading.search(one_more, self.lab.now()))
+        async with self.context.store.reading() as reading:
+            found = tuple(await reading.search(one_more, self.context.now()))
         if len(found) <= query.limit:
-            return Page(found)
+            return BookingPage(found)
         last = found[query.limit - 1].booking
-        return Page(found[: query.limit], Cursor(last.start, last.id))
+        return BookingPage(found[: query.limit], Cursor(last.start, last.id))
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:
-        """All that count and touch the stretch: what a timeline shows."""
-        async with self.lab.store.reading() as reading:
+        """All bookings that count and overlap [start, end): what a timeline shows."""
+        async with self.context.store.reading() as reading:
             return await reading.within(start, end)
 
-    async def standing(self, user: str, namespace: str = "") -> Standing:
-        """Is this person booked now? A booking in the future does not count yet.
+    async def person_tier(self, user: str, namespace: str = "") -> PersonTier:
+        """Which tier has this person now? A planned booking does not count yet.
 
-        In a namespace, a booking that was made for another one does not count either.
+        With a namespace, a booking that was made for another one does not count either.
         """
-        now = self.lab.now()
-        async with self.lab.store.reading() as reading:
+        now = self.context.now()
+        async with self.context.store.reading() as reading:
             own = await reading.of_person(normal(user), now)
         here = [each.booking for each in own if not (namespace and each.namespace) or _same(each, namespace)]
-        return standing(here, normal(user), now)
+        return person_tier(here, normal(user), now)
 
-    # --- room --------------------------------------------------------------------------------------------------------
+    # --- availability ------------------------------------------------------------------------------------------------
 
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]:
-        """Of each model, and each of `count` days in the lab's zone. Also of models that are booked but gone."""
+        """Of each model, and each of `count` days in the lab's zone. Also of booked models that are gone."""
         return (await self.overview(first, count, models)).models
 
     async def overview(self, first: date, count: int, models: Collection[str] = ()) -> Overview:
-        """The same, with the bookings and windows behind it: what a timeline shows, of one moment, read once."""
-        now, wanted = self.lab.now(), days(first, count, self.lab.zone)
+        """The same, with the bookings and maintenance windows: what a timeline shows, from one read."""
+        now, wanted = self.context.now(), days(first, count, self.context.zone)
         earliest = min([now, *(day.start for day in wanted)])
-        async with self.lab.store.reading() as reading:
+        async with self.context.store.reading() as reading:
             records = await reading.within(earliest, FOREVER)
             kept = await reading.maintenance(earliest, FOREVER)
         bookings: dict[str, list[Booking]] = {}
         for record in records:
             bookings.setdefault(record.booking.model, []).append(record.booking)
         windows = [window.maintenance for window in kept]
-        gone = {model: Stock(model, 0, MiB(0)) for model in bookings}
-        stock = {**gone, **self.lab.inventory.stock()}
-        rules, idle = self.lab.rules, self.lab.inventory.idle()
+        gone = {model: ModelCapacity(model, 0, MiB(0)) for model in bookings}
+        stock = {**gone, **self.context.inventory.stock()}
+        rules, idle = self.context.rules, self.context.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
             calendar = Calendar(model, stock[model].cards, bookings.get(model, ()), windows, rules.shares_per_card)
@@ -127,7 +129,7 @@ class Consulting:
                     free_now=next(calendar.spans(now, FOREVER)).free,
                     next_free=calendar.next_free(1, rules.min_duration, now),
                     days=tuple(
-                        DayRoom(day.date, day.start, day.end, span.free, span.shares)
+                        DayAvailability(day.date, day.start, day.end, span.free, span.shares)
                         for day, span in zip(wanted, calendar.by_day(wanted), strict=True)
                     ),
                     shares_per_card=rules.shares_per_card,
@@ -138,54 +140,54 @@ class Consulting:
 
     async def next_free(
         self, user: str, model: str, length: timedelta, cards: int = 1, share: bool = False
-    ) -> datetime | No | None:
-        """The first start that both the person's rules and the calendar allow; None if that never comes."""
-        named = self.lab.model(model)
+    ) -> datetime | BookingRefusal | None:
+        """The first start that both the rules and the calendar allow; None if there is none."""
+        named = self.context.model(model)
         if isinstance(named, Refusal):
-            return No(Reason.NOT_FOUND, str(named), hint="carrel free")
-        async with self.lab.store.reading() as reading:
-            own = await reading.of_person(normal(user), self.lab.now() - self.lab.rules.cooldown)
-            start = earliest_start([record.booking for record in own], self.lab.now(), self.lab.rules)
-            wish = Booking("", user, named, start, start + length, cards, share=share)
-            return await first_start(self.lab, reading, wish)
+            return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
+        async with self.context.store.reading() as reading:
+            own = await reading.of_person(normal(user), self.context.now() - self.context.rules.cooldown)
+            start = earliest_start([record.booking for record in own], self.context.now(), self.context.rules)
+            wanted = Booking("", user, named, start, start + length, cards, share=share)
+            return await first_start(self.context, reading, wanted)
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    # --- log and usage -----------------------------------------------------------------------------------------------
 
-    async def maintenance(self, start: datetime, end: datetime) -> Sequence[Window]:
-        async with self.lab.store.reading() as reading:
+    async def maintenance(self, start: datetime, end: datetime) -> Sequence[MaintenanceWindow]:
+        async with self.context.store.reading() as reading:
             return await reading.maintenance(start, end)
 
     async def log(self, person: Person, before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
-        """A lab admin sees everything, others what concerns them."""
-        async with self.lab.store.reading() as reading:
+        """A lab admin sees everything, other people what concerns them."""
+        async with self.context.store.reading() as reading:
             return await reading.log("" if person.is_lab_admin else person.email, before, limit)
 
-    async def usage(self, start: datetime, end: datetime) -> tuple[Use, ...]:
-        """By person and model, the most first. A share counts as its part of a card."""
-        uses: dict[tuple[str, str], Use] = {}
+    async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
+        """By person and model, the largest first. A share counts as its part of a GPU."""
+        uses: dict[tuple[str, str], PersonUsage] = {}
         for record in await self.within(start, end):
             booking = record.booking
             hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
-            cards = 1 / self.lab.rules.shares_per_card if booking.share else booking.cards
-            so_far = uses.get((booking.user, booking.model), Use(booking.user, booking.model, 0, 0.0))
+            cards = 1 / self.context.rules.shares_per_card if booking.share else booking.cards
+            so_far = uses.get((booking.user, booking.model), PersonUsage(booking.user, booking.model, 0, 0.0))
             uses[booking.user, booking.model] = replace(
                 so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * cards
             )
         return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.model)))
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
-        """The bookings of the person whose feed this is; None if there is no such feed, or none any more."""
-        async with self.lab.store.reading() as reading:
+        """The bookings of the feed's owner; None if there is no such feed, or if it was revoked."""
+        async with self.context.store.reading() as reading:
             owner = await reading.feed_owner(hash_of(secret))
             if owner is None:
                 return None
-            return await reading.of_person(owner, self.lab.now() - FEED_LOOKS_BACK)
+            return await reading.of_person(owner, self.context.now() - FEED_LOOKS_BACK)
 
 
-async def first_start(lab: Lab, reading: Reading, wish: Booking) -> datetime | None:
-    """From the wish's start on, the first from which there is room for its length."""
-    calendar = await lab.calendar(reading, wish.model, wish.start, FOREVER, but=wish.id)
-    return calendar.next_free(wish.cards, wish.end - wish.start, wish.start, wish.share)
+async def first_start(context: BookingContext, reading: ReadTransaction, wanted: Booking) -> datetime | None:
+    """The first start, not before the wanted one, from which there is room for its length."""
+    calendar = await context.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
+    return calendar.next_free(wanted.cards, wanted.end - wanted.start, wanted.start, wanted.share)
 
 
 def _same(record: BookingRecord, namespace: str) -> bool:
@@ -193,5 +195,5 @@ def _same(record: BookingRecord, namespace: str) -> bool:
 
 
 def hash_of(secret: str) -> str:
-    """Secrets are random and long, so a plain hash keeps them."""
+    """A plain hash is enough, because the secrets are long and random."""
     return hashlib.sha256(secret.encode()).hexdigest()

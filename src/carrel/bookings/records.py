@@ -1,8 +1,8 @@
-"""What bookings are made of outside the rules, and the store that keeps them.
+"""What the service keeps about bookings, what people ask for and get, and the store.
 
-A store gives transactions. All that write are serialised: what one reads stays true until it commits, on every
-replica. What was committed survives; what was not never happened. The log is written in the same transaction as what
-it tells about, and its numbers rise in the order of the commits.
+A store gives transactions. Those that write are serialised: what one reads stays true until it commits, on every
+replica. What was committed is durable; what was not has no effect. A log entry is written in the same transaction as
+what it reports, and the numbers of the log rise in the order of the commits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,35 +13,35 @@ from enum import Enum
 from typing import Protocol
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.rules import Booking, Broken
 
 # --- what people ask for ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A booking that somebody would like to have."""
+class BookingRequest:
+    """A booking that somebody asks for."""
 
     model: str
-    """Its name, or a part of it that means one model: `a6000`."""
+    """Its name, or a part of it that fits one model only: `a6000`."""
     end: datetime | timedelta
-    """An instant, or how long from the start on."""
+    """An instant, or the length from the start."""
     start: datetime | None = None
-    """None: from the instant at which it is accepted."""
+    """None: when it is accepted."""
     cards: int = 1
     share: bool = False
     user: str = ""
-    """Empty: for oneself. Another's needs a role and a reason."""
+    """Empty: the caller. For another person it needs a role and a reason."""
     namespace: str = ""
     note: str = ""
     reason: str = ""
-    """Why somebody books for another; that person is shown it."""
+    """Why somebody books for another person, who is shown it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What is to become of a booking; None leaves it as it is."""
+    """What to change in a booking; None leaves it as it is."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -51,12 +51,12 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """A client's own name for one attempt: the same name and request make one booking, however often they are sent."""
+class IdempotencyKey:
+    """A client's own name for one request: sent again with the same name, it makes no second booking."""
 
     key: str
     fingerprint: str
-    """Of the request. The same key with another request is a mistake, and is told."""
+    """Of the request. The same key with another request is a mistake, and is refused."""
 
 
 class State(Enum):
@@ -64,12 +64,12 @@ class State(Enum):
     ACTIVE = "active"
     ENDED = "ended"
     CANCELLED = "cancelled"
-    """Ended before its time, or before it began."""
+    """While it was active, or before it began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which bookings. Empty fields ask for all; the end of the window is not part of it."""
+    """Which bookings. An empty field does not restrict; `end` is exclusive."""
 
     user: str = ""
     model: str = ""
@@ -79,7 +79,7 @@ class Query:
     text: str = ""
     """Part of the person, the model, the namespace or the note."""
     text_reader: str = ""
-    """Who searches: namespaces and notes of others are not searched for them. Empty: for somebody who may read all."""
+    """The person who searches: namespaces and notes of others are left out. Empty: a person who may read everything."""
     after: "Cursor | None" = None
     newest_first: bool = False
     limit: int = 100
@@ -98,18 +98,18 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class BookingRecord:
-    """A booking as it is kept."""
+    """A booking as it is stored."""
 
     booking: Booking
     created_at: datetime
     created_by: str
     version: int = 1
-    """Rises with every change."""
+    """One more with every change."""
     namespace: str = ""
     note: str = ""
     reason: str = ""
     """Why somebody else made, changed or cancelled it."""
-    once: Once | None = None
+    key: IdempotencyKey | None = None
 
     def state(self, now: datetime) -> State:
         booking = self.booking
@@ -121,14 +121,14 @@ class BookingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BookingPage:
     records: tuple[BookingRecord, ...]
     next: Cursor | None = None
-    """There is more after this."""
+    """Where the next page starts; None: this is the last."""
 
 
-class Reason(Enum):
-    """Why the answer is no."""
+class RefusalReason(Enum):
+    """Why a command was refused."""
 
     RULES = "rules-broken"
     NOT_FOUND = "not-found"
@@ -139,23 +139,24 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class No:
-    """Nothing was changed. Everything that was wrong, when it could work, and a command that would."""
+class BookingRefusal:
+    """A command was refused and nothing was changed: everything that is wrong, when it could work, and a command that
+    would."""
 
-    reason: Reason
+    reason: RefusalReason
     message: str
     problems: tuple[Broken, ...] = ()
     earliest_start: datetime | None = None
     """The first start that both the rules and the calendar allow; None if there is none."""
     hint: str = ""
-    """Ready to run."""
+    """A command line, ready to run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would come of a wish."""
+    """What would happen to a request."""
 
-    wish: Booking
+    booking: Booking
     problems: tuple[Broken, ...]
     earliest_start: datetime | None
     hint: str = ""
@@ -166,14 +167,14 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class DayRoom:
-    """A day in the lab's zone: how much is free through all of it."""
+class DayAvailability:
+    """A day in the lab's zone: how much is free all day."""
 
     day: date
     start: datetime
     end: datetime
     free: int
-    """Below zero: more is promised than there is."""
+    """Below zero: more is booked than there is."""
     shares: int = 0
 
     @property
@@ -185,15 +186,15 @@ class DayRoom:
 class Availability:
     """One model: how many can be booked now, when the next one can, and each day."""
 
-    stock: Stock
+    stock: ModelCapacity
     free_now: int
-    """Not booked. Pods without a booking may be on them: they make room for who books."""
+    """Not booked. Pods without a booking may use them: these lose the GPU to a booked pod."""
     next_free: datetime | None
-    """From when on one card is free for the shortest booking; now, if one is."""
-    days: tuple[DayRoom, ...] = ()
+    """When one GPU is free for the shortest booking; now, if one is."""
+    days: tuple[DayAvailability, ...] = ()
     shares_per_card: int = 1
     idle_now: int | None = None
-    """Held by nobody at this moment, booked or not; None where no cluster is seen."""
+    """Held by no pod at this moment, booked or not; None without a cluster."""
 
     @property
     def overbooked(self) -> int:
@@ -201,8 +202,8 @@ class Availability:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Maintenance as it is kept."""
+class MaintenanceWindow:
+    """Maintenance as it is stored."""
 
     id: str
     maintenance: Maintenance
@@ -212,11 +213,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is free, and the bookings and maintenance that make it so: all that touch the days, and all later ones."""
+    """What is free, with the bookings and maintenance windows of those days and of later ones."""
 
     models: tuple[Availability, ...]
     records: Sequence[BookingRecord]
-    windows: Sequence[Window]
+    windows: Sequence[MaintenanceWindow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,12 +234,12 @@ class LogEntry:
     why: str = ""
     details: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
-    """Given by the store, rising."""
+    """Given by the store, in rising order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """What one person had booked of one model within a time."""
+class PersonUsage:
+    """What one person had booked of one model in a period."""
 
     user: str
     model: str
@@ -246,68 +247,68 @@ class Use:
     card_hours: float
 
 
-# --- where they are kept ---------------------------------------------------------------------------------------------
+# --- the store -------------------------------------------------------------------------------------------------------
 
 
-class Reading(Protocol):
-    """One consistent look."""
+class ReadTransaction(Protocol):
+    """Reads one consistent state."""
 
     async def get(self, id: str) -> BookingRecord | None: ...
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        """Those that end after `since`, in the order of their starts."""
+        """Those that end after `since`, ordered by start."""
         ...
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
-        """Those that count and touch [start, end), in the order of their starts."""
+        """Those that count and overlap [start, end), ordered by start."""
         ...
 
     async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
-        """The same of one model, in any order, only as the calendar needs them: who they are for is left out."""
+        """The same of one model, in any order, without what the calendar does not need: the person is left out."""
         ...
 
-    async def made_once(self, actor: str, key: str) -> BookingRecord | None: ...
+    async def made_with_key(self, actor: str, key: str) -> BookingRecord | None: ...
 
     async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]: ...
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]: ...
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]: ...
 
     async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
         """Newest first. With a subject: only what concerns that person. `before`: only lower numbers; 0: all."""
         ...
 
     async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
-        """Oldest first: for who tells others about it."""
+        """Oldest first: what notifications are made from."""
         ...
 
     async def feed_owner(self, secret_hash: str) -> str | None: ...
 
 
-class Writing(Reading, Protocol):
-    """One serialised transaction; it is committed when its block ends without an error."""
+class WriteTransaction(ReadTransaction, Protocol):
+    """One serialised transaction; it is committed when the block ends without an error."""
 
     async def add(self, record: BookingRecord) -> None: ...
 
     async def replace(self, record: BookingRecord) -> None:
-        """The record carries the next version."""
+        """The record has the next version."""
         ...
 
-    async def add_maintenance(self, window: Window) -> None: ...
+    async def add_maintenance(self, window: MaintenanceWindow) -> None: ...
 
-    async def remove_maintenance(self, id: str) -> Window | None: ...
+    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None: ...
 
     async def write_log(self, entry: LogEntry) -> None: ...
 
     async def set_feed(self, user: str, secret_hash: str | None) -> None:
-        """A person has one feed at most; None revokes it."""
+        """A person has at most one feed; None revokes it."""
         ...
 
 
 class BookingStore(Protocol):
-    def reading(self) -> AbstractAsyncContextManager[Reading]: ...
+    def reading(self) -> AbstractAsyncContextManager[ReadTransaction]: ...
 
-    def writing(self) -> AbstractAsyncContextManager[Writing]: ...
+    def writing(self) -> AbstractAsyncContextManager[WriteTransaction]: ...
 
 
 class StoreUnavailable(Exception):
-    """The store did not answer. A write may have taken effect, if its answer was lost on the way."""
+    """The store did not answer. A write may have taken effect all the same, if only its answer was lost."""

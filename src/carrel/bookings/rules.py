@@ -1,13 +1,21 @@
-"""Who may book what, when: the house rules for one person.
+"""The booking rules: one table, read by the service, the API, the pages, the settings and the command line.
+
+A rule is one row of `RULES`: its name, words for people, the option that sets its limit, and its check. To add a rule,
+add a row and its check; nothing else has a list of rules.
 
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
-before it began never was; one that was cancelled while it ran ended at that instant, and its cooldown starts there.
-A change is judged as a new wish would be, except that what only gets smaller needs no permission.
+before it began does not count; one that was cancelled while it was active ended at that instant, and its cooldown
+starts there. A change is judged like a new booking, except that a booking may always become shorter.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+FIRST_YEAR, LAST_YEAR = 1970, 2199
+"""Of every time that people give. MAIA's dialect marks a pod that may be revoked at any time by the year 1900, so a
+real time must not come near it; and after the last year there must be room for the longest booking and its cooldown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +26,10 @@ class Booking:
     start: datetime
     end: datetime
     cards: int = 1
+    """The number of GPUs."""
     cancelled_at: datetime | None = None
     share: bool = False
-    """Not whole cards but one share of a card's memory, as the lab divides it."""
+    """Not whole GPUs but one share of a GPU's memory, of the size that the lab has set."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end", "cancelled_at"):
@@ -33,7 +42,7 @@ class Booking:
 
     @property
     def ends(self) -> datetime:
-        """When it ended, or will."""
+        """When it ended, or will end."""
         return self.end if self.cancelled_at is None else min(self.end, self.cancelled_at)
 
     @property
@@ -48,161 +57,401 @@ class Booking:
         return self.counts and now < self.start
 
 
+# --- what a rule is --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """The defaults are the manual's; each lab may change them."""
+class Limit:
+    """A number that an admin sets for a rule: `--cooldown-days 7`, `CARREL_COOLDOWN_DAYS=7`."""
+
+    option: str
+    """The name of the setting: `cooldown_days`."""
+    help: str
+    reason: str
+    """Why the default is what it is."""
+    default: float
+    least: float
+    most: float | None = None
+    unit: timedelta | None = None
+    """Of the number, if the limit is a length of time. None: it is a count."""
+    field: str = ""
+    """Where `BookingRules` has it, if not in `more`."""
+    old_option: str = ""
+    """A name that is still accepted."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """On the command line, the one to use first: `--cooldown-days`."""
+        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
+
+    def read(self, number: float) -> timedelta | int:
+        return int(number) if self.unit is None else self.unit * number
+
+    def write(self, value: timedelta | int) -> float:
+        return value / self.unit if isinstance(value, timedelta) and self.unit else float(value)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class BookingRules:
+    """The limits of one lab, and the rules that they are for. The defaults are those of MAIA's manual."""
 
     min_duration: timedelta = timedelta(days=1)
     max_duration: timedelta = timedelta(days=14)
     cooldown: timedelta = timedelta(days=14)
     """From the end of a booking to the next start, for the same person. Zero: none."""
     planned: int = 1
-    """How many bookings a person may have ahead."""
+    """How many planned bookings a person may have at a time."""
     shares_per_card: int = 1
-    """Into how many equal shares a card's memory may be booked. One: whole cards only."""
+    """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
+    more: Mapping[str, timedelta | int] = field(default_factory=dict)
+    """The limits of rules that need no field here, by option."""
+    rows: "tuple[Rule, ...]" = field(default_factory=lambda: RULES)
+
+    def limit(self, limit: Limit) -> timedelta | int:
+        if limit.field:
+            found: timedelta | int = getattr(self, limit.field)
+            return found
+        return self.more.get(limit.option, limit.read(limit.default))
+
+    @property
+    def limits(self) -> list[Limit]:
+        return [row.limit for row in self.rows if row.limit is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInput:
+    """What the checks look at: a booking that somebody wants, and what is known about it."""
+
+    booking: Booking
+    others: Sequence[Booking]
+    """The person's other bookings that count."""
+    now: datetime
+    rules: BookingRules
+    zone: tzinfo = UTC
+    """For the messages only."""
+    old: Booking | None = None
+    """The booking as it is, if this is a change of it."""
+    unknown_model: str = ""
+    """Why there is no such model; empty if there is."""
+    shortage: str = ""
+    """Why there is no room in the calendar; empty if there is."""
+
+    @property
+    def length(self) -> timedelta:
+        return self.booking.end - self.booking.start
+
+    @property
+    def earliest_start(self) -> datetime:
+        return earliest_start(self.others, self.now, self.rules)
+
+    @property
+    def is_over(self) -> bool:
+        return self.old is not None and not (self.old.is_planned(self.now) or self.old.is_active(self.now))
+
+    @property
+    def is_shorter(self) -> bool:
+        """A change that lies within what is booked already."""
+        return self.old is not None and self.old.start <= self.booking.start and self.booking.end <= self.old.end
+
+    def moment(self, instant: datetime) -> str:
+        return moment(instant, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table."""
+
+    name: str
+    """The problem's code in the API."""
+    title: str
+    """What it is called when it is broken."""
+    check: Callable[[RuleInput], Iterable[str]]
+    """A message for each thing that breaks it, which says what to do about it."""
+    label: Callable[[BookingRules, int], str] | None = None
+    """The rule in a few words, by the lab's limits and the number of GPUs asked for; empty: it does not apply."""
+    shown_with: str = ""
+    """The rule whose label stands for this one, too. A rule with neither is only shown when it is broken."""
+    limit: Limit | None = None
+    only_new: bool = False
+    """Only a new booking can break it, because of the person's other bookings: no other start would help."""
+
+    def broken(self, message: str) -> "Broken":
+        return Broken(self.name, message, self.title)
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A rule that a wish breaks, in words that say what to do about it."""
+    """A rule that a booking breaks, in words that say what to do about it."""
 
     rule: str
     message: str
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.rule]
-
-
-TITLES = {
-    "end-after-start": "The end is not after the start",
-    "min-duration": "Too short",
-    "max-duration": "Too long",
-    "not-in-the-past": "The time has passed",
-    "no-active-overlap": "A booking is running",
-    "future-limit": "Enough is planned",
-    "cooldown": "Cooldown not over",
-    "shares": "No such share",
-    "begun": "The booking has begun",
-    "over": "The booking is over",
-    "unknown-model": "No such model",
-    "capacity": "Not enough cards",
-}
-"""Every rule there is, and what breaking it is called."""
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleResult:
+    """A rule as people see it beside a booking."""
+
+    rule: str
+    words: str
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuleVerdict:
     broken: tuple[Broken, ...]
-    """All broken rules, so that the wish is corrected once. Empty: it may be booked."""
+    """All broken rules, so that the booking is corrected once. Empty: it may be booked."""
     earliest_start: datetime
-    """The first start that the cooldown allows. Whether a card is free then, the calendar knows."""
+    """The first start that the cooldown allows. Whether a GPU is free then, the calendar knows."""
 
 
-def check(wish: Booking, own: Iterable[Booking], now: datetime, rules: Rules, zone: tzinfo = UTC) -> Verdict:
-    """Judges a new booking against the person's other bookings. `zone` is only for the words."""
-    others = [booking for booking in own if booking.counts and booking.id != wish.id]
-    earliest = earliest_start(others, now, rules)
-    broken = (
-        *_check_length(wish, rules),
-        *_check_shares(wish, rules),
-        *_check_past(wish, now, zone),
-        *_check_active(others, now, zone),
-        *_check_planned(others, now, rules, zone),
-        *_check_cooldown(wish, others, rules, earliest, zone),
-    )
-    return Verdict(broken, earliest)
+# --- the checks ------------------------------------------------------------------------------------------------------
+
+
+def _end_after_start(given: RuleInput) -> Iterable[str]:
+    if given.length <= timedelta(0):
+        yield "The end must be after the start."
+
+
+def _min_duration(given: RuleInput) -> Iterable[str]:
+    if timedelta(0) < given.length < given.rules.min_duration:
+        yield f"A booking lasts at least {words(given.rules.min_duration)}; this is {words(given.length)}."
+
+
+def _max_duration(given: RuleInput) -> Iterable[str]:
+    # The rules may have become stricter since the booking was made: that must not keep it from becoming shorter.
+    if given.length > given.rules.max_duration and not given.is_shorter:
+        yield f"A booking lasts at most {words(given.rules.max_duration)}; this is {words(given.length)}."
+
+
+def _shares(given: RuleInput) -> Iterable[str]:
+    if given.booking.share and given.rules.shares_per_card < 2:
+        yield "Only whole GPUs can be booked here, not shares of a GPU."
+    elif given.booking.share and given.booking.cards != 1:
+        yield f"A share is of one GPU; {given.booking.cards} are asked for."
+
+
+def _begun(given: RuleInput) -> Iterable[str]:
+    if given.old is not None and given.booking.start != given.old.start and given.old.is_active(given.now):
+        yield f"It began {given.moment(given.old.start)}; that cannot be changed any more."
+
+
+def _not_in_the_past(given: RuleInput) -> Iterable[str]:
+    wanted, old = given.booking, given.old
+    is_moved = old is None or (wanted.start != old.start and not old.is_active(given.now))
+    if is_moved and wanted.start < given.now:
+        yield f"The start, {given.moment(wanted.start)}, has passed."
+    if old is not None and wanted.start < wanted.end <= given.now:
+        yield f"The end, {given.moment(wanted.end)}, has passed; to end it now, cancel it."
+
+
+def _over(given: RuleInput) -> Iterable[str]:
+    if given.old is not None and given.is_over:
+        yield f"This booking ended {given.moment(given.old.ends)}; make a new one."
+
+
+def _no_active_overlap(given: RuleInput) -> Iterable[str]:
+    for booking in given.others if given.old is None else ():
+        if booking.is_active(given.now):
+            yield (
+                f"Your booking of {booking.model} is active until {given.moment(booking.ends)};"
+                " a new one can be made after it has ended."
+            )
+
+
+def _future_limit(given: RuleInput) -> Iterable[str]:
+    planned = sorted((each for each in given.others if each.is_planned(given.now)), key=lambda each: each.start)
+    most = given.rules.planned
+    if given.old is None and len(planned) >= most:
+        starts = " and ".join(f"{each.model} from {given.moment(each.start)}" for each in planned) or "none"
+        yield f"You may have {most} planned booking{'s' * (most != 1)} at a time; you have {starts}."
+
+
+def _cooldown(given: RuleInput) -> Iterable[str]:
+    """In both directions: a booking may also end too shortly before one that is planned."""
+    wanted, cooldown = given.booking, given.rules.cooldown
+    near = [each for each in given.others if wanted.start < each.ends + cooldown and each.start < wanted.end + cooldown]
+    if near and not given.is_shorter:
+        last = max(near, key=lambda booking: booking.ends)
+        yield (
+            f"{words(cooldown)} must lie between two bookings; yours of {last.model} ends"
+            f" {given.moment(last.ends)}. The next may start {given.moment(given.earliest_start)}."
+        )
+
+
+def _unknown_model(given: RuleInput) -> Iterable[str]:
+    if given.unknown_model:
+        yield given.unknown_model
+
+
+def _capacity(given: RuleInput) -> Iterable[str]:
+    if given.shortage:
+        yield given.shortage
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+END_AFTER_START = Rule("end-after-start", "The end is not after the start", _end_after_start, shown_with="min-duration")
+OVER = Rule("over", "The booking is over", _over, shown_with="not-in-the-past")
+UNKNOWN_MODEL = Rule("unknown-model", "No such model", _unknown_model, shown_with="capacity")
+
+RULES: tuple[Rule, ...] = (
+    END_AFTER_START,
+    Rule(
+        "min-duration",
+        "Too short",
+        _min_duration,
+        lambda rules, _: f"at least {words(rules.min_duration)}",
+        limit=Limit(
+            "min_hours",
+            "The shortest booking, in hours.",
+            "One day, as in MAIA's manual.",
+            default=24.0,
+            least=0.01,
+            unit=HOUR,
+            field="min_duration",
+        ),
+    ),
+    Rule(
+        "max-duration",
+        "Too long",
+        _max_duration,
+        lambda rules, _: f"at most {words(rules.max_duration)}",
+        limit=Limit(
+            "max_days",
+            "The longest booking, in days.",
+            "As in MAIA's manual: long enough for a long run, short enough that others get a GPU.",
+            default=14.0,
+            least=0.01,
+            most=3650,
+            unit=DAY,
+            field="max_duration",
+        ),
+    ),
+    Rule(
+        "shares",
+        "No such share",
+        _shares,
+        limit=Limit(
+            "shares_per_gpu",
+            "Equal shares of a GPU's memory that may be booked; 1: whole GPUs only.",
+            "More than one where many small jobs would each keep a whole GPU from others.",
+            default=1,
+            least=1,
+            most=64,
+            field="shares_per_card",
+            old_option="shares_per_card",
+        ),
+    ),
+    Rule("begun", "The booking has begun", _begun, shown_with="not-in-the-past"),
+    Rule("not-in-the-past", "The time has passed", _not_in_the_past, lambda *_: "not in the past"),
+    OVER,
+    Rule(
+        "no-active-overlap",
+        "A booking is active",
+        _no_active_overlap,
+        lambda *_: "no other booking is active",
+        only_new=True,
+    ),
+    Rule(
+        "future-limit",
+        "Too many planned bookings",
+        _future_limit,
+        lambda rules, _: f"{rules.planned} planned at a time",
+        only_new=True,
+        limit=Limit(
+            "planned",
+            "Planned bookings that a person may have at a time.",
+            "As in MAIA's manual: a person waits for the planned booking before planning the next.",
+            default=1,
+            least=1,
+            most=1000,
+            field="planned",
+        ),
+    ),
+    Rule(
+        "cooldown",
+        "Cooldown not over",
+        _cooldown,
+        lambda rules, _: f"{words(rules.cooldown)} since the last one" if rules.cooldown else "",
+        limit=Limit(
+            "cooldown_days",
+            "Days between the end of a person's booking and the start of the next; 0: none.",
+            "As in MAIA's manual: 14 full days.",
+            default=14.0,
+            least=0,
+            most=3650,
+            unit=DAY,
+            field="cooldown",
+        ),
+    ),
+    UNKNOWN_MODEL,
+    Rule(
+        "capacity",
+        "Not enough GPUs",
+        _capacity,
+        lambda _, gpus: "a GPU is free" if gpus == 1 else f"{gpus} GPUs are free",
+    ),
+)
+
+
+def judge(given: RuleInput) -> RuleVerdict:
+    """Every rule, all broken ones at once. A booking that is over cannot be changed, whatever the change."""
+    rows = (OVER,) if given.is_over else given.rules.rows
+    broken = tuple(row.broken(message) for row in rows for message in row.check(given))
+    return RuleVerdict(broken, given.earliest_start)
+
+
+def check(
+    wanted: Booking, own: Iterable[Booking], now: datetime, rules: BookingRules, zone: tzinfo = UTC
+) -> RuleVerdict:
+    """Judges a new booking beside the person's other bookings."""
+    return judge(RuleInput(wanted, others_of(wanted.id, own), now, rules, zone))
 
 
 def check_change(
-    old: Booking, new: Booking, own: Iterable[Booking], now: datetime, rules: Rules, zone: tzinfo = UTC
-) -> Verdict:
-    """Judges another start, end or number of cards. To end a running booking before its shortest length, cancel it."""
-    others = [booking for booking in own if booking.counts and booking.id != old.id]
-    earliest = earliest_start(others, now, rules)
-    if not (old.is_planned(now) or old.is_active(now)):
-        return Verdict((Broken("over", f"This booking ended {moment(old.ends, zone)}; make a new one."),), earliest)
-    is_smaller = old.start <= new.start and new.end <= old.end
-    broken = [*_check_length(new, rules), *_check_shares(new, rules), *_check_moved(old, new, now, zone)]
-    if is_smaller:  # the rules may have become stricter since it was made: that must not keep it from shrinking
-        broken = [rule for rule in broken if rule.rule != "max-duration"]
-    else:
-        broken += _check_cooldown(new, others, rules, earliest, zone)
-    return Verdict(tuple(broken), earliest)
+    old: Booking, new: Booking, own: Iterable[Booking], now: datetime, rules: BookingRules, zone: tzinfo = UTC
+) -> RuleVerdict:
+    """Judges another start, end or number of GPUs. To end an active booking before its shortest length, cancel it."""
+    return judge(RuleInput(new, others_of(old.id, own), now, rules, zone, old))
 
 
-def earliest_start(own: Iterable[Booking], now: datetime, rules: Rules) -> datetime:
+def judged(
+    rules: BookingRules, broken: Iterable[Broken], gpus: int = 1, *, is_change: bool = False
+) -> list[RuleResult]:
+    """Every rule that is shown to people, kept or broken; then those that are only shown when they are broken."""
+    problems = {problem.rule: problem for problem in broken}
+    found: list[RuleResult] = []
+    shown: set[str] = set()
+    for row in rules.rows:
+        stands_for = {row.name, *(each.name for each in rules.rows if each.shown_with == row.name)}
+        if row.label is None or (is_change and row.only_new):
+            continue
+        shown |= stands_for
+        if label := row.label(rules, gpus):
+            found.append(RuleResult(row.name, label, not stands_for & problems.keys()))
+    titles = {row.name: row.title for row in rules.rows}
+    return found + [
+        RuleResult(name, problem.title or titles.get(name, name), is_kept=False)
+        for name, problem in problems.items()
+        if name not in shown
+    ]
+
+
+def others_of(id: str, own: Iterable[Booking]) -> list[Booking]:
+    return [booking for booking in own if booking.counts and booking.id != id]
+
+
+def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -> datetime:
     """After every booking that the person had, has or plans, and the cooldown that follows it."""
     return max([now.astimezone(UTC), *(booking.ends + rules.cooldown for booking in own if booking.counts)])
 
 
-def _check_length(wish: Booking, rules: Rules) -> Iterable[Broken]:
-    length = wish.end - wish.start
-    if length <= timedelta(0):
-        yield Broken("end-after-start", "The end must be after the start.")
-    elif length < rules.min_duration:
-        yield Broken("min-duration", f"A booking lasts at least {words(rules.min_duration)}; this is {words(length)}.")
-    elif length > rules.max_duration:
-        yield Broken("max-duration", f"A booking lasts at most {words(rules.max_duration)}; this is {words(length)}.")
-
-
-def _check_shares(wish: Booking, rules: Rules) -> Iterable[Broken]:
-    if wish.share and rules.shares_per_card < 2:
-        yield Broken("shares", "Whole cards are booked here; shares of a card are not.")
-    elif wish.share and wish.cards != 1:
-        yield Broken("shares", f"A share is of one card; {wish.cards} are asked for.")
-
-
-def _check_moved(old: Booking, new: Booking, now: datetime, zone: tzinfo) -> Iterable[Broken]:
-    if new.start != old.start and old.is_active(now):
-        yield Broken("begun", f"It began {moment(old.start, zone)}; that cannot be changed any more.")
-    elif new.start != old.start:
-        yield from _check_past(new, now, zone)
-    if new.start < new.end <= now:
-        yield Broken("not-in-the-past", f"The end, {moment(new.end, zone)}, has passed; to end it now, cancel it.")
-
-
-def _check_past(wish: Booking, now: datetime, zone: tzinfo) -> Iterable[Broken]:
-    if wish.start < now:
-        yield Broken("not-in-the-past", f"The start, {moment(wish.start, zone)}, has passed.")
-
-
-def _check_active(others: Sequence[Booking], now: datetime, zone: tzinfo) -> Iterable[Broken]:
-    for booking in others:
-        if booking.is_active(now):
-            yield Broken(
-                "no-active-overlap",
-                f"Your booking of {booking.model} runs until {moment(booking.ends, zone)};"
-                " a new one can be made after it has ended.",
-            )
-
-
-def _check_planned(others: Sequence[Booking], now: datetime, rules: Rules, zone: tzinfo) -> Iterable[Broken]:
-    planned = sorted((booking for booking in others if booking.is_planned(now)), key=lambda booking: booking.start)
-    if len(planned) >= rules.planned:
-        starts = " and ".join(f"{booking.model} from {moment(booking.start, zone)}" for booking in planned) or "none"
-        plural = "s" * (rules.planned != 1)
-        yield Broken(
-            "future-limit", f"You may have {rules.planned} planned booking{plural} at a time; you have {starts}."
-        )
-
-
-def _check_cooldown(
-    wish: Booking, others: Sequence[Booking], rules: Rules, earliest: datetime, zone: tzinfo
-) -> Iterable[Broken]:
-    """In both directions: a wish may also end too shortly before a booking that is planned."""
-    near = [
-        booking
-        for booking in others
-        if wish.start < booking.ends + rules.cooldown and booking.start < wish.end + rules.cooldown
-    ]
-    if near:
-        last = max(near, key=lambda booking: booking.ends)
-        yield Broken(
-            "cooldown",
-            f"{words(rules.cooldown)} must lie between two bookings; yours of {last.model} ends"
-            f" {moment(last.ends, zone)}. The next may start {moment(earliest, zone)}.",
-        )
+# --- words for people ------------------------------------------------------------------------------------------------
 
 
 def moment(instant: datetime, zone: tzinfo) -> str:

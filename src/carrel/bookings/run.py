@@ -1,4 +1,4 @@
-"""Runs the booking service until a signal comes: then calls under way are finished, and it ends."""
+"""Runs the booking service until it is told to stop: then requests under way are finished, and the process ends."""
 
 import asyncio
 import contextlib
@@ -12,17 +12,17 @@ from zoneinfo import ZoneInfo
 import aiohttp
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventories import ClusterInventory, FileInventory
+from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocations import Revocations
-from carrel.bookings.notifications.settings import Stationery, keep_telling, ways_of
-from carrel.bookings.pages import ClusterSight
-from carrel.bookings.queries import Lab
+from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
+from carrel.bookings.pages import ClusterView
+from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import Service
+from carrel.bookings.service import ServiceContext
 from carrel.bookings.settings import BookingSettings
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.settings import Surroundings, identity_of
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.settings import SignInContext, authenticator_from
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
@@ -39,15 +39,15 @@ from carrel.process import connect, run_until_signal, stop_if_unsupported
 log = logging.getLogger(__name__)
 
 FINISH_S = 20
-"""How long calls under way may take when the process is asked to end: a live map would never end by itself."""
+"""How long requests under way may take when the process ends: a live map would never end by itself."""
 HOUSEKEEPING_S = 5.0
 FORGET_S = 600.0
-"""How often sessions whose time is over, and old letters, are removed."""
+"""How often expired sessions and old notifications are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ground:
-    """What the service stands on: either a cluster, or the cards of a file."""
+class _Resources:
+    """The settings, the database, and the GPUs of a file; None: the service has a cluster."""
 
     settings: BookingSettings
     database: Database
@@ -63,16 +63,16 @@ def run(settings: BookingSettings) -> None:
         problems.append(str(malformed))
     if problems:
         raise command_failed("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
-    ground = _Ground(settings, database, nodes)
+    resources = _Resources(settings, database, nodes)
     client = connect(settings, settings.field_validation) if nodes is None else None
     try:
-        run_until_signal("booking", settings, lambda stop: _serve(ground, client, stop))
+        run_until_signal("booking", settings, lambda stop: _serve(resources, client, stop))
     except StoreUnavailable as error:
         raise command_failed("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
-async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) -> None:
-    settings, database = ground.settings, ground.database
+async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Event) -> None:
+    settings, database = resources.settings, resources.database
     async with contextlib.AsyncExitStack() as closing:
         await closing.enter_async_context(contextlib.aclosing(database))
         if client is not None:
@@ -82,38 +82,42 @@ async def _serve(ground: _Ground, client: Client | None, stop: asyncio.Event) ->
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
-        identity = identity_of(settings, Surroundings(people, http, client, utc_now))
-        service = _service(ground, carrel, identity)
-        stationery = Stationery(http, service.lab.zone, utc_now, identity.premises.public_url)
-        notifier = Notifier(service.outbox, service.lab.store, ways_of(settings, stationery), utc_now)
+        authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
+        service = _service(resources, carrel, authenticator)
+        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
+        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(_forget(people, notifier), keep_telling(notifier), *_watching(carrel, service)):
+            async with _tasks(_forget(people, notifier), keep_sending(notifier), *_watching(carrel, service)):
                 await stop.wait()
-                service.leaving.set()
+                service.stopping.set()
     log.info("stopped")
 
 
-def _service(ground: _Ground, carrel: ClusterState | None, identity: Identity) -> Service:
-    settings = ground.settings
-    sight = _sight(carrel) if carrel is not None else None
-    lab = Lab(
-        store=SqlBookings(ground.database),
-        inventory=ClusterInventory(sight.ledger, sight.is_synced) if sight else FileInventory(ground.nodes or ()),
+def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
+    settings = resources.settings
+    cluster_view = _cluster_view(carrel) if carrel is not None else None
+    context = BookingContext(
+        store=SqlBookings(resources.database),
+        inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
+        if cluster_view
+        else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
-    outbox = SqlOutbox(ground.database)
-    return Service(lab, identity, outbox, settings.maia_token, settings.zone, sight, settings.limits())
+    outbox = SqlOutbox(resources.database)
+    return ServiceContext(
+        context, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits()
+    )
 
 
-def _sight(carrel: ClusterState) -> ClusterSight:
+def _cluster_view(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
-    return ClusterSight(
+    return ClusterView(
         ledger=carrel.ledger,
         pod=pods.by_uid,
         pods=pods.snapshot,
@@ -122,30 +126,30 @@ def _sight(carrel: ClusterState) -> ClusterSight:
     )
 
 
-def _watching(carrel: ClusterState | None, service: Service) -> Sequence[Coroutine[Any, Any, None]]:
-    """What goes on where there is a cluster."""
+def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[Coroutine[Any, Any, None]]:
+    """The tasks that need a cluster."""
     if carrel is None:
         return ()
     revocations = Revocations(carrel, service.outbox)
-    return (carrel.informers.run(), _keep_house(carrel, service.sight), revocations.run())
+    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run())
 
 
 @contextlib.asynccontextmanager
-async def _tasks(*beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """What goes on beside the calls."""
+async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Tasks that run beside the requests."""
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(each) for each in beside]
+        running = [group.create_task(each) for each in coroutines]
         yield
         for task in running:
             task.cancel()
 
 
-async def _keep_house(carrel: ClusterState, sight: ClusterSight | None) -> None:
+async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
         carrel.cluster_ledger.mark_silent_agents(now)
-        if sight is not None:
-            sight.look(now)
+        if cluster_view is not None:
+            cluster_view.count_usage(now)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -1,6 +1,7 @@
-"""What the booking door is made of, once it is wired: every route is given this."""
+"""What the routes of the booking service need: every route is given this."""
 
 import asyncio
+import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,43 +10,47 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import Request
 
-from carrel.bookings.commands import Bookings
+from carrel.bookings.commands import BookingCommands
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.pages import ClusterSight
-from carrel.bookings.queries import Consulting, Lab
-from carrel.bookings.sign_in import Identity
-from carrel.bookings.sign_in.gate import Limits
+from carrel.bookings.pages import ClusterView
+from carrel.bookings.queries import BookingContext, BookingQueries
+from carrel.bookings.sign_in import Authenticator
+from carrel.bookings.sign_in.request_guard import RequestLimits
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = RequestLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    lab: Lab
-    identity: Identity
+class ServiceContext:
+    context: BookingContext
+    authenticator: Authenticator
     outbox: Outbox
     maia_token: str = field(default="", repr=False)
-    """Empty: MAIA's clients are not served."""
+    """Shared with MAIA's clients and with our webhook and controller. Empty: they are refused."""
     zone_name: str = "UTC"
-    sight: ClusterSight | None = None
-    """None: no cluster; cards come from a file."""
-    limits: Limits = DEFAULT_LIMITS
+    cluster_view: ClusterView | None = None
+    """None: there is no cluster; the GPUs are those of a file."""
+    limits: RequestLimits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
-    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
 
-    @property
-    def bookings(self) -> Bookings:
-        return Bookings(self.lab)
+    def knows_token(self, given: str) -> bool:
+        """Compares in constant time. If no token is set, every one is refused."""
+        return bool(self.maia_token) and hmac.compare_digest(given.encode(errors="replace"), self.maia_token.encode())
 
     @property
-    def consulting(self) -> Consulting:
-        return Consulting(self.lab)
+    def commands(self) -> BookingCommands:
+        return BookingCommands(self.context)
+
+    @property
+    def queries(self) -> BookingQueries:
+        return BookingQueries(self.context)
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
+def _service(request: Request) -> ServiceContext:
+    service: ServiceContext = request.app.state.service
     return service
 
 
-TheService = Annotated[Service, Depends(_service)]
+CurrentService = Annotated[ServiceContext, Depends(_service)]

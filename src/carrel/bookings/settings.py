@@ -1,16 +1,16 @@
-"""The settings of the booking service."""
+"""The settings of the booking service. Those of the booking rules follow from the table in `rules`."""
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
-from carrel.bookings.notifications.settings import LetterSettings, mistakes_in_letters
-from carrel.bookings.rules import Rules
-from carrel.bookings.sign_in.settings import PeopleSettings, mistakes
+from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
+from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Limit, Rule
+from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings
 
@@ -18,69 +18,64 @@ if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
 
 
+def rule_settings(rows: Iterable[Rule]) -> type:
+    """A dataclass with one setting for each limit in a table of rules."""
+    table = tuple(rows)
+    limits = [row.limit for row in table if row.limit is not None]
+
+    def rules(self: Any) -> BookingRules:
+        values = {limit.option: limit.read(getattr(self, limit.option)) for limit in limits}
+        known = {limit.field: values.pop(limit.option) for limit in limits if limit.field}
+        return BookingRules(**known, more=values, rows=table)  # type: ignore[arg-type] # each field has its limit's type
+
+    fields = [(limit.option, _option(limit), field(default=_typed(limit)(limit.default))) for limit in limits]
+    return make_dataclass("RuleSettings", fields, frozen=True, namespace={"rules": rules})
+
+
+def _option(limit: Limit) -> Any:
+    option = typer.Option(*limit.names, help=limit.help, min=limit.least, max=limit.most, envvar=list(limit.variables))
+    return Annotated[_typed(limit), option]
+
+
+def _typed(limit: Limit) -> type[int] | type[float]:
+    return int if limit.unit is None else float
+
+
+if TYPE_CHECKING:
+
+    class RuleSettings:
+        def rules(self) -> BookingRules: ...
+else:
+    RuleSettings = rule_settings(RULES)
+
+
 @dataclass(frozen=True)
-class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSettings):
+class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, DialectSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997
-    """Below the controller's, so that all components can run on one machine."""
+    """Next to the ports of the other components, so that all can run on one machine."""
     database: Annotated[
         str,
         typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.", envvar="CARREL_DATABASE"),
     ] = "sqlite:///carrel.db"
-    """A file will do for one replica; several replicas need PostgreSQL. A password belongs in the variable."""
+    """One replica can use a file; several replicas need PostgreSQL. A password belongs in the variable."""
     inventory: Annotated[
         Path | None,
-        typer.Option(help="File with the cards, as for `carrel demo --cluster`, instead of a cluster.", exists=True),
+        typer.Option(help="File with the GPUs, as for `carrel demo --cluster`, instead of a cluster.", exists=True),
     ] = None
-    """For a lab whose machines are not in a cluster, and for trying it out."""
+    """For a lab whose machines are not in a cluster, and for trials."""
     zone: Annotated[str, typer.Option(help="The lab's IANA time zone.", envvar="CARREL_ZONE")] = "UTC"
-    """Instants are instants; the zone says what a day is, and how times are written for people."""
-    min_hours: Annotated[
-        float, typer.Option(help="A booking lasts at least so long.", min=0.01, envvar="CARREL_MIN_HOURS")
-    ] = 24.0
-    """The manual's: one day."""
-    max_days: Annotated[
-        float, typer.Option(help="A booking lasts at most so long.", min=0.01, max=3650, envvar="CARREL_MAX_DAYS")
-    ] = 14.0
-    """The manual's: a long run may be planned, and others get their turn."""
-    cooldown_days: Annotated[
-        float,
-        typer.Option(help="Between a person's bookings; 0: none.", min=0, max=3650, envvar="CARREL_COOLDOWN_DAYS"),
-    ] = 14.0
-    """The manual's: 14 full days from an end to the next start."""
-    planned: Annotated[
-        int, typer.Option(help="Bookings that a person may have ahead.", min=1, max=1000, envvar="CARREL_PLANNED")
-    ] = 1
-    """The manual's: who has planned a booking waits for it before planning the next."""
-    shares_per_card: Annotated[
-        int,
-        typer.Option(
-            help="Equal shares of a card's memory that may be booked; 1: whole cards only.",
-            min=1,
-            max=64,
-            envvar="CARREL_SHARES_PER_CARD",
-        ),
-    ] = 1
-    """Where many small jobs would each keep a whole card from others."""
+    """It says what a day is, and how times are written for people. Bookings themselves are stored in UTC."""
     maia_token: Annotated[
         str,
         typer.Option(
-            help="What MAIA's webhook and clients must know. Without it they are not served.",
+            help="Secret that MAIA's webhook and clients send. Without it they are refused.",
             envvar=["CARREL_MAIA_TOKEN", "API_TOKEN"],
             show_default=False,
         ),
     ] = ""
-    """Its chart's own defaults are public, and are refused. It belongs in the variable: others can see options."""
-
-    def rules(self) -> Rules:
-        return Rules(
-            min_duration=timedelta(hours=self.min_hours),
-            max_duration=timedelta(days=self.max_days),
-            cooldown=timedelta(days=self.cooldown_days),
-            planned=self.planned,
-            shares_per_card=self.shares_per_card,
-        )
+    """The defaults of MAIA's chart are public, so they are refused. Give it in the variable: others can see options."""
 
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
@@ -88,14 +83,16 @@ class BookingSettings(LetterSettings, PeopleSettings, DialectSettings, ServingSe
         return ClusterOptions(self.carrel_namespace, self.dialect_options())
 
     def wrong(self) -> list[str]:
-        """Everything that cannot be used, at once."""
-        found = [*mistakes(self, self.bind_address), *mistakes_in_letters(self)]
+        """Every setting that cannot be used, all at once."""
+        found = [*mistakes(self, self.bind_address), *mistakes_in_notifications(self)]
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             found.append(f"--zone is {self.zone!r}; expected an IANA zone such as Europe/Stockholm")
-        if timedelta(hours=self.min_hours) > timedelta(days=self.max_days):
-            found.append(f"--min-hours is {self.min_hours:g}, which --max-days {self.max_days:g} does not allow")
+        rules = self.rules()
+        if rules.min_duration > rules.max_duration:
+            least, most = rules.min_duration / HOUR, rules.max_duration / DAY
+            found.append(f"--min-hours is {least:g}, which --max-days {most:g} does not allow")
         if self.maia_token in DEFAULT_TOKENS:
             found.append("--maia-token is a default that everybody knows; expected a secret of your own")
         return found

@@ -1,4 +1,4 @@
-"""Which tier a person has now, by the bookings that are active."""
+"""Which tier a person has now, by their active bookings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from carrel.ledger.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a person stands now."""
+class PersonTier:
+    """A person's tier, and the booking that gives it."""
 
     tier: Tier
     booking: Booking | None = None
-    """The booking that is active now; its end is when a booked pod must go."""
+    """The active booking; a booked pod must end when it ends."""
 
 
-def standing(bookings: Iterable[Booking], user: str, now: datetime) -> Standing:
-    """Booked if one of the person's bookings is active now; a future one does not count yet.
+def person_tier(bookings: Iterable[Booking], user: str, now: datetime) -> PersonTier:
+    """Booked if one of the person's bookings is active now; a planned one does not count yet.
 
-    Of several, the one that ends last: the pod may stay as long as any of them lasts.
+    Of several, the one that ends last counts: the pod may run as long as any of them.
     """
     active = [booking for booking in bookings if booking.user == user and booking.is_active(now)]
     if not active:
-        return Standing(Tier.OPPORTUNISTIC)
-    return Standing(Tier.BOOKED, max(active, key=lambda booking: (booking.ends, booking.id)))
+        return PersonTier(Tier.OPPORTUNISTIC)
+    return PersonTier(Tier.BOOKED, max(active, key=lambda booking: (booking.ends, booking.id)))

@@ -9,7 +9,7 @@ import yaml
 
 from carrel.cli.settings import Format
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, command_failed
-from carrel.dialects.registry import DialectOptions
+from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access

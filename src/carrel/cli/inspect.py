@@ -8,8 +8,9 @@ from carrel.cli.cluster_reading import read_cluster
 from carrel.cli.cluster_reading import show as show_data
 from carrel.cli.settings import Format, InspectSettings
 from carrel.command_errors import NOT_FOUND, command_failed
-from carrel.dialects.gpushare import InspectedCard, InspectedNode, Unit, inspection
+from carrel.dialects.gpushare import InspectedCard, InspectedNode, inspection
 from carrel.dialects.gpushare_inspect import inspected
+from carrel.dialects.options import Unit
 from carrel.leases.cluster_state import ClusterState
 from carrel.process import cluster_access
 

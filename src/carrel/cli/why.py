@@ -8,7 +8,7 @@ from carrel.cli.cluster_reading import read_cluster, show
 from carrel.cli.explain import explain as explained
 from carrel.cli.settings import ExplainSettings, Format, WhySettings
 from carrel.command_errors import NOT_FOUND, USAGE, command_failed
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
@@ -54,7 +54,8 @@ def say_all(settings: ExplainSettings) -> None:
     if ask is None or isinstance(ask, Refusal):
         headline = ask.reason if ask else _why(carrel, pod)
     else:
-        headline = f"{_title(pod)} asks for {ask.request} ({ask.dialect.value})"
+        remark = f", {ask.request.remark}" if ask.request.remark else ""
+        headline = f"{_title(pod)} asks for {ask.request}{remark} ({ask.dialect.words})"
         nodes = explained(carrel.ledger, ask.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not Format.TABLE:
         show(

@@ -19,8 +19,8 @@ from carrel.demo.workload import Workload
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
 from carrel.leases.pods import SCHEDULED, is_waiting
 from carrel.ledger.gpus import Node
@@ -31,7 +31,7 @@ from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 
 ROUND_S = 0.25
 STORY = 50

@@ -11,18 +11,19 @@ from datetime import datetime
 from typing import Any
 
 from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Apply,
     Cluster,
     ClusterError,
     Conflict,
-    Deletion,
+    DeleteOptions,
     MergePatch,
     NotFound,
 )
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES, PODS
-from carrel.kubernetes.objects.shapes import Container, Pod
+from carrel.kubernetes.objects.kinds import Container, Pod
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.gpus import Node
 from carrel.parsing.time import seconds
@@ -106,7 +107,7 @@ class Kubelets:
     async def _look_after(self, pod: Pod) -> None:
         metadata = pod.metadata
         if metadata.deletion_timestamp:
-            how = Deletion(uid=metadata.uid, grace_seconds=0)
+            how = DeleteOptions(uid=metadata.uid, grace_seconds=0)
             await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
         elif pod.status.phase in ("", "Pending"):
             patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": _running(pod, seconds(self._now()))})

@@ -22,7 +22,7 @@ import aiohttp
 import yaml
 
 from carrel.dialects import maia
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.auth import User, service_account
@@ -72,7 +72,7 @@ async def staff(api_url: str, badges: Badges) -> AsyncIterator[Opened]:
         booking = await closing.enter_async_context(
             place.door("booking", "--dev", "--platform-admin", ADMIN, "--database", database, maia_token=token)
         )
-        asked = ("--api-url", f"{booking}/maia-api/gpu-schedulability/")
+        asked = ("--api-url", f"{booking}/api/v1/booking-status")
         # Whoever finds no card waits: the demo is about why.
         waits = ("--gpu-stats-url", "", "--when-full", "wait", "--leave-after", "0")
         webhook, _ = await asyncio.gather(
@@ -141,7 +141,7 @@ class _Worn:
     api: Transport
     token: str
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         headers = {**request.headers, "authorization": f"Bearer {self.token}"}
         return await self.api.send(replace(request, headers=headers))
 

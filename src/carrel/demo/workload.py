@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, NotFound
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, NAMESPACES, PODS
+from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.parsing import Malformed
 
 Json = dict[str, Any]

@@ -38,9 +38,10 @@ from datetime import datetime
 from typing import Any
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
+from carrel.dialects.interface import Dialect, Reading
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.kubernetes.objects.shapes import Lease, Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
 from carrel.ledger.shares import Holder, Share, ShareState
@@ -88,7 +89,7 @@ _RESERVATION_STATES = {state.value: state for state in ReservationState}
 # --- what a pod asks for ---------------------------------------------------------------------------------------------
 
 
-def request_of(pod: Pod) -> Request | None:
+def request_of(pod: Pod, reading: Reading) -> Request | None:
     notes, where = pod.metadata.annotations, subject(pod.metadata)
     if GPU_CARDS not in notes and GPU_MEMORY not in notes:
         return None
@@ -224,8 +225,8 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = Share(listed.holder, gpu, None, listed.state)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
-    kept_for = Holder(kept["uid"].some_text(), kept["pod"].text()) if kept.present else None
-    victims = tuple(Holder(uid, name.text()) for uid, name in kept["from"].entries().items())
+    kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
+    victims = tuple(_holder(uid, name) for uid, name in kept["from"].entries().items())
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
     return LeaseRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
@@ -237,8 +238,8 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
     annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
     if record.kept_for is not None:
-        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.name}
-        victims = {victim.uid: victim.name for victim in record.kept_from}
+        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.full_name}
+        victims = {victim.uid: victim.full_name for victim in record.kept_from}
         annotations[LEASE_KEPT_FOR] = _json({**kept, "from": victims} if victims else kept)
     if record.reservation is not None:
         known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
@@ -250,11 +251,16 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         "metadata": {
             "name": lease_name(record.node, record.index),
             "namespace": namespace,
-            "labels": lease_labels(whole.name.rpartition("/")[2] if whole else ""),
+            "labels": lease_labels(whole.name if whole else ""),
             "annotations": annotations,
         },
         "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},
     }
+
+
+def _holder(uid: str, full_name: Field) -> Holder:
+    namespace, _, name = full_name.text().rpartition("/")
+    return Holder(uid, namespace, name)
 
 
 def _share(uid: str, gpu: str, entry: Field) -> Share:
@@ -264,7 +270,7 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
     if not uid:
         raise entry.malformed("the uid of a pod as its key")
     memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(Holder(uid, entry["pod"].text()), gpu, memory, _STATES[state.text()])
+    return Share(_holder(uid, entry["pod"]), gpu, memory, _STATES[state.text()])
 
 
 def _reservation(entry: Field) -> Reservation | None:
@@ -279,7 +285,7 @@ def _reservation(entry: Field) -> Reservation | None:
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     if share.state is ShareState.GONE:
         raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    entry: dict[str, Any] = {"pod": share.holder.name, "state": share.state.value}
+    entry: dict[str, Any] = {"pod": share.holder.full_name, "state": share.state.value}
     if share.memory is not None:
         entry["mib"] = share.memory
     return {**entry, "tries": list(marks)} if marks else entry
@@ -287,3 +293,31 @@ def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+EXAMPLE = """\
+# Carrel: 4 GiB of the memory of one GPU, in Carrel's own words.
+apiVersion: v1
+kind: Pod
+metadata:
+  name: carrel
+  namespace: lab
+  annotations: {carrel.dev/gpu-cards: "1", carrel.dev/gpu-memory-mib: "4096"}
+spec:
+  containers:
+    - name: inference
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+"""
+
+DIALECT = Dialect(
+    name="carrel",
+    words=f"{GPU_CARDS} or {GPU_MEMORY}",
+    example=EXAMPLE,
+    request_of=request_of,
+    annotations=(GPU_CARDS, GPU_MEMORY),
+    other_annotations=(GPU_MODEL, GANG_SIZE),
+    may_change=(GANG_SIZE,),
+)

@@ -9,19 +9,13 @@ cards by itself, and empty is what NVIDIA's runtime takes for no card and no dri
 memory is taken off.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from carrel.dialects import carrel, gpuclaim, gpushare, kai, nvidia, protected_keys
+from carrel.dialects import carrel, gpuclaim, nvidia, protected_keys, registry
 from carrel.kubernetes.objects.pods import annotation_field
 
 Manifest = dict[str, Any]
-
-RESOURCES = frozenset({nvidia.GPU, gpushare.GPU_MEM, gpushare.GPU_COUNT})
-ASKED = carrel.ASKED | {gpuclaim.CLAIM, kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES, kai.CONTAINER_NAME, kai.POD_GROUP}
-"""The annotations by which a pod asks for cards, over all dialects."""
-ONLY_WITH_GPUS = frozenset({nvidia.PRODUCT, nvidia.MEMORY, gpushare.NODE_LABEL})
-"""Labels of nodes. A node selector that names them would keep the pod from every other node."""
 
 OF_THE_NODE = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/region"})
 """Labels of a pod that the API server copies from its node when it is bound."""
@@ -42,7 +36,9 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         del spec["priorityClassName"]
     if spec.get("runtimeClassName") == nvidia.RUNTIME_CLASS:
         del spec["runtimeClassName"]
-    selector = {key: value for key, value in spec.pop("nodeSelector", {}).items() if key not in ONLY_WITH_GPUS}
+    selector = {
+        key: value for key, value in spec.pop("nodeSelector", {}).items() if key not in registry.ALL.node_labels
+    }
     for group in ("initContainers", "containers"):
         if group in spec:
             spec[group] = [_container(each) for each in spec[group]]
@@ -63,29 +59,35 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
 
 
 def _stays(annotation: str) -> bool:
-    return annotation not in ASKED and not protected_keys.is_protected_annotation(annotation)
+    return annotation not in registry.ALL.asked and not protected_keys.is_protected_annotation(annotation)
+
+
+def without_resources(container: Mapping[str, Any], words: Collection[str]) -> Manifest:
+    """The container, which does not ask for any of these resources."""
+    resources = {
+        name: {key: amount for key, amount in amounts.items() if key not in words}
+        if name in ("limits", "requests") and amounts
+        else amounts
+        for name, amounts in (container.get("resources") or {}).items()
+    }
+    return {**container, "resources": resources}
 
 
 def _is_told(variable: Mapping[str, Any]) -> bool:
     """Whether it reads what Carrel wrote on the pod."""
     field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-    return bool(field == annotation_field(carrel.CGPU_DISABLE))
+    return any(field == annotation_field(key) for key in registry.ALL.variable_sources)
 
 
 def _container(container: Mapping[str, Any]) -> Manifest:
-    resources = {
-        name: {key: amount for key, amount in amounts.items() if key not in RESOURCES}
-        if name in ("limits", "requests")
-        else amounts
-        for name, amounts in container.get("resources", {}).items()
-    }
     written = {variable["name"] for variable in container.get("env", [])}
     # Where CUDA's own variable is written, it names cards that the container does not have any more.
     hidden = [
         nvidia.VISIBLE_DEVICES,
         *([nvidia.CUDA_VISIBLE_DEVICES] if nvidia.CUDA_VISIBLE_DEVICES in written else []),
     ]
-    gone = {*hidden, *gpushare.TOLD, gpushare.CONTAINER_UNITS}
+    gone = {*hidden, *registry.ALL.variable_names}
     env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
     # First, as other variables may refer to them.
-    return {**container, "resources": resources, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}
+    without = without_resources(container, registry.ALL.resources)
+    return {**without, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}

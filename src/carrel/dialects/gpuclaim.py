@@ -23,9 +23,10 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
+from carrel.dialects.interface import Dialect, PodBinding, Reading
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
-from carrel.kubernetes.objects.shapes import Device, GpuClaim, GpuNodeStatus, Pod
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, Memory, Policy, Portion, Request, Topology, TopologyMode
@@ -76,6 +77,14 @@ class Phase(Enum):
 
 
 # --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def claim_name(pod: Pod) -> str:
+    """Of a pod that names one."""
+    name = pod.metadata.annotations[CLAIM]
+    if not name:
+        raise Malformed(subject(pod.metadata), annotation_field(CLAIM), name, "the name of a GpuClaim")
+    return name
 
 
 def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusal:
@@ -315,3 +324,51 @@ def _one_of(words: Mapping[str, T], word: str, where: str, field: str) -> T:
     if word not in words:
         raise Malformed(where, field, word, ", ".join(filter(None, words)))
     return words[word]
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+
+def _request_of(pod: Pod, reading: Reading) -> Request | Refusal:
+    assert reading.claim is not None, "the registry looks the claim up"
+    return request_of(reading.claim, reading.options.shared_claims_per_card)
+
+
+def _bind_annotations(binding: PodBinding) -> dict[str, str]:
+    return write_allocated([gpu.index for gpu in binding.placement.gpus])
+
+
+EXAMPLE = """\
+# GpuClaim: one whole GPU by a claim, which says more than a number: how many, which ones, how they are linked.
+apiVersion: gpu.scheduling/v1
+kind: GpuClaim
+metadata: {name: one-gpu, namespace: lab}
+spec:
+  devices: {count: 1, policy: contiguous, exclusivity: Exclusive}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: gpuclaim
+  namespace: lab
+  annotations: {gpu.scheduling/claim: one-gpu}
+spec:
+  schedulerName: gpu-scheduler
+  containers:
+    - name: training
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+"""
+
+DIALECT = Dialect(
+    name="gpuclaim",
+    words=CLAIM,
+    example=EXAMPLE,
+    request_of=_request_of,
+    annotations=(CLAIM,),
+    claim_name=claim_name,
+    scheduler_names=(SCHEDULER,),
+    bind_annotations=_bind_annotations,
+    written_annotations=(ALLOCATED,),
+    written_labels=(MANAGED_LABEL, POD_LABEL),
+)

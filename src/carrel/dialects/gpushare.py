@@ -20,12 +20,12 @@ peers' tools; what is held is written on Leases.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
+from carrel.dialects import carrel
+from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, variable_from
+from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
-from carrel.kubernetes.objects.shapes import ConfigMap, Pod
-from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
@@ -69,36 +69,6 @@ NOT_SHARED = "The node {} is not for GPU share, need skip"
 """The peer's sentence for a node without cards."""
 
 
-class Unit(Enum):
-    """What one `gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess.
-
-    In between are units for machines whose memory is too much for the kubelet in MiB (`decisions/0008`).
-    """
-
-    MIB = "MiB"
-    MIB_2 = "2MiB"
-    MIB_4 = "4MiB"
-    MIB_8 = "8MiB"
-    MIB_16 = "16MiB"
-    MIB_32 = "32MiB"
-    MIB_64 = "64MiB"
-    MIB_128 = "128MiB"
-    MIB_256 = "256MiB"
-    MIB_512 = "512MiB"
-    GIB = "GiB"
-
-    @property
-    def mib(self) -> int:
-        return 1024 if self is Unit.GIB else int(self.value.removesuffix("MiB") or 1)
-
-    def to_memory(self, units: int) -> MiB:
-        return MiB(units * self.mib)
-
-    def from_memory(self, memory: MiB) -> int:
-        """Rounded down: a card of 16276 MiB has 15 GiB to give."""
-        return memory // self.mib
-
-
 @dataclass(frozen=True, slots=True)
 class Assumption:
     """What the annotations of a placed pod say. In units, as they do."""
@@ -110,9 +80,9 @@ class Assumption:
     assumed_at_ns: int
 
 
-def request_of(pod: Pod, unit: Unit) -> Request | None:
+def request_of(pod: Pod, reading: Reading) -> Request | None:
     """All containers of the pod share one card. Unlike the peer, an init container's greed counts: it runs too."""
-    asked = resource_asked(pod, GPU_MEM)
+    asked, unit = resource_asked(pod, GPU_MEM), reading.options.memory_unit
     if not asked.total:
         return None
     needs = tuple(
@@ -157,14 +127,36 @@ def environment(assumption: Assumption, container_units: int) -> dict[str, str]:
     }
 
 
+def variables(pod: Pod, container: Mapping[str, Any]) -> list[Json]:
+    """What a container that uses memory is told of its part, so that nobody need be asked when it starts
+    (`decisions/0019`). Where its node says that memory is not isolated, it is told that too, unless its author has."""
+    asks = resource_asked(pod, GPU_MEM).containers
+    units = next((ask.amount for ask in asks if ask.container == container.get("name")), 0)
+    if not units:
+        return []
+    told = [variable_from(name, name) for name in TOLD]
+    told.append({"name": CONTAINER_UNITS, "value": str(units)})
+    disabled = variable_from(NO_ISOLATION, carrel.CGPU_DISABLE)
+    written = [each for each in container.get("env") or () if each.get("name") == NO_ISOLATION]
+    return told if written and written != [disabled] else [*told, disabled]
+
+
+def bind_annotations(binding: PodBinding) -> dict[str, str]:
+    unit, gpu = binding.options.memory_unit, binding.placement.gpus[0]
+    pod_units = unit.from_memory(binding.pod_request.request.amount.on(gpu.memory))
+    assumption = Assumption(gpu.index, unit.from_memory(gpu.memory), pod_units, False, binding.assumed_at_ns)
+    is_disabled = binding.node_labels.get(NO_ISOLATION_LABEL) == "true"
+    return {**write_assumption(assumption), carrel.CGPU_DISABLE: "true" if is_disabled else "false"}
+
+
 def assigned(now_ns: int) -> dict[str, str]:
     """What is written on a pod when the node has handed over its part."""
     return {ASSIGNED: "true", ASSUME_TIME: str(now_ns)}
 
 
-def filtered_out(node: str, why: str, *, has_cards: bool) -> str:
+def filtered_out(node: str, why: str, has_gpus: bool) -> str:
     """The peer's own sentence, by which its tools know it, then our reason."""
-    return f"{NO_ROOM if has_cards else NOT_SHARED.format(node)}: {why}"
+    return f"{NO_ROOM if has_gpus else NOT_SHARED.format(node)}: {why}"
 
 
 Allocation = Mapping[int, Mapping[int, int]]
@@ -242,3 +234,35 @@ def _inspected(node: InspectedNode) -> dict[str, Any]:
 
 def _index(key: str, field: Field) -> int:
     return whole_number(key, field.subject, f"the key {key!r:.20} of {field.path}")
+
+
+EXAMPLE = """\
+# gpushare: 4 GiB of the memory of one GPU, which other pods share.
+apiVersion: v1
+kind: Pod
+metadata: {name: gpushare, namespace: lab}
+spec:
+  schedulerName: gpu-scheduler
+  containers:
+    - name: inference
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+      resources: {limits: {aliyun.com/gpu-mem: 4096}}
+"""
+
+DIALECT = Dialect(
+    name="gpushare",
+    words=GPU_MEM,
+    example=EXAMPLE,
+    request_of=request_of,
+    resources=(GPU_MEM,),
+    other_resources=(GPU_COUNT,),
+    bind_annotations=bind_annotations,
+    variables=variables,
+    variable_names=(*TOLD, CONTAINER_UNITS),
+    variable_sources=(carrel.CGPU_DISABLE,),
+    written_annotations=WRITTEN,
+    offers=(GPU_MEM,),
+    node_labels=(NODE_LABEL,),
+    filtered_out=filtered_out,
+)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from carrel.dialects.gpushare import InspectedCard, InspectedNode, InspectedPod, Unit
+from carrel.dialects.gpushare import InspectedCard, InspectedNode, InspectedPod
+from carrel.dialects.options import Unit
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Card, Ledger
 
@@ -18,6 +19,6 @@ def inspected(ledger: Ledger, unit: Unit, nodes: Iterable[str] | None = None) ->
 def _card(card: Card, unit: Unit) -> InspectedCard:
     pods = []
     for share in card.shares.values():
-        namespace, _, name = share.holder.name.rpartition("/")
-        pods.append(InspectedPod(name or share.holder.uid, namespace, unit.from_memory(MiB(card.held(share)))))
+        holder = share.holder
+        pods.append(InspectedPod(holder.name or holder.uid, holder.namespace, unit.from_memory(MiB(card.held(share)))))
     return InspectedCard(card.gpu.index, unit.from_memory(card.gpu.memory), pods)

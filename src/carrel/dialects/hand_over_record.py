@@ -27,9 +27,9 @@ from typing import Any, TypeVar
 
 from carrel.dialects.carrel import HANDED_OVER
 from carrel.dialects.cpu_manifest import on_cpu
+from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
-from carrel.kubernetes.objects.shapes import ConfigMap, Pod
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, seconds
 

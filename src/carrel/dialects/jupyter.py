@@ -9,8 +9,8 @@ spawner's ServiceAccount made.
 
 import re
 
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.parsing.malformed import Malformed
 
 USERNAME = "hub.jupyter.org/username"

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from carrel.dialects import nvidia
+from carrel.dialects.interface import Dialect, PodBinding, Reading
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.quantity import quantity
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request
+from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, Memory, Portion, Request
 from carrel.parsing.fields import whole_number
 from carrel.parsing.malformed import Malformed
 
@@ -49,7 +50,7 @@ _LONGEST_OWNER = 200
 _NUMBER = re.compile(r"[0-9.]+([eE][+-]?[0-9]+)?", re.ASCII)
 
 
-def request_of(pod: Pod) -> Request | Refusal | None:
+def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     """What a pod asks for, but for its gang."""
     notes, where = pod.metadata.annotations, subject(pod.metadata)
     if FRACTION in notes and MEMORY in notes:
@@ -153,3 +154,44 @@ def received(fraction: bool, prefix: str = "") -> dict[str, str]:
 def _hundredths(part: Fraction) -> str:
     # Rounded up: a small part must not read as "0.00", which the peers take for "no limit".
     return f"{-(-part * 100 // 1) / 100:.2f}"
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+
+def _bind_annotations(binding: PodBinding) -> dict[str, str]:
+    # KAI's tools read ConfigMaps only where a reservation pod holds the GPU: `lifecycle.kai_copies` writes them.
+    prefix = prefix_for(binding.holder.name, binding.holder.uid) if binding.kubelet_chooses else ""
+    return received(binding.pod_request.request.amount != WHOLE, prefix)
+
+
+EXAMPLE = """\
+# KAI: half of one GPU, which other pods share.
+apiVersion: v1
+kind: Pod
+metadata:
+  name: kai
+  namespace: lab
+  annotations: {gpu-fraction: "0.5"}
+spec:
+  schedulerName: kai-scheduler
+  containers:
+    - name: inference
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+"""
+
+DIALECT = Dialect(
+    name="kai",
+    words=f"{FRACTION} or {MEMORY}",
+    example=EXAMPLE,
+    request_of=request_of,
+    annotations=(FRACTION, MEMORY, NUM_DEVICES),
+    other_annotations=(CONTAINER_NAME, POD_GROUP),
+    may_change=(POD_GROUP,),
+    scheduler_names=("kai-scheduler",),
+    bind_annotations=_bind_annotations,
+    written_annotations=WRITTEN,
+    written_labels=(GPU_GROUP,),
+    written_label_prefixes=(f"{GPU_GROUP}/",),
+)

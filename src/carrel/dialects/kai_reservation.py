@@ -14,8 +14,8 @@ from typing import Any
 
 from carrel.dialects import nvidia
 from carrel.dialects.kai import GPU_GROUP
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.parsing.malformed import Malformed
 
 RESERVED_GPU = "run.ai/reserve_for_gpu_index"

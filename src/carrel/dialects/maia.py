@@ -16,8 +16,8 @@ from datetime import UTC, datetime, tzinfo
 from enum import Enum
 from typing import Any
 
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, seconds
 

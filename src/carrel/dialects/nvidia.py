@@ -8,8 +8,9 @@ env of a container                     CUDA_VISIBLE_DEVICES        what CUDA num
 /proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a card
 """
 
+from carrel.dialects.interface import Dialect, Reading
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import resource_asked
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.requests import WHOLE, ContainerNeed, Request
 from carrel.parsing.malformed import Malformed
 
@@ -41,9 +42,33 @@ def uuid_in(information: str, where: str) -> str:
     raise Malformed(where, "GPU UUID", information[:200], "GPU-…")
 
 
-def request_of(pod: Pod) -> Request | None:
+def request_of(pod: Pod, reading: Reading) -> Request | None:
     asked = resource_asked(pod, GPU)
     if not asked.total:
         return None
     needs = tuple(ContainerNeed(ask.container, ask.amount, WHOLE, ask.init) for ask in asked.containers)
     return Request(asked.total, WHOLE, containers=needs, by_kubelet=True)
+
+
+EXAMPLE = """\
+# NVIDIA: one whole GPU, as NVIDIA's device plugin knows it.
+apiVersion: v1
+kind: Pod
+metadata: {name: nvidia, namespace: lab}
+spec:
+  containers:
+    - name: training
+      image: nvidia/cuda:12.4.1-base-ubuntu22.04
+      command: [nvidia-smi, -L]
+      resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+DIALECT = Dialect(
+    name="nvidia",
+    words=GPU,
+    example=EXAMPLE,
+    request_of=request_of,
+    resources=(GPU,),
+    offers=(GPU,),
+    node_labels=(PRODUCT, MEMORY),
+)

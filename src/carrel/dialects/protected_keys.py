@@ -1,33 +1,30 @@
 """The keys that only Carrel's own identities may write, over all dialects.
 
 A user who could write them would forge a placement, a tier or an end. The webhook strips them from what others create,
-and the API server refuses updates of them (`manifests/policies.yaml`); decisions are taken from Leases all the same.
+and the API server refuses updates of them (`manifests/policies.yaml`). All decisions are taken from Leases anyway.
 """
 
-from carrel.dialects import carrel, gpuclaim, gpushare, kai, kai_reservation, maia
+from carrel.dialects import carrel, kai_reservation, maia, registry
 
-ANNOTATIONS = frozenset(
-    {
-        gpuclaim.ALLOCATED,
-        *gpushare.WRITTEN,
-        *kai.WRITTEN,
-        kai_reservation.RESERVED_GPU,
-        maia.TERMINATE_AT,
-    }
-)
-"""Besides these, everything under Carrel's own prefixes that is not a question."""
-
-LABELS = frozenset({gpuclaim.MANAGED_LABEL, gpuclaim.POD_LABEL, kai.GPU_GROUP})
+OTHER_ANNOTATIONS = frozenset({kai_reservation.RESERVED_GPU, maia.TERMINATE_AT})
+"""Protected too, though no dialect's request or answer. So is everything under Carrel's own prefixes, except for the
+annotations by which users ask."""
 
 
 def is_protected_annotation(key: str) -> bool:
-    return key in ANNOTATIONS or _is_ours(key)
+    return key in registry.ALL.written_annotations or key in OTHER_ANNOTATIONS or _is_ours(key)
 
 
 def is_protected_label(key: str) -> bool:
-    return key in LABELS or key.startswith(f"{kai.GPU_GROUP}/") or _is_ours(key)
+    table = registry.ALL
+    return key in table.written_labels or key.startswith(table.written_label_prefixes) or _is_ours(key)
+
+
+def annotations() -> frozenset[str]:
+    """All protected annotations except those under Carrel's prefixes."""
+    return registry.ALL.written_annotations | OTHER_ANNOTATIONS
 
 
 def _is_ours(key: str) -> bool:
-    # By prefix, so that a word that is added later is protected from its first day.
+    # By prefix, so that a key that is added later is protected at once.
     return key.startswith(carrel.PREFIXES) and key not in carrel.ASKED

@@ -1,25 +1,33 @@
-"""What a pod asks for, in whichever dialect: the one place where all of them are read side by side.
+"""The dialects, one line each, and what a pod asks for in whichever of them.
 
-A pod speaks one dialect. Two on one pod are refused by name, because each would be promised its own card. What is well
-written but cannot be had is a `Refusal`; what cannot be understood raises `Malformed`; a pod that asks for no card is
-None, and none of Carrel's business.
+A pod speaks one dialect. Two on one pod are refused by name, because each would be promised its own GPU. What is well
+written but cannot be had is a `Refusal`; what cannot be understood raises `Malformed`; None: the pod asks for no GPU.
 
 Some words go with every dialect: the model (`carrel.dev/gpu-model`, or `nvidia.com/gpu.product` in the node selector),
 and the size of a gang. A gang is as large as the claim (`gangSize`) or the pod (`carrel.dev/gang-size`,
-`kai.scheduler/batch-min-member`) says, else as `gang_size` counts; a gang of one is none.
+`kai.scheduler/batch-min-member`) says, else as `gang_size` counts. A gang of one pod is no gang.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from carrel.dialects import carrel, gpuclaim, gpushare, kai, nvidia
-from carrel.dialects.gpushare import Unit
-from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
-from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, kai, nvidia
+from carrel.dialects.gpuclaim_objects import GpuClaim
+from carrel.dialects.interface import Dialect, PodRequest, Reading
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import resource_asked, subject
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang, Request
-from carrel.parsing.malformed import Malformed
+from carrel.ledger.requests import Gang
+
+DIALECTS = (
+    nvidia.DIALECT,
+    gpushare.DIALECT,
+    gpuclaim.DIALECT,
+    kai.DIALECT,
+    carrel.DIALECT,
+    hami.DIALECT,
+)
 
 ClaimNamed = Callable[[str, str], GpuClaim | None]
 """The GpuClaim of a namespace and a name."""
@@ -27,68 +35,62 @@ GangSize = Callable[[str, str], int]
 """How many pods the gang of a namespace and a name has, where neither pod nor claim says."""
 
 
-class Dialect(Enum):
-    NVIDIA = "nvidia.com/gpu"
-    GPUSHARE = "aliyun.com/gpu-mem"
-    GPUCLAIM = "gpu.scheduling/claim"
-    KAI = "gpu-fraction or gpu-memory"
-    CARREL = "carrel.dev/gpu-cards or carrel.dev/gpu-memory-mib"
+class DialectTable:
+    """All dialects, and their words by kind. Made once: every pod is looked up in it."""
+
+    def __init__(self, dialects: Sequence[Dialect]) -> None:
+        self.dialects = tuple(dialects)
+        self.by_resource = {word: each for each in dialects for word in each.resources}
+        self.by_annotation = {word: each for each in dialects for word in each.annotations}
+        self.qualified = tuple(each for each in dialects if each.qualifiers)
+        self.resources = frozenset(
+            word for each in dialects for word in (*each.resources, *each.other_resources, *each.takes_over)
+        )
+        """All resources by which pods ask for GPUs."""
+        self.recorded = tuple(each.recorded for each in dialects if each.recorded)
+        self.asked = frozenset(
+            word for each in dialects for word in (*each.annotations, *each.other_annotations, *each.qualifiers)
+        )
+        """All annotations that say what a pod asks for."""
+        self.settled = self.asked.difference(self.recorded, *(each.may_change for each in dialects))
+        """Those of them that a user writes, and may not change later."""
+        self.written_annotations = frozenset(word for each in dialects for word in each.written_annotations)
+        self.written_labels = frozenset(word for each in dialects for word in each.written_labels)
+        self.written_label_prefixes = tuple(word for each in dialects for word in each.written_label_prefixes)
+        self.variable_names = frozenset(word for each in dialects for word in each.variable_names)
+        self.variable_sources = frozenset(word for each in dialects for word in each.variable_sources)
+        self.node_labels = frozenset(word for each in dialects for word in each.node_labels)
+        self.offers = frozenset(word for each in dialects for word in each.offers)
+        self.scheduler_names = frozenset(word for each in dialects for word in each.scheduler_names)
 
 
-RESOURCES = {Dialect.NVIDIA: nvidia.GPU, Dialect.GPUSHARE: gpushare.GPU_MEM}
-"""The resource by which a dialect asks; zero of it is not asked for."""
-ANNOTATIONS = {
-    Dialect.GPUCLAIM: (gpuclaim.CLAIM,),
-    Dialect.KAI: (kai.FRACTION, kai.MEMORY, kai.NUM_DEVICES),
-    Dialect.CARREL: (carrel.GPU_CARDS, carrel.GPU_MEMORY),
-}
-"""The annotations by which a dialect asks. The API server knows all these words too: `manifests/webhooks.yaml`."""
+ALL = DialectTable(DIALECTS)
 
 
-@dataclass(frozen=True, slots=True)
-class DialectOptions:
-    """What the cluster's admin decides about the dialects."""
-
-    memory_unit: Unit = Unit.MIB
-    """What one `aliyun.com/gpu-mem` is."""
-    shared_claims_per_card: int = 4
-    """How many shared GpuClaims that name no memory fit on a card."""
-
-
-DEFAULT_DIALECT_OPTIONS = DialectOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class PodRequest:
-    dialect: Dialect
-    request: Request
-    claim: str = ""
-    """The GpuClaim it came from, in the pod's namespace."""
-
-
-def alone(namespace: str, gang: str) -> int:
+def one_pod(namespace: str, gang: str) -> int:
     return 1
 
 
 def request_of(
     pod: Pod,
     claim_named: ClaimNamed,
-    gang_size: GangSize = alone,
+    gang_size: GangSize = one_pod,
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
 ) -> PodRequest | Refusal | None:
     spoken = dialects_of(pod)
     if not spoken:
         return None
     if len(spoken) > 1:
-        words = " and ".join(dialect.value for dialect in spoken)
-        return Refusal(f"{subject(pod.metadata)} asks for cards in {len(spoken)} ways: {words}; keep one of them")
+        words = " and ".join(dialect.words for dialect in spoken)
+        return Refusal(f"{subject(pod.metadata)} asks for GPUs in {len(spoken)} ways: {words}; keep one of them")
     dialect, claim = spoken[0], None
-    if dialect is Dialect.GPUCLAIM:
-        claim = claim_named(pod.metadata.namespace, claim_name(pod))
+    if dialect.claim_name is not None:
+        name = dialect.claim_name(pod)
+        claim = claim_named(pod.metadata.namespace, name)
         if claim is None:
-            where = f"{subject(pod.metadata)} names the GpuClaim {claim_name(pod)!r}"
+            where = f"{subject(pod.metadata)} names the GpuClaim {name!r}"
             return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
-    request, model = _read(pod, dialect, claim, dialect_options), model_of(pod)
+    request, model = dialect.request_of(pod, Reading(dialect_options, claim)), model_of(pod)
     if request is None or isinstance(request, Refusal):
         return request
     if isinstance(model, Refusal):
@@ -100,25 +102,27 @@ def request_of(
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
-    """Whose words are on the pod. A resource of which it asks zero is not asked for."""
-    notes = pod.metadata.annotations
-    by_resource = (dialect for dialect, word in RESOURCES.items() if resource_asked(pod, word).total > 0)
-    by_annotation = (dialect for dialect, words in ANNOTATIONS.items() if any(word in notes for word in words))
-    return (*by_resource, *by_annotation)
-
-
-def _read(
-    pod: Pod, dialect: Dialect, claim: GpuClaim | None, dialect_options: DialectOptions
-) -> Request | Refusal | None:
-    if claim is not None:
-        return gpuclaim.request_of(claim, dialect_options.shared_claims_per_card)
-    if dialect is Dialect.GPUSHARE:
-        return gpushare.request_of(pod, dialect_options.memory_unit)
-    if dialect is Dialect.KAI:
-        return kai.request_of(pod)
-    if dialect is Dialect.CARREL:
-        return carrel.request_of(pod)
-    return nvidia.request_of(pod)
+    """The dialects whose words are on the pod. A resource of which it asks zero is not asked for."""
+    table, notes = ALL, pod.metadata.annotations
+    named = {
+        word
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+        for amounts in (container.resources.limits, container.resources.requests)
+        for word in amounts
+        if word in table.resources
+    }
+    asked = {word for word in named if resource_asked(pod, word).total > 0} if named else named
+    spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
+    if notes:
+        spoken.update(dialect for word, dialect in table.by_annotation.items() if word in notes)
+        for dialect in table.qualified if asked else ():
+            if not asked.isdisjoint(dialect.takes_over) and any(word in notes for word in dialect.qualifiers):
+                spoken.add(dialect)
+    if len(spoken) > 1:
+        taken = {word for dialect in spoken for word in dialect.takes_over}
+        spoken = {dialect for dialect in spoken if not taken.issuperset(dialect.resources) or not dialect.resources}
+        return tuple(dialect for dialect in table.dialects if dialect in spoken)
+    return tuple(spoken)
 
 
 def model_of(pod: Pod) -> str | Refusal:
@@ -139,11 +143,3 @@ def _gang_of(pod: Pod, claim: GpuClaim | None, gang_size: GangSize) -> Gang | No
     said = (claim.spec.gang_size if claim else None) or carrel.gang_size_of(pod) or kai.gang_size_of(pod)
     size = said or gang_size(namespace, name)
     return Gang(f"{namespace}/{name}", size) if size > 1 else None
-
-
-def claim_name(pod: Pod) -> str:
-    """Of a pod that names one."""
-    name = pod.metadata.annotations[gpuclaim.CLAIM]
-    if not name:
-        raise Malformed(subject(pod.metadata), annotation_field(gpuclaim.CLAIM), name, "the name of a GpuClaim")
-    return name

@@ -2,11 +2,12 @@
 
     carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
 
-The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing a
-GPU pod comes in unseen, with whatever its author wrote on it. Whoever places pods therefore looks for the seal. It is
-made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model and the
-instant: it cannot be moved to another namespace or name, and a copy is worthless on a pod that is made later than the
-seal. A name that the API server makes up is not known yet; then it is over what the name begins with.
+The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing, a
+GPU pod is created without it, with whatever its author wrote on it. Whoever places pods therefore looks for the seal.
+It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model, the request
+that the webhook recorded, if any, and the instant: it cannot be moved to another namespace or name, and a copy is
+worthless on a pod that is created later than the seal. A name that the API server generates is not known yet; then the
+seal is over its prefix.
 """
 
 import hmac
@@ -15,9 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from carrel.dialects import registry
 from carrel.dialects.carrel import GPU_MODEL, TIER, USER
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
@@ -65,5 +67,8 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
 
 
 def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str]) -> str:
-    said = json.dumps([at, place, *(annotations.get(key, "") for key in (USER, TIER, GPU_MODEL))])
-    return hmac.digest(key, said.encode(), "sha256").hex()
+    said = [at, place, *(annotations.get(word, "") for word in (USER, TIER, GPU_MODEL))]
+    # Added only where there is any, so that a seal of an earlier version stays good.
+    if recorded := {word: annotations[word] for word in registry.ALL.recorded if word in annotations}:
+        said.append(json.dumps(recorded, sort_keys=True))
+    return hmac.digest(key, json.dumps(said).encode(), "sha256").hex()

@@ -1,8 +1,17 @@
-"""Which tier a pod has, by what the webhook or MAIA's admission controller wrote on it."""
+"""Which tier a pod has, by what Carrel's webhook or MAIA's admission controller wrote on it. Only this module decides.
+
+1. `carrel.dev/tier` says `booked` or `opportunistic`: that is the tier. Carrel's own webhook writes MAIA's mark too, so
+   where both are there, Carrel's word counts.
+2. `carrel.dev/tier` says anything else: nobody has decided. A newer version wrote it, or a user past the webhook. It
+   entitles to nothing, and MAIA's mark beside it does not count: a pod that a newer version protects must not lose its
+   GPU to an older controller.
+3. `carrel.dev/tier` is missing, and MAIA's mark (`terminate-at` in 1900) is there: opportunistic.
+4. Otherwise nobody has decided.
+"""
 
 from carrel.dialects import maia
 from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.tiers import Tier
 from carrel.parsing.malformed import Malformed
 
@@ -10,10 +19,7 @@ _TIERS = {BOOKED: Tier.BOOKED, OPPORTUNISTIC: Tier.OPPORTUNISTIC}
 
 
 def tier_of(pod: Pod) -> Tier | None:
-    """None: nobody has decided; then it is neither a victim nor entitled to one.
-
-    Where Carrel's own word is missing, MAIA's mark counts: who carries it may lose its card at any time.
-    """
+    """None: nobody has decided. Then no pod loses a GPU for it, and it loses its own for no other."""
     said = pod.metadata.annotations.get(TIER)
     if said is not None:
         return _TIERS.get(said)

@@ -4,51 +4,34 @@ A container that uses a card gets both variables by the downward API, from the a
 Binding (`given`): the kubelet looks it up when the container starts, and one that is missing is no card. Every other
 container of a GPU pod is told that it has none, because an image may ask for all cards by itself; `env` beats `envFrom`
 beats the image. Whatever a user wrote in these variables is replaced.
-
-A container that uses gpushare's memory is told its part in the same way, so that nobody need be asked when it starts
-(`decisions/0019`). Where its node says that memory is not kept apart, it is told that too, unless its author has.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from carrel.dialects import carrel, gpushare, nvidia
-from carrel.dialects.registry import Dialect
-from carrel.kubernetes.objects.pods import annotation_field
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.dialects import carrel, nvidia
+from carrel.dialects.interface import Json, variable_from
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.requests import ContainerNeed
+from carrel.ledger.requests import WHOLE, ContainerNeed
 
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
 
-Json = dict[str, Any]
 
-
-def sight_of(pod: Pod, dialect: Dialect, needs: Sequence[ContainerNeed]) -> dict[str, str]:
-    """Container → the annotation with its cards, for each container that uses a card: all, if none asks by itself."""
+def sight_of(pod: Pod, needs: Sequence[ContainerNeed]) -> dict[str, str]:
+    """Container → the annotation with its GPUs, for each container that uses a GPU: all, if none asks by itself."""
     names = [need.container for need in needs]
-    if dialect is Dialect.NVIDIA and len(names) > 1:  # whole cards are dealt out
+    if len(names) > 1 and all(need.amount == WHOLE for need in needs):  # whole GPUs are dealt out
         return {name: carrel.devices_key(name) for name in names}
     everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
     return dict.fromkeys(names or everyone, carrel.DEVICES)
 
 
-def shown(container: Mapping[str, Any], annotation: str, units: int = 0) -> Json:
-    """The container, which sees the cards that this annotation will name. `units`: of gpushare's memory, if any."""
-    variables = [_from(name, annotation) for name in VARIABLES]
-    if units:
-        variables += [_from(name, name) for name in gpushare.TOLD]
-        variables.append({"name": gpushare.CONTAINER_UNITS, "value": str(units)})
-        disabled = _from(gpushare.NO_ISOLATION, carrel.CGPU_DISABLE)
-        written = [each for each in container.get("env") or () if each.get("name") == gpushare.NO_ISOLATION]
-        variables += [] if written and written != [disabled] else [disabled]
-    return _with(container, variables)
-
-
-def _from(name: str, annotation: str) -> Json:
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": annotation_field(annotation)}}}
+def shown(container: Mapping[str, Any], annotation: str, further: Sequence[Json] = ()) -> Json:
+    """The container, which sees the GPUs that this annotation will name. `further`: its dialect's own variables."""
+    return _with(container, [*(variable_from(name, annotation) for name in VARIABLES), *further])
 
 
 def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:

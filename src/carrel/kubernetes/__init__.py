@@ -3,10 +3,12 @@
 Reading order:
 
     objects/                                     PURE: what is read of each kind
-    cluster                                      what Carrel asks of an API server, and its errors
-    config credentials tls                       where the API server is, and who we are
-    calls http_transport responses client        one call, over sockets
+    cluster                                      what Carrel asks of an API server, and the errors
+    config credentials tls                       where the API server is, and our credentials
+    transport http_transport responses           one call, its answer, and the error it means
+    client decoding warnings                     each verb as a call; JSON to objects; the server's warnings
     store reflector informers                    copies of objects, kept up to date by watches
     backoff work_queue                           when to try again
     leader_election                              at most one process leads
+    event_recorder                               Events about pods
 """

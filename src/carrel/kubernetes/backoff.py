@@ -1,4 +1,4 @@
-"""Time and chance, passed in: the clock, the sleep and the dice of whatever waits and tries again."""
+"""Clock, sleep and random numbers of everything that waits and retries. They are passed in, so that tests fake them."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 def _seconds_since_boot() -> float:
-    # Goes on while the machine is suspended, unlike `time.monotonic` on Linux: a leader that slept must know it.
+    # Unlike `time.monotonic` on Linux, it counts while the machine is suspended: a leader must notice that.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -20,10 +20,10 @@ class Timing:
     """Seconds on a clock that never goes back; only differences mean something."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random
-    """From 0 up to 1. Spreads the callers that failed together, so that they do not come back together."""
+    """From 0 up to 1. Spreads retries, so that callers that failed together do not try again together."""
 
     def spread(self, seconds: float) -> float:
-        """Somewhere between half of it and all of it."""
+        """A random time between half of it and all of it."""
         return seconds * (0.5 + self.chance() / 2)
 
 
@@ -39,4 +39,4 @@ class Backoff:
         return min(self.limit_s, self.first_s * 2.0 ** min(failures - 1, 60))
 
 
-REAL_PACE = Timing()
+REAL_TIME = Timing()

@@ -1,53 +1,54 @@
-"""The thin Kubernetes client: each verb of the Cluster port is one call on a `Transport`.
+"""The Kubernetes client: each method of `Cluster` is one call on a `Transport`.
 
-It decides nothing: who calls knows what a lost answer or a conflict means. Names go into paths, so a name that would
-make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name would
-empty the namespace.
+It decides nothing: the caller knows what a lost answer or a conflict means. Names become part of paths, so a name that
+would make another path (empty, `..`, with a slash) is refused before anything is sent: `delete` with an empty name
+would delete everything in the namespace.
 
-One thing it repeats: a call that the server turned away *before* looking at it, with 429 and the time after which to
-come again. Every API server does so under load, and for a moment after a custom resource was defined. Whoever may
-write is asked anew before each try. An eviction is not repeated: there 429 is the word of a disruption budget.
+It repeats one kind of call: one that the server rejected *before* processing it, with 429 and `Retry-After`. Every API
+server does so under load, and for a moment after a custom resource was defined. Before each try the fence is asked
+again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 from carrel.kubernetes import responses
-from carrel.kubernetes.backoff import REAL_PACE, Timing
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
+from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import (
+    DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
-    PLAIN_DELETION,
     Apply,
     BindTarget,
-    Change,
-    Deletion,
-    Event,
+    ChangeType,
+    DeleteOptions,
     FieldValidation,
     Invalid,
     Json,
     JsonPatch,
+    ListPage,
     MergePatch,
-    Page,
     Patch,
     Selection,
     Unavailable,
     Unknown,
+    WatchEvent,
 )
-from carrel.kubernetes.objects import views
+from carrel.kubernetes.decoding import read_list, reader_of
+from carrel.kubernetes.objects.kinds import ListMetadata, Object
 from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
-V = TypeVar("V")
+V = TypeVar("V", bound=Object)
 
 _JSON = "application/json"
 _TOO_MANY = 429
 _LONGEST_WAIT_S = 15.0
-"""In all, of one call that the server asks to come again later; shorter than whoever waits for us waits."""
+"""Total wait of one call that the server asks to repeat later; shorter than the time-outs of our own callers."""
 
 
 class _WatchLine(msgspec.Struct):
@@ -56,9 +57,9 @@ class _WatchLine(msgspec.Struct):
 
 
 class _Bookmark(msgspec.Struct):
-    """Of its object only the version is given; the rest is null or missing."""
+    """Its object has only a version; the rest is null or missing."""
 
-    metadata: views.ListMetadata
+    metadata: ListMetadata
 
 
 _read_line = msgspec.json.Decoder(_WatchLine).decode
@@ -73,17 +74,17 @@ class Client:
         transport: Transport,
         fields: FieldValidation = FieldValidation.STRICT,
         warnings: Warnings | None = None,
-        pace: Timing = REAL_PACE,
+        timing: Timing = REAL_TIME,
     ) -> None:
-        """Strict, so that tests find every field that is misspelled. Doors are told what to do by their settings."""
+        """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
         self._fields = fields
         self._warnings = warnings or Warnings()
-        self._pace = pace
+        self._timing = timing
 
     def fenced(self, require: Callable[[], None]) -> "Client":
-        """The same, but `require` is asked before every write: what it raises keeps the write from being sent."""
-        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._pace)
+        """The same client, but `require` is called before every write; if it raises, the write is not sent."""
+        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -91,7 +92,7 @@ class Client:
     # Reading
 
     async def release(self) -> Release:
-        """Which Kubernetes this is, such as (1, 37). Raises `Malformed` where something else answers."""
+        """The release of Kubernetes, such as (1, 37). Raises `Malformed` if something else answers."""
         return read_release(await self._object(ApiRequest("GET", "/version")))
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
@@ -105,21 +106,21 @@ class Client:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Page[V]:
+    ) -> ListPage[V]:
         query = _selecting(selection) | _given(
             limit=str(limit or ""), resourceVersion=resource_version, **{"continue": continue_token}
         )
         request = ApiRequest("GET", _path(resource, selection.namespace), query)
         response = await self._send(request)
         try:
-            metadata, items = views.read_list(resource, response.body)
+            metadata, items = read_list(resource, response.body)
         except msgspec.MsgspecError as error:
             raise responses.unreadable(request, response, str(error)) from error
-        return Page(items, metadata.resource_version, metadata.continue_token)
+        return ListPage(items, metadata.resource_version, metadata.continue_token)
 
     def watch(
         self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[V]]]:
         query = _selecting(selection) | {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -128,7 +129,9 @@ class Client:
         return self._watching(resource, ApiRequest("GET", _path(resource, selection.namespace), query))
 
     @asynccontextmanager
-    async def _watching(self, resource: Resource[V], request: ApiRequest) -> AsyncIterator[AsyncIterator[Event[V]]]:
+    async def _watching(
+        self, resource: Resource[V], request: ApiRequest
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[V]]]:
         response = await self._send(request)
         if response.stream is None:
             raise responses.unreadable(request, response, "no stream")
@@ -167,10 +170,10 @@ class Client:
     def warnings(
         self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
     ) -> tuple[str, ...]:
-        return self._warnings.about(_path(resource, namespace, name, subresource))
+        return self._warnings.latest(_path(resource, namespace, name, subresource))
 
     async def delete(
-        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Json:
         return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
 
@@ -186,7 +189,7 @@ class Client:
         }
         await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
 
-    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+    async def evict(self, namespace: str, pod: str, *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS) -> None:
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -198,7 +201,7 @@ class Client:
     # One call
 
     async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
-        query = {} if method == "DELETE" else self._options(dry_run)  # whose options are in its body
+        query = {} if method == "DELETE" else self._options(dry_run)  # a DELETE has its options in the body
         return await self._object(ApiRequest(method, path, query, {"content-type": _JSON}, msgspec.json.encode(body)))
 
     def _options(self, dry_run: bool) -> dict[str, str]:
@@ -207,7 +210,7 @@ class Client:
     async def _object(self, request: ApiRequest) -> Json:
         return responses.object_of(request, await self._send(request))
 
-    async def _send(self, request: ApiRequest) -> ApiResponse:
+    async def _send(self, request: ApiRequest) -> ResponseLike:
         waited = 0.0
         while True:
             try:
@@ -215,16 +218,16 @@ class Client:
             except Unknown as lost:
                 if request.method != "GET":
                     raise
-                # A read that got lost has written nothing.
+                # A read whose answer was lost has written nothing.
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
-            self._warnings.hear(request, response)
+            self._warnings.add(request, response)
             if response.status < 300:
                 return response
-            wait_s = _come_again_in(request, response)
+            wait_s = _retry_after(request, response)
             if wait_s is None or waited + wait_s > _LONGEST_WAIT_S:
                 raise responses.error_of(request, response)
             waited += wait_s
-            await self._pace.sleep(wait_s)
+            await self._timing.sleep(wait_s)
 
 
 class _Fenced:
@@ -232,7 +235,7 @@ class _Fenced:
         self._transport = transport
         self._require = require
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
         return await self._transport.send(request)
@@ -243,24 +246,24 @@ class _Fenced:
 
 async def _events(
     resource: Resource[V], request: ApiRequest, stream: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[Event[V], None]:
-    read = views.reader_of(resource)
+) -> AsyncGenerator[WatchEvent[V], None]:
+    read = reader_of(resource)
     async for line in _lines(stream):
         try:
             event = _read_line(line)
             if event.type == "ERROR":
                 raise responses.error_in_stream(request, event.object)
             if event.type == "BOOKMARK":
-                yield Event(Change.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
+                yield WatchEvent(ChangeType.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
                 continue
-            change, item = Change(event.type), cast("Any", read(event.object))
+            change, item = ChangeType(event.type), read(event.object)
         except (msgspec.MsgspecError, ValueError) as error:
             raise Unavailable(200, "UnreadableAnswer", f"{request.method} {request.path}: {error}") from error
-        yield Event(change, item, item.metadata.resource_version)
+        yield WatchEvent(change, item, item.metadata.resource_version)
 
 
 async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Whole lines out of chunks that are cut anywhere. A last line without an end was cut off: it is dropped."""
+    """Whole lines from chunks of any size. A last line without a line end is incomplete and dropped."""
     rest: list[bytes] = []
     async for chunk in stream:
         *whole, last = chunk.split(b"\n")
@@ -294,8 +297,8 @@ def _path(resource: Resource[V], namespace: str, name: str | None = None, subres
     return resource.path(namespace, name or "", subresource)
 
 
-def _come_again_in(request: ApiRequest, response: ApiResponse) -> float | None:
-    """Seconds after which the same call may be sent again; None if the answer is one for the caller."""
+def _retry_after(request: ApiRequest, response: ResponseLike) -> float | None:
+    """Seconds after which the same call may be sent again; None if the caller gets this answer."""
     asked = response.headers.get("retry-after", "")
     if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):
         return None
@@ -306,7 +309,7 @@ def _selecting(selection: Selection) -> dict[str, str]:
     return _given(labelSelector=selection.labels, fieldSelector=selection.fields)
 
 
-def _delete_options(how: Deletion) -> Json:
+def _delete_options(how: DeleteOptions) -> Json:
     options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
     preconditions = _given(uid=how.uid, resourceVersion=how.resource_version)
     if preconditions:

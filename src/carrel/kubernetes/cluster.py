@@ -1,8 +1,8 @@
-"""The Cluster port: what Carrel asks of a Kubernetes API server.
+"""`Cluster`: what Carrel asks of a Kubernetes API server, and the errors.
 
 Two ways of reading, on purpose:
 - one object (`get`, and what a write answers) is the whole JSON, to be changed and written back without loss;
-- many objects (`list`, `watch`) are small read-only views that keep only what Carrel reads.
+- many objects (`list`, `watch`) are small read-only Structs that keep only what Carrel reads.
 
 Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
 without harm. A write whose answer was lost raises `Unknown`: it may have taken effect. Reads never raise it.
@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 
 Json = dict[str, Any]
-V = TypeVar("V")
+V = TypeVar("V", bound=Object)
 V_co = TypeVar("V_co", covariant=True)
 
 
 class ClusterError(Exception):
-    """The API server said no. `reason` is Kubernetes' own word (`AlreadyExists`), `details` its Status.details."""
+    """The API server refused. `reason` is Kubernetes' own word (`AlreadyExists`), `details` its Status.details."""
 
     def __init__(self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         self.status = status
@@ -42,7 +43,7 @@ class NotFound(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """409 on create: the name is taken."""
+    """409 on create: an object of this name exists."""
 
 
 class Conflict(ClusterError):
@@ -61,9 +62,9 @@ class Forbidden(ClusterError):
     """401 or 403: no valid credential, or no right."""
 
     @property
-    def is_namespace_going(self) -> bool:
-        """Nothing new may be made in a namespace that is being deleted."""
-        return "because it is being terminated" in self.message  # older servers give no cause for programs
+    def is_namespace_terminating(self) -> bool:
+        """Nothing can be created in a namespace that is being deleted."""
+        return "because it is being terminated" in self.message  # older servers give no machine-readable cause
 
 
 class Busy(ClusterError):
@@ -79,14 +80,14 @@ class Unknown(ClusterError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[V_co]):
+class ListPage(Generic[V_co]):
     items: Sequence[V_co]
     resource_version: str
     continue_token: str = ""
-    """Not empty: there is more; pass it to the next `list`."""
+    """Not empty: there are more objects; pass it to the next `list`."""
 
 
-class Change(Enum):
+class ChangeType(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
@@ -95,8 +96,8 @@ class Change(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[V_co]):
-    change: Change
+class WatchEvent(Generic[V_co]):
+    change: ChangeType
     item: V_co | None
     """None for a bookmark."""
     resource_version: str
@@ -145,7 +146,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class DeleteOptions:
     """How to delete. With a uid or a resourceVersion, only if the object still has them."""
 
     uid: str = ""
@@ -157,7 +158,7 @@ class Deletion:
 
 
 EVERYTHING = Selection()
-PLAIN_DELETION = Deletion()
+DEFAULT_DELETE_OPTIONS = DeleteOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +173,16 @@ class BindTarget:
 
 
 class FieldValidation(Enum):
-    """What a server shall do about a field that it does not know, in Kubernetes' words."""
+    """What a server does about a field that it does not know, in Kubernetes' words."""
 
     STRICT = "Strict"
     """Refuse the write."""
     WARN = "Warn"
-    """Drop the field and say so: older definitions must not keep a newer Carrel from reporting."""
+    """Drop the field and warn: with older definitions a newer Carrel must still be able to report."""
 
 
 class Cluster(Protocol):
-    """Implemented by `adapters.kube.Client`, over sockets or straight into the embedded API."""
+    """Implemented by `kubernetes.client.Client`, over sockets or with an API server in the same process."""
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json: ...
 
@@ -193,11 +194,11 @@ class Cluster(Protocol):
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Page[V]: ...
+    ) -> ListPage[V]: ...
 
     def watch(
         self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
-    ) -> AbstractAsyncContextManager[AsyncIterator[Event[V]]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[V]]]:
         """Changes after the given version, until the server ends the stream. Raises `Expired` if it is too old."""
         ...
 
@@ -223,17 +224,17 @@ class Cluster(Protocol):
     def warnings(
         self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
     ) -> Sequence[str]:
-        """What the server remarked when this object was last updated or patched: a field it does not know, say."""
+        """The server's warnings when this object was last updated or patched, for example about an unknown field."""
         ...
 
     async def delete(
-        self, resource: Resource[V], name: str, namespace: str = "", *, how: Deletion = PLAIN_DELETION
+        self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Json: ...
 
     async def bind(self, target: BindTarget) -> None:
         """Raises `Conflict` if the pod is bound already or is not the one with that uid."""
         ...
 
-    async def evict(self, namespace: str, pod: str, *, how: Deletion = PLAIN_DELETION) -> None:
+    async def evict(self, namespace: str, pod: str, *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS) -> None:
         """Raises `Busy` while a disruption budget does not allow it."""
         ...

@@ -1,9 +1,9 @@
-"""Finds the API server and the credential: from kubeconfig files, or from the ServiceAccount of the pod we run in.
+"""Finds the API server and the credentials: from kubeconfig files, or from the ServiceAccount of the pod we run in.
 
 Reads what kubectl reads, in its order: the files of $KUBECONFIG, else (inside a pod) the ServiceAccount, else
 ~/.kube/config. Of several files the first that names an entry wins. A wrong entry raises `Malformed` with file, field,
-value and what would be right. What Carrel would have to ignore (a proxy, impersonation, a password) is refused
-instead: acting as somebody else, silently, is worse than not starting.
+value and what would be right. What Carrel does not support (a proxy, impersonation, a password) is refused, not
+ignored: to act as another account without notice is worse than not to start.
 """
 
 import base64
@@ -17,7 +17,13 @@ from typing import Any
 import yaml
 from yarl import URL
 
-from carrel.kubernetes.credentials import Credential, FromPlugin, Plugin, Sources, Stored
+from carrel.kubernetes.credentials import (
+    CredentialLocations,
+    CredentialSource,
+    ExecPlugin,
+    PluginCredentials,
+    StoredCredentials,
+)
 from carrel.parsing import Malformed
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -25,18 +31,18 @@ _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8
 _REFUSED_IN_USER = {
     "auth-provider": "no auth-provider (Kubernetes removed it); use an exec plugin",
     "username": "no password login (Kubernetes removed it); use a token, a client certificate or an exec plugin",
-    "as": "no impersonation; use the credential of the account itself",
+    "as": "no impersonation; use the credentials of the account itself",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How the server proves itself."""
+    """How the server's certificate is checked."""
 
     authorities: str = ""
     """PEM; empty: the machine's own authorities."""
     server_name: str = ""
-    """The name that its certificate must carry, if it is not the host of the address."""
+    """The name that its certificate must have, if it is not the host of the address."""
     insecure: bool = False
 
 
@@ -45,7 +51,7 @@ class Access:
     """Everything that a transport needs to know."""
 
     server: str
-    credential: Credential = field(default_factory=lambda: Stored(Sources()))
+    credential_source: CredentialSource = field(default_factory=lambda: StoredCredentials(CredentialLocations()))
     trust: Trust = Trust()
     namespace: str = "default"
 
@@ -72,8 +78,8 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> Access:
     authorities = _file_text(f"ServiceAccount {folder}", "ca.crt", folder / "ca.crt")
     namespace = _file_text(f"ServiceAccount {folder}", "namespace", folder / "namespace")
     server = URL.build(scheme="https", host=host, port=int(port))
-    credential = Stored(Sources(token=folder / "token"))
-    return Access(str(server), credential, Trust(authorities), namespace.strip())
+    credential_source = StoredCredentials(CredentialLocations(token=folder / "token"))
+    return Access(str(server), credential_source, Trust(authorities), namespace.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +177,10 @@ class _KubeConfig:
         if trust.authorities and trust.insecure:
             raise cluster.malformed("insecure-skip-tls-verify", True, "false where a certificate-authority is given")
         if proxy := cluster.text("proxy-url"):
-            raise cluster.malformed("proxy-url", proxy, "none: Carrel speaks to the API server directly")
-        return Access(_server(cluster), self._credential(user, cluster), trust, chosen.text("namespace") or "default")
+            raise cluster.malformed("proxy-url", proxy, "none: Carrel connects to the API server directly")
+        return Access(
+            _server(cluster), self._credential_source(user, cluster), trust, chosen.text("namespace") or "default"
+        )
 
     def _named(self, plural: str, singular: str, name: str) -> _Entry:
         known = []
@@ -186,23 +194,23 @@ class _KubeConfig:
                     return _Entry(file.file, f"{file.where}.{where}", entry).inner(singular)
         raise self.files[0].malformed(plural, known, f"an entry named {name!r}")
 
-    def _credential(self, user: _Entry, cluster: _Entry) -> Credential:
+    def _credential_source(self, user: _Entry, cluster: _Entry) -> CredentialSource:
         for field_, instead in _REFUSED_IN_USER.items():
             if field_ in user.values:
                 raise user.malformed(field_, "(not shown)", instead)
         if user.inner("exec"):
-            return FromPlugin(self._plugin(user.inner("exec"), cluster))
+            return PluginCredentials(self._plugin(user.inner("exec"), cluster))
         certificate, key = (user.pem_source(name) for name in _PAIR)
         if bool(certificate) != bool(key):
             raise user.malformed(_PAIR[bool(certificate)], "", f"given, because there is a {_PAIR[not certificate]}")
-        return Stored(Sources(user.path("tokenFile") or user.text("token"), certificate, key))
+        return StoredCredentials(CredentialLocations(user.path("tokenFile") or user.text("token"), certificate, key))
 
-    def _plugin(self, entry: _Entry, cluster: _Entry) -> Plugin:
+    def _plugin(self, entry: _Entry, cluster: _Entry) -> ExecPlugin:
         version = entry.text("apiVersion", required=True)
         if version not in _PLUGIN_VERSIONS:
             raise entry.malformed("apiVersion", version, " or ".join(_PLUGIN_VERSIONS))
         if (mode := entry.text("interactiveMode")) == "Always":
-            raise entry.malformed("interactiveMode", mode, "Never or IfAvailable: nobody sits at a terminal")
+            raise entry.malformed("interactiveMode", mode, "Never or IfAvailable: Carrel has no terminal")
         arguments = entry.sequence("args")
         if not all(isinstance(argument, str) for argument in arguments):
             raise entry.malformed("args", arguments, "a list of texts")
@@ -214,11 +222,11 @@ class _KubeConfig:
         command = entry.text("command", required=True)
         if os.sep in command:
             command = str(entry.file.parent / command)
-        told = None
+        cluster_info = None
         if entry.flag("provideClusterInfo"):
             authorities = base64.b64encode(cluster.pem("certificate-authority").encode()).decode()
-            told = {"server": _server(cluster), "certificate-authority-data": authorities}
-        return Plugin(version, command, tuple(arguments), environment, entry.text("installHint"), told)
+            cluster_info = {"server": _server(cluster), "certificate-authority-data": authorities}
+        return ExecPlugin(version, command, tuple(arguments), environment, entry.text("installHint"), cluster_info)
 
 
 _PAIR = ("client-certificate", "client-key")

@@ -1,6 +1,6 @@
-"""Who we are to the API server, asked for anew with every call, because tokens and certificates are replaced.
+"""The credentials for the API server. They are read again for every call, because tokens and certificates are replaced.
 
-A credential that cannot be had raises `Unavailable`: nothing was sent, and it may be there a moment later.
+If they cannot be read, `Unavailable` is raised: nothing was sent, and a later call may succeed.
 """
 
 import asyncio
@@ -19,68 +19,68 @@ from carrel.parsing import Malformed
 Stamps = tuple[tuple[int, int, int], ...]
 
 _PLUGIN_LIMIT_S = 60.0
-"""An exec plugin asks an identity provider over the network; one that takes longer hangs."""
+"""An exec plugin calls an identity provider over the network; one that takes longer hangs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What goes with a call: a bearer token, or a client certificate with its key (PEM), or both, or nothing."""
+class Credentials:
+    """A bearer token, or a client certificate with its key (PEM), or both, or nothing."""
 
     token: str = field(default="", repr=False)
     certificate: str = field(default="", repr=False)
     key: str = field(default="", repr=False)
 
 
-class Credential(Protocol):
-    async def proof(self) -> Proof: ...
+class CredentialSource(Protocol):
+    async def credentials(self) -> Credentials: ...
 
-    async def proof_after(self, refused: Proof) -> Proof | None:
-        """Another proof than the one that the server answered with 401. None: there is none, so trying is in vain."""
+    async def credentials_after(self, refused: Credentials) -> Credentials | None:
+        """Other credentials than those that the server answered with 401. None: there are none, so do not retry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Where each part of a proof comes from: the text itself, or a file that has it; empty: no such part."""
+class CredentialLocations:
+    """Where each part of the credentials is: the text itself, or a file that contains it; empty: no such part."""
 
     token: str | Path = field(default="", repr=False)
     certificate: str | Path = field(default="", repr=False)
     key: str | Path = field(default="", repr=False)
 
 
-class Stored:
-    """Written down: in the kubeconfig itself, or in files that others replace while we run.
+class StoredCredentials:
+    """In the kubeconfig itself, or in files that others replace while we run.
 
-    The kubelet rotates a ServiceAccount's token every hour; so files are looked at on every call, and read again when
-    one was exchanged.
+    The kubelet rotates a ServiceAccount's token every hour; so files are checked on every call, and read again when one
+    was replaced.
     """
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: CredentialLocations) -> None:
         self._sources = (sources.token, sources.certificate, sources.key)
-        self._proof = Proof()
+        self._credentials = Credentials()
         self._stamps: Stamps | None = None
 
-    async def proof(self) -> Proof:
+    async def credentials(self) -> Credentials:
         try:
             stamps = self._look()
             if stamps != self._stamps:
-                self._proof = Proof(*map(_content, self._sources))
+                self._credentials = Credentials(*map(_content, self._sources))
                 self._stamps = stamps
         except OSError as error:
-            raise Unavailable(0, "NoCredential", f"cannot read the credential: {error}") from error
-        return self._proof
+            raise Unavailable(0, "NoCredential", f"cannot read the credentials: {error}") from error
+        return self._credentials
 
-    async def proof_after(self, refused: Proof) -> Proof | None:
-        # Only if a file was exchanged between the proof and the answer.
-        proof = await self.proof()
-        return proof if proof != refused else None
+    async def credentials_after(self, refused: Credentials) -> Credentials | None:
+        # Only if a file was replaced between the call and its answer.
+        credentials = await self.credentials()
+        return credentials if credentials != refused else None
 
     def _look(self) -> Stamps:
         return tuple(_stamp(source) for source in self._sources if isinstance(source, Path))
 
 
 @dataclass(frozen=True, slots=True)
-class Plugin:
+class ExecPlugin:
     """The `exec` entry of a kubeconfig user: a program that prints an ExecCredential."""
 
     api_version: str
@@ -89,7 +89,7 @@ class Plugin:
     environment: Mapping[str, str] = field(default_factory=dict)
     install_hint: str = ""
     cluster: Mapping[str, Any] | None = None
-    """The `spec.cluster` that the program is told, if it asks for it."""
+    """The `spec.cluster` that the program gets, if its entry asks for it."""
 
 
 class _PluginStatus(msgspec.Struct, rename="camel"):
@@ -105,30 +105,30 @@ class _PluginOutput(msgspec.Struct, rename="camel"):
     status: _PluginStatus
 
 
-class FromPlugin:
-    """Runs the program when its last answer has expired or was refused; callers at the same time share one run."""
+class PluginCredentials:
+    """Runs the program when its last answer has expired or was refused; concurrent callers share one run."""
 
-    def __init__(self, plugin: Plugin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, plugin: ExecPlugin, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._plugin = plugin
         self._now = now
-        self._proof: Proof | None = None
+        self._credentials: Credentials | None = None
         self._expires: datetime | None = None
         self._running = asyncio.Lock()
 
-    async def proof(self) -> Proof:
+    async def credentials(self) -> Credentials:
         async with self._running:
-            if self._proof is None or (self._expires is not None and self._now() >= self._expires):
+            if self._credentials is None or (self._expires is not None and self._now() >= self._expires):
                 status = await self._run()
-                self._proof = Proof(status.token, status.client_certificate_data, status.client_key_data)
+                self._credentials = Credentials(status.token, status.client_certificate_data, status.client_key_data)
                 self._expires = status.expiration_timestamp
-            return self._proof
+            return self._credentials
 
-    async def proof_after(self, refused: Proof) -> Proof | None:
-        # Of several calls that were refused together only the first makes the program run.
-        if self._proof == refused:
-            self._proof = None
-        proof = await self.proof()
-        return proof if proof != refused else None
+    async def credentials_after(self, refused: Credentials) -> Credentials | None:
+        # Of several calls that were refused together only the first starts the program.
+        if self._credentials == refused:
+            self._credentials = None
+        credentials = await self.credentials()
+        return credentials if credentials != refused else None
 
     async def _run(self) -> _PluginStatus:
         plugin = self._plugin
@@ -150,7 +150,7 @@ class FromPlugin:
         try:
             output, complaint = await asyncio.wait_for(process.communicate(), _PLUGIN_LIMIT_S)
         except TimeoutError as error:
-            raise self._failed(f"gave no answer within {_PLUGIN_LIMIT_S:.0f} s") from error
+            raise self._failed(f"did not answer within {_PLUGIN_LIMIT_S:.0f} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
@@ -163,7 +163,7 @@ class FromPlugin:
         try:
             answer = msgspec.json.decode(output, type=_PluginOutput)
         except msgspec.MsgspecError as error:
-            # Its output holds secrets: it is never shown.
+            # Its output contains secrets: it is never shown.
             raise Malformed(subject, "output", "(not shown)", f"an ExecCredential in JSON ({error})") from error
         if (answer.kind, answer.api_version) != ("ExecCredential", self._plugin.api_version):
             found = f"{answer.kind} {answer.api_version}"
@@ -180,7 +180,7 @@ class FromPlugin:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    # Follows the link that the kubelet switches: another file has another inode.
+    # The kubelet switches a symbolic link: another file has another inode.
     seen = path.stat()
     return seen.st_ino, seen.st_mtime_ns, seen.st_size
 

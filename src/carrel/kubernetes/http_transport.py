@@ -1,9 +1,9 @@
 """The transport over sockets: one pool of connections to one API server.
 
-Its promise is the difference between `Unavailable` (nothing was sent) and `Unknown` (sent, but the answer was lost).
-aiohttp would quietly send a PUT or DELETE a second time when a kept connection turns out to be closed; then a write
-that took effect would be answered with 409 or 404, as if it had not. Writes are therefore never sent twice.
-A call that was answered with 401 is repeated once if there is another credential by now: the server did nothing.
+It distinguishes `Unavailable` (nothing was sent) from `Unknown` (sent, but the answer was lost). aiohttp would send a
+PUT or DELETE a second time, without notice, when a kept connection turns out to be closed; then a write that took
+effect would be answered with 409 or 404, as if it had not. Therefore writes are never sent twice.
+A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
 
 import ssl
@@ -14,46 +14,46 @@ import aiohttp
 from yarl import URL
 
 from carrel import __version__
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.cluster import ClusterError, Unavailable, Unknown
 from carrel.kubernetes.config import Access
-from carrel.kubernetes.credentials import Proof
+from carrel.kubernetes.credentials import Credentials
 from carrel.kubernetes.tls import tls_context
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     connections: int = 64
-    """Watches hold one each; the API server serves about 32 writers at once before it slows down."""
+    """Each watch holds one; the API server serves about 32 writers at once before it slows down."""
     connect_s: float = 10.0
     """Also the longest wait for a free connection."""
     whole_s: float = 60.0
-    """Of one call, watches excepted. The API server gives up a call itself after 60 s."""
+    """Of one call, except watches. The API server itself aborts a call after 60 s."""
 
 
-NORMAL_LIMITS = Limits()
+DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
 
 
 class HttpTransport:
-    """Implements `kubernetes.calls.Transport`."""
+    """Implements `kubernetes.transport.Transport`."""
 
-    def __init__(self, access: Access, limits: Limits = NORMAL_LIMITS) -> None:
+    def __init__(self, access: Access, limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS) -> None:
         self._access = access
         self._base = URL(access.server)
         self._whole = aiohttp.ClientTimeout(total=limits.whole_s, connect=limits.connect_s)
         self._endless = aiohttp.ClientTimeout(total=None, connect=limits.connect_s)
         self._limits = limits
         self._session: aiohttp.ClientSession | None = None
-        self._tls_proof: Proof | None = None
+        self._tls_credentials: Credentials | None = None
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: ApiRequest) -> ApiResponse:
-        credential = self._access.credential
-        proof = await credential.proof()
-        response = await self._send_once(request, proof)
-        if response.status == 401 and (other := await credential.proof_after(proof)) is not None:
+        credential_source = self._access.credential_source
+        credentials = await credential_source.credentials()
+        response = await self._send_once(request, credentials)
+        if response.status == 401 and (other := await credential_source.credentials_after(credentials)) is not None:
             response = await self._send_once(request, other)
         return response
 
@@ -62,10 +62,10 @@ class HttpTransport:
             await self._session.close()
             self._session = None
 
-    async def _send_once(self, request: ApiRequest, proof: Proof) -> ApiResponse:
+    async def _send_once(self, request: ApiRequest, credentials: Credentials) -> ApiResponse:
         headers = {"accept": "application/json", **request.headers}
-        if proof.token:
-            headers["authorization"] = f"Bearer {proof.token}"
+        if credentials.token:
+            headers["authorization"] = f"Bearer {credentials.token}"
         is_watch = "watch" in request.query
         try:
             response = await self._open_session().request(
@@ -73,7 +73,7 @@ class HttpTransport:
                 self._base.with_path(f"{self._base.path.rstrip('/')}{request.path}").with_query(request.query),
                 headers=headers,
                 data=request.body or None,
-                ssl=self._tls_for(proof),
+                ssl=self._tls_for(credentials),
                 server_hostname=self._access.trust.server_name or None,
                 timeout=self._endless if is_watch else self._whole,
                 allow_redirects=False,
@@ -89,7 +89,7 @@ class HttpTransport:
             raise _lost(request, error) from error
 
     def _open_session(self) -> aiohttp.ClientSession:
-        # Not in the constructor: aiohttp wants the running loop.
+        # Not in the constructor: aiohttp needs the running loop.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._limits.connections),
@@ -100,14 +100,14 @@ class HttpTransport:
             )
         return self._session
 
-    def _tls_for(self, proof: Proof) -> ssl.SSLContext | bool:
-        """Made once for each client certificate: connections are kept by it."""
+    def _tls_for(self, credentials: Credentials) -> ssl.SSLContext | bool:
+        """One context for each client certificate: the pool keeps connections by context."""
         if self._base.scheme == "http":
             return True
-        certificate = Proof(certificate=proof.certificate, key=proof.key)
-        if self._tls is None or self._tls_proof != certificate:
+        certificate = Credentials(certificate=credentials.certificate, key=credentials.key)
+        if self._tls is None or self._tls_credentials != certificate:
             self._tls = tls_context(self._access.trust, certificate)
-            self._tls_proof = certificate
+            self._tls_credentials = certificate
         return self._tls
 
 
@@ -119,8 +119,8 @@ async def _send_writes_once(
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
         if request.method == "GET" or isinstance(error, _NOT_SENT):
             raise
-        # Not an aiohttp error any more, so aiohttp does not see a reason to send it again.
-        raise Unknown(0, "AnswerLost", f"{request.method} {request.url.path}: {_told(error)}") from error
+        # Not an aiohttp error any more, so aiohttp does not send it again.
+        raise Unknown(0, "AnswerLost", f"{request.method} {request.url.path}: {_described(error)}") from error
 
 
 async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -128,18 +128,18 @@ async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> Asyn
         async for chunk in response.content.iter_any():
             yield chunk
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unavailable(0, "StreamBroken", f"{request.method} {request.path}: {_told(error)}") from error
+        raise Unavailable(0, "StreamBroken", f"{request.method} {request.path}: {_described(error)}") from error
     finally:
-        # Closed, not given back to the pool: the server would go on writing into it.
+        # Closed, not returned to the pool: the server would continue to write into it.
         response.close()
 
 
 def _lost(request: ApiRequest, error: Exception) -> ClusterError:
-    message = f"{request.method} {request.path}: {_told(error)}"
+    message = f"{request.method} {request.path}: {_described(error)}"
     if isinstance(error, _NOT_SENT):
         return Unavailable(0, "NoConnection", message)
     return Unknown(0, "AnswerLost", message)
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip()

@@ -1,16 +1,16 @@
-"""Leader election by a Lease: at most one process leads, and it knows it has lost before another can win.
+"""Leader election by a Lease: at most one process leads, and it knows that it has lost before another can win.
 
 How it stays safe
-- Nobody compares clocks. A candidate waits until *it has seen* the Lease unchanged for the full duration written in it,
-  on its own clock. A leader counts from the moment *before it sent* the renewal. What the candidate waits for began
-  after the leader's count did, so the leader's deadline (`renew_within_s`) passes before the candidate's (`lease_s`),
-  as long as the two clocks run equally fast to within a third.
+- No clocks of two machines are compared. A candidate waits until *it has seen* the Lease unchanged for the full
+  duration written in it, on its own clock. A leader counts from the moment *before it sent* the renewal. The
+  candidate's wait begins after the leader's count, so the leader's deadline (`renew_within_s`) passes before the
+  candidate's (`lease_s`), as long as the speeds of the two clocks differ by less than a third.
 - Every change of the Lease carries its resourceVersion: of two who try, one gets 409.
-- A process that was paused finds its deadline passed: `Leadership.holds` asks the clock, not a flag.
+- A process that was paused finds that its deadline has passed: `Leadership.holds` reads the clock, not a flag.
 - The fencing token grows with every change of leader (`leaseTransitions`). What a leader writes may carry it; a token
-  that is smaller than one already seen is from a leader of the past.
+  that is smaller than one already seen is from a former leader.
 
-`decide` is the whole state machine, pure: the state, seen at a time, gives one step. The rest only acts.
+`decide` is the whole state machine, and pure: from the observed state and the time it gives one step.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from carrel.kubernetes.backoff import REAL_PACE, Timing
+from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES
 
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ElectionTiming:
     lease_s: int = 15
-    """How long a Lease counts after its last change. Another takes over no sooner."""
+    """How long a Lease is valid after its last change. No other process takes over sooner."""
     renew_within_s: float = 10.0
-    """A leader that could not renew for so long stops. The difference to `lease_s` is its time to wind down."""
+    """A leader that could not renew for so long stops. The difference to `lease_s` is its time to stop."""
     retry_s: float = 2.0
-    """How often a leader renews and a candidate looks."""
+    """How often a leader renews the Lease and a candidate reads it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s < self.renew_within_s < self.lease_s:
             raise ValueError(f"expected 0 < retry_s < renew_within_s < lease_s, got {self}")
 
 
-NORMAL_TERMS = Terms()
+DEFAULT_ELECTION_TIMING = ElectionTiming()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Candidate:
     lease: str
     identity: str
     """Unique to this run of this process: a restarted process is another candidate."""
-    terms: Terms = NORMAL_TERMS
+    election_timing: ElectionTiming = DEFAULT_ELECTION_TIMING
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,8 +67,8 @@ class FencingToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The Lease as last read, and since when it has looked like this."""
+class ObservedLease:
+    """The Lease as last read, and since when it has been unchanged."""
 
     lease: Json
     since: float
@@ -98,27 +98,27 @@ class Seen:
         return self.lease.get("spec") or {}
 
 
-class Step(Enum):
-    CREATE = "there is no Lease: make it"
-    TAKE = "nobody leads by this Lease, or its holder let it run out: write my name, and count one more leader"
-    RENEW = "it is mine: say so again"
-    WAIT = "somebody else holds it"
+class ElectionStep(Enum):
+    CREATE = "there is no Lease: create it"
+    TAKE = "the Lease has no holder, or it expired: become its holder, and count one more leader"
+    RENEW = "this process holds it: renew it"
+    WAIT = "another process holds it"
 
 
-def decide(seen: Seen | None, candidate: Candidate, now: float, *, is_leading: bool) -> Step:
+def decide(seen: ObservedLease | None, candidate: Candidate, now: float, *, is_leading: bool) -> ElectionStep:
     if seen is None:
-        return Step.CREATE
+        return ElectionStep.CREATE
     if seen.holder == candidate.identity:
-        # Ours without leading: the answer to our own TAKE was lost, or we stopped and could not say so. Taken again,
-        # so that every leadership has a token of its own.
-        return Step.RENEW if is_leading else Step.TAKE
-    if not seen.holder or now - seen.since >= max(seen.duration_s, candidate.terms.lease_s):
-        return Step.TAKE
-    return Step.WAIT
+        # We hold it and do not lead: the answer to our own TAKE was lost, or we stopped and could not release it. It
+        # is taken again, so that every leadership has a token of its own.
+        return ElectionStep.RENEW if is_leading else ElectionStep.TAKE
+    if not seen.holder or now - seen.since >= max(seen.duration_s, candidate.election_timing.lease_s):
+        return ElectionStep.TAKE
+    return ElectionStep.WAIT
 
 
 class LeadershipLost(Exception):
-    """Raised where the leader's work was stopped: it could not renew in time, or another holds the Lease."""
+    """The leader's work was stopped: it could not renew in time, or another process holds the Lease."""
 
 
 @dataclass(slots=True)
@@ -131,40 +131,40 @@ class Leadership:
     _now: Callable[[], float]
 
     def holds(self) -> bool:
-        """Ask before every write: true only while no other process can lead."""
+        """To be called before every write: true only while no other process can lead."""
         return self._now() < self.safe_until
 
     def require(self) -> FencingToken:
         if not self.holds():
-            raise LeadershipLost(f"the leadership {self.token} ran out")
+            raise LeadershipLost(f"the leadership {self.token} has expired")
         return self.token
 
 
 class Election:
-    """One candidate's side of it."""
+    """The election as one candidate sees it."""
 
     def __init__(
         self,
         cluster: Cluster,
         candidate: Candidate,
         *,
-        pace: Timing = REAL_PACE,
+        timing: Timing = REAL_TIME,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster
         self._candidate = candidate
-        self._pace = pace
+        self._timing = timing
         self._wall_clock = wall_clock
-        """Only for people who read the Lease; no decision depends on it."""
-        self._seen: Seen | None = None
+        """For people who read the Lease; no decision depends on it."""
+        self._observed: ObservedLease | None = None
         self._is_certain = False
-        """Whether `_seen` is our own last write, answered: then it is not read again before the next one."""
+        """Whether `_observed` is the answer to our own last write: then it is not read again before the next write."""
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[Leadership]:
-        """Waits until this process leads, and gives the Lease back afterwards.
+        """Waits until this process leads, and releases the Lease afterwards.
 
-        When leadership is lost, what runs inside is cancelled and `LeadershipLost` comes out of the block.
+        When leadership is lost, the block is cancelled and raises `LeadershipLost`.
         """
         leadership = await self._wait_elected()
         log.info("leadership_won lease=%s token=%s", self._candidate.lease, leadership.token)
@@ -185,7 +185,7 @@ class Election:
         try:
             yield leadership
         except asyncio.CancelledError:
-            # Only if nobody else wants this task to end as well.
+            # Only if the task was not cancelled for another reason too.
             if is_lost and worker.uncancel() <= cancels_before:
                 raise LeadershipLost(f"leadership {leadership.token} was lost") from None
             raise
@@ -198,39 +198,42 @@ class Election:
             await self._release()
 
     async def _wait_elected(self) -> Leadership:
-        terms = self._candidate.terms
+        election_timing = self._candidate.election_timing
         while True:
-            sent_at = self._pace.now()
-            if await self._attempt(is_leading=False) in (Step.CREATE, Step.TAKE) and self._seen is not None:
-                token = FencingToken(self._seen.transitions, self._candidate.identity)
-                return Leadership(token, sent_at + terms.renew_within_s, self._pace.now)
-            await self._pace.sleep(self._pace.spread(terms.retry_s))
+            sent_at = self._timing.now()
+            if (
+                await self._attempt(is_leading=False) in (ElectionStep.CREATE, ElectionStep.TAKE)
+                and self._observed is not None
+            ):
+                token = FencingToken(self._observed.transitions, self._candidate.identity)
+                return Leadership(token, sent_at + election_timing.renew_within_s, self._timing.now)
+            await self._timing.sleep(self._timing.spread(election_timing.retry_s))
 
     async def _renew(self, leadership: Leadership) -> None:
-        """Renews until the Lease is found to be another's, or to have been in the meantime."""
-        terms = self._candidate.terms
+        """Renews until another process holds the Lease, or has held it in the meantime."""
+        election_timing = self._candidate.election_timing
         while True:
-            await self._pace.sleep(terms.retry_s)
-            sent_at = self._pace.now()
+            await self._timing.sleep(election_timing.retry_s)
+            sent_at = self._timing.now()
             step = await self._attempt(is_leading=True)
-            if step is Step.RENEW:
-                leadership.safe_until = sent_at + terms.renew_within_s
+            if step is ElectionStep.RENEW:
+                leadership.safe_until = sent_at + election_timing.renew_within_s
             elif step is not None:
                 return
 
     async def _wait_expired(self, leadership: Leadership) -> None:
-        while (left := leadership.safe_until - self._pace.now()) > 0:
-            await self._pace.sleep(left)
+        while (left := leadership.safe_until - self._timing.now()) > 0:
+            await self._timing.sleep(left)
 
-    async def _attempt(self, *, is_leading: bool) -> Step | None:
-        """The step that was taken. None: it did not succeed, or its answer was lost; look and try again."""
+    async def _attempt(self, *, is_leading: bool) -> ElectionStep | None:
+        """The step that was taken. None: it did not succeed, or its answer was lost; read and try again."""
         try:
             if not self._is_certain:
                 await self._look()
             self._is_certain = False
-            step = decide(self._seen, self._candidate, self._pace.now(), is_leading=is_leading)
-            if step is not Step.WAIT:
-                self._seen = Seen(await self._write(step), self._pace.now())
+            step = decide(self._observed, self._candidate, self._timing.now(), is_leading=is_leading)
+            if step is not ElectionStep.WAIT:
+                self._observed = ObservedLease(await self._write(step), self._timing.now())
                 self._is_certain = True
         except (Conflict, AlreadyExists):
             return None
@@ -244,36 +247,40 @@ class Election:
         try:
             lease = await self._cluster.get(LEASES, candidate.lease, candidate.namespace)
         except NotFound:
-            self._seen = None
+            self._observed = None
             return
-        seen = Seen(lease, self._pace.now())
-        if self._seen is None or self._seen.version != seen.version:
-            self._seen = seen
+        seen = ObservedLease(lease, self._timing.now())
+        if self._observed is None or self._observed.version != seen.version:
+            self._observed = seen
 
-    async def _write(self, step: Step) -> Json:
+    async def _write(self, step: ElectionStep) -> Json:
         candidate, now = self._candidate, _micro_time(self._wall_clock())
-        if self._seen is None:
+        if self._observed is None:
             spec = self._mine(now) | {"acquireTime": now, "leaseTransitions": 0}
             metadata = {"name": candidate.lease, "namespace": candidate.namespace}
             body = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
             return await self._cluster.create(LEASES, body, candidate.namespace)
         changes = self._mine(now)
-        if step is Step.TAKE:
-            changes |= {"acquireTime": now, "leaseTransitions": self._seen.transitions + 1}
-        return await self._cluster.update(LEASES, self._seen.changed(changes))
+        if step is ElectionStep.TAKE:
+            changes |= {"acquireTime": now, "leaseTransitions": self._observed.transitions + 1}
+        return await self._cluster.update(LEASES, self._observed.changed(changes))
 
     def _mine(self, now: str) -> Json:
-        terms = self._candidate.terms
-        return {"holderIdentity": self._candidate.identity, "leaseDurationSeconds": terms.lease_s, "renewTime": now}
+        election_timing = self._candidate.election_timing
+        return {
+            "holderIdentity": self._candidate.identity,
+            "leaseDurationSeconds": election_timing.lease_s,
+            "renewTime": now,
+        }
 
     async def _release(self) -> None:
-        """Best effort, and soon: if it fails, the others wait until the Lease runs out."""
+        """Best effort, with a short time-out: if it fails, the others wait until the Lease expires."""
         try:
-            async with asyncio.timeout(self._candidate.terms.retry_s):
+            async with asyncio.timeout(self._candidate.election_timing.retry_s):
                 await self._look()
-                if self._seen is not None and self._seen.holder == self._candidate.identity:
+                if self._observed is not None and self._observed.holder == self._candidate.identity:
                     free = {"holderIdentity": "", "leaseDurationSeconds": 1}
-                    await self._cluster.update(LEASES, self._seen.changed(free))
+                    await self._cluster.update(LEASES, self._observed.changed(free))
         except (ClusterError, TimeoutError) as error:
             log.warning("release_failed lease=%s: %s", self._candidate.lease, error)
         finally:

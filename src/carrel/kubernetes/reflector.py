@@ -1,19 +1,19 @@
-"""Keeps a store equal to what the API server has: list, then watch, for ever.
+"""Keeps a store equal to what the API server has: lists, then watches, until it is cancelled.
 
 Promises
-- Handlers hear every change as (old, new), synchronously and in order, after the store has it. An object that went
-  while nobody watched is found missing by the next list: no deletion is lost.
-- Nothing goes back in time: an event or a list that is older than what the store has (doubled, reordered, from a
-  replica that lags) changes nothing. Versions are compared as numbers, which Kubernetes promises since 1.35 and has
-  always kept.
-- Whatever goes wrong is tried again, later and later: errors, versions that expired (as 410, or as an ERROR event in
-  the stream), streams that fall silent. Every so often everything is listed anew, so that even an event that the
-  server never sent is caught up with.
+- Handlers are called with every change as (old, new), synchronously and in order, after the store has it. An object
+  that was deleted while no watch was open is missing in the next list: no deletion is lost.
+- The store never returns to an older state: an event or a list that is older than what the store has (sent twice,
+  reordered, from a replica that lags) changes nothing. Versions are compared as numbers, which Kubernetes promises
+  since 1.35 and has always kept.
+- Whatever fails is tried again, with growing delays: errors, versions that expired (as 410, or as an ERROR event in
+  the stream), streams that send nothing any more. From time to time everything is listed again, in case the server
+  never sent an event.
 
-A handler that raises ends `run`: a ledger that missed a change must not answer another question.
+A handler that raises ends `run`: a ledger that missed a change must not be used any more.
 
-A kind that belongs to somebody else may not be there, or not be ours to read (`if_there`): then there are no objects of
-it, nobody waits for them, and now and then it is looked for again.
+A kind of another product may be missing, or we may have no right to read it (`optional`): then it counts as synced
+without objects, and is tried again from time to time.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_PACE, Backoff, Timing
+from carrel.kubernetes.backoff import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.cluster import (
     EVERYTHING,
-    Change,
+    ChangeType,
     Cluster,
     ClusterError,
-    Event,
     Expired,
     Forbidden,
     NotFound,
     Selection,
+    WatchEvent,
 )
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.store import Key, Store, key_of
 
-V = TypeVar("V", bound=shapes.Object)
+V = TypeVar("V", bound=Object)
 Handler = Callable[[V | None, V | None], None]
 """Called with (None, new), (old, new) or (old, None)."""
 
@@ -51,13 +51,13 @@ _REMEMBERED_DELETIONS = 10_000
 @dataclass(frozen=True, slots=True)
 class WatchTiming:
     page: int = 500
-    """Objects per list call: what kubectl asks for; bigger pages only cost the server memory."""
+    """Objects per list call: as kubectl; larger pages only cost the server memory."""
     silence_s: float = 180.0
-    """A watch without a word for so long may hang on a dead connection: it is opened again where it was."""
+    """A watch that sends nothing for so long may have a dead connection: it is opened again at the same version."""
     resync_s: float = 1800.0
-    """How often everything is listed anew, should an event have been lost on the way."""
+    """How often everything is listed again, in case an event was lost."""
     absent_s: float = 60.0
-    """How often a kind that need not be there is looked for."""
+    """How often an optional kind that is missing is tried again."""
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -65,7 +65,7 @@ DEFAULT_WATCH_TIMING = WatchTiming()
 
 
 class _Unusable(Exception):
-    """An answer without an error that is no use: a list from a replica that is behind, a watch that ends at once."""
+    """An answer without an error that cannot be used: a list from a replica that lags, a watch that ends at once."""
 
 
 class Reflector(Generic[V]):
@@ -76,28 +76,28 @@ class Reflector(Generic[V]):
         store: Store[V],
         selection: Selection = EVERYTHING,
         *,
-        if_there: bool = False,
+        optional: bool = False,
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
-        pace: Timing = REAL_PACE,
+        timing: Timing = REAL_TIME,
     ) -> None:
         self._cluster = cluster
-        self._if_there = if_there
+        self._optional = optional
         self.resource = resource
         self._selection = selection
-        self._rhythm = watch_timing
-        self._pace = pace
+        self._watch_timing = watch_timing
+        self._timing = timing
         self._handlers: list[Handler[V]] = []
         self._synced = asyncio.Event()
         self._version = 0
-        self._heard_at = pace.now()
-        self._listed_at = pace.now()
+        self._heard_at = timing.now()
+        self._listed_at = timing.now()
         self._failures = 0
-        # The version at which each of the latest deletions happened, by uid: what comes later about them is old.
+        # The version of each of the latest deletions, by uid: later events with a lower version are outdated.
         self._deleted: OrderedDict[str, int] = OrderedDict()
         self.store = store
 
     def on_change(self, handler: Handler[V]) -> None:
-        """Also told about what the store has already, as additions."""
+        """The handler is also called for what the store has already, as additions."""
         for item in self.store:
             handler(None, item)
         self._handlers.append(handler)
@@ -112,12 +112,12 @@ class Reflector(Generic[V]):
 
     @property
     def silent_s(self) -> float:
-        """How long ago the server last said anything: the most that the store can be behind."""
-        return self._pace.now() - self._heard_at
+        """Seconds since the server last sent anything: the store cannot be older than that."""
+        return self._timing.now() - self._heard_at
 
     @property
     def failures(self) -> int:
-        """Since a watch last worked; 0 while all is well."""
+        """Failures since a watch last worked; 0 if it works."""
         return self._failures
 
     async def run(self) -> None:
@@ -125,17 +125,17 @@ class Reflector(Generic[V]):
         is_listed = False
         while True:
             try:
-                if not is_listed or self._pace.now() - self._listed_at >= self._rhythm.resync_s:
+                if not is_listed or self._timing.now() - self._listed_at >= self._watch_timing.resync_s:
                     is_listed = await self._list()
                 if is_listed:
                     await self._watch()
                 else:
-                    await self._pace.sleep(self._rhythm.absent_s)
+                    await self._timing.sleep(self._watch_timing.absent_s)
             except Expired as expired:
                 is_listed = False
                 await self._wait_after(expired)
             except (ClusterError, _Unusable) as error:
-                is_listed = is_listed and not isinstance(error, NotFound)  # the kind itself is gone
+                is_listed = is_listed and not isinstance(error, NotFound)  # the kind itself was deleted
                 await self._wait_after(error)
 
     async def read_once(self) -> None:
@@ -144,24 +144,24 @@ class Reflector(Generic[V]):
 
     async def _wait_after(self, error: ClusterError | _Unusable) -> None:
         self._failures += 1
-        wait_s = self._pace.spread(self._rhythm.backoff.after(self._failures))
+        wait_s = self._timing.spread(self._watch_timing.backoff.after(self._failures))
         asked = error.retry_after_s if isinstance(error, ClusterError) else None
         level = logging.INFO if isinstance(error, Expired) else logging.WARNING
         log.log(level, "watch_retried resource=%s failures=%d: %s", self.resource.plural, self._failures, error)
-        await self._pace.sleep(max(wait_s, asked or 0.0))
+        await self._timing.sleep(max(wait_s, asked or 0.0))
 
     # Listing
 
     async def _list(self) -> bool:
-        """Whether the kind is there."""
+        """Whether the kind exists."""
         try:
             await self._list_all()
         except (NotFound, Forbidden):
-            if not self._if_there:
+            if not self._optional:
                 raise
             for known in self.store:
                 self._remove(key_of(known), self._version)
-            self._heard_at = self._pace.now()
+            self._heard_at = self._timing.now()
             self._synced.set()
             return False
         return True
@@ -170,9 +170,9 @@ class Reflector(Generic[V]):
         items: dict[Key, V] = {}
         token = ""
         while True:
-            # No resource version: the newest, not what some replica's cache happens to have.
+            # No resource version: the newest state, not what the cache of a replica has.
             page = await self._cluster.list(
-                self.resource, self._selection, limit=self._rhythm.page, continue_token=token
+                self.resource, self._selection, limit=self._watch_timing.page, continue_token=token
             )
             items.update((key_of(item), item) for item in page.items)
             token = page.continue_token
@@ -201,40 +201,40 @@ class Reflector(Generic[V]):
             finally:
                 reading.cancel()
                 watching.cancel()
-                # Not `await task`: that could not be told from being cancelled ourselves, which must not be swallowed.
+                # Not `await task`: that could not be distinguished from our own cancellation, which must be raised.
                 await asyncio.wait({reading, watching})
             for task in (reading, watching):
                 if not task.cancelled():
                     task.result()
 
-    async def _read(self, events: AsyncIterator[Event[V]]) -> None:
+    async def _read(self, events: AsyncIterator[WatchEvent[V]]) -> None:
         is_silent = True
         async for event in events:
             is_silent = False
             version = _number(event.resource_version)
-            if event.change is Change.DELETED and event.item is not None:
+            if event.change is ChangeType.DELETED and event.item is not None:
                 self._delete(event.item, version)
             elif event.item is not None:
                 self._accept(event.item)
             self._moved_on(version)
             self._failures = 0
         if is_silent:
-            # Asked again at once, a server that is going down would be asked a thousand times a second.
-            raise _Unusable("the watch ended without a word")
+            # Without a delay, a server that is shutting down would get a thousand calls a second.
+            raise _Unusable("the watch ended without an event")
 
     async def _wait_silent(self) -> None:
-        """Ends when nothing was heard for too long, or when everything is due to be listed anew."""
-        self._heard_at = self._pace.now()
-        listed_until = self._listed_at + self._rhythm.resync_s
-        while (left := min(self._heard_at + self._rhythm.silence_s, listed_until) - self._pace.now()) > 0:
-            await self._pace.sleep(left)
+        """Ends when the server has sent nothing for too long, or when it is time to list everything again."""
+        self._heard_at = self._timing.now()
+        listed_until = self._listed_at + self._watch_timing.resync_s
+        while (left := min(self._heard_at + self._watch_timing.silence_s, listed_until) - self._timing.now()) > 0:
+            await self._timing.sleep(left)
         self._failures = 0
 
-    # The store, never back in time
+    # The store, which never returns to an older state
 
     def _moved_on(self, version: int) -> None:
         self._version = max(self._version, version)
-        self._heard_at = self._pace.now()
+        self._heard_at = self._timing.now()
 
     def _accept(self, item: V) -> None:
         metadata = item.metadata
@@ -245,9 +245,9 @@ class Reflector(Generic[V]):
         if version <= self._deleted.get(metadata.uid, -1):
             return
         if known is not None and known.metadata.uid != metadata.uid:
-            # Another object under the same name: its predecessor is gone, and somebody may hold a card for it.
+            # Another object of the same name: its predecessor is deleted, and may still hold a GPU in the ledger.
             self._remove(key_of(item), version)
-        self._tell(self.store.put(item), item)
+        self._notify(self.store.put(item), item)
 
     def _delete(self, item: V, version: int) -> None:
         known = self.store.get(item.metadata.name, item.metadata.namespace)
@@ -259,14 +259,14 @@ class Reflector(Generic[V]):
         old = self.store.drop(key)
         if old is not None:
             self._remember_deleted(old.metadata.uid, version)
-            self._tell(old, None)
+            self._notify(old, None)
 
     def _remember_deleted(self, uid: str, version: int) -> None:
         self._deleted[uid] = max(version, self._deleted.get(uid, 0))
         if len(self._deleted) > _REMEMBERED_DELETIONS:
             self._deleted.popitem(last=False)
 
-    def _tell(self, old: V | None, new: V | None) -> None:
+    def _notify(self, old: V | None, new: V | None) -> None:
         for handler in self._handlers:
             handler(old, new)
 

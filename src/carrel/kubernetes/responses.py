@@ -1,9 +1,9 @@
-"""What the API server said, as the port's errors.
+"""Turns the answers of the API server into the errors of `kubernetes.cluster`.
 
-Whose fault decides the class. Two rules are ours:
+The class says who has to act. Two rules are ours:
 - a 500, 502 or 504 to a *write* is `Unknown`, not `Unavailable`, because the server (or a proxy before it) gives these
   also when etcd or the server itself was too slow and the write took effect after all;
-- a uid that is not the object's is a `Conflict`. Servers say so for an update, but 422 (immutable) for a patch.
+- a uid that is not the object's is a `Conflict`. Servers answer 409 to an update, but 422 (immutable) to a patch.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -25,6 +24,7 @@ from carrel.kubernetes.cluster import (
     Unavailable,
     Unknown,
 )
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 
 _BY_STATUS: Mapping[int, type[ClusterError]] = {
     400: Invalid,
@@ -45,7 +45,7 @@ _SHOWN_CHARACTERS = 300
 
 
 class Status(msgspec.Struct, rename="camel"):
-    """Kubernetes' answer where there is no object to give. Proxies do not write it: every field may be absent."""
+    """Kubernetes' answer if there is no object to return. Proxies do not write it: every field may be absent."""
 
     kind: str = ""
     status: str = ""
@@ -55,8 +55,8 @@ class Status(msgspec.Struct, rename="camel"):
     details: dict[str, Any] | None = None
 
 
-def error_of(request: ApiRequest, response: ApiResponse) -> ClusterError:
-    """The error that an answer with a status of 300 or more stands for."""
+def error_of(request: ApiRequest, response: ResponseLike) -> ClusterError:
+    """The error for an answer with a status of 300 or more."""
     status = _status_in(response.body) or Status(
         reason=response.headers.get("content-type", "no content type"),
         message=response.body[:_SHOWN_CHARACTERS].decode(errors="replace").strip() or "no body",
@@ -73,13 +73,13 @@ def error_of(request: ApiRequest, response: ApiResponse) -> ClusterError:
 
 
 def error_in_stream(request: ApiRequest, body: bytes | msgspec.Raw) -> ClusterError:
-    """The error that an ERROR event inside a watch's 200 stands for: this is how most expired versions are told."""
+    """The error for an ERROR event inside a watch's 200: most expired versions are reported like this."""
     status = msgspec.json.decode(body, type=Status)
     error = _class_for(status.code, status.reason, is_write=False)
     return error(status.code, status.reason, f"{request.method} {request.path}: {status.message}", status.details)
 
 
-def object_of(request: ApiRequest, response: ApiResponse) -> Json:
+def object_of(request: ApiRequest, response: ResponseLike) -> Json:
     """The JSON object in a good answer."""
     try:
         document = msgspec.json.decode(response.body)
@@ -90,8 +90,8 @@ def object_of(request: ApiRequest, response: ApiResponse) -> Json:
     return document
 
 
-def unreadable(request: ApiRequest, response: ApiResponse, why: str) -> ClusterError:
-    """A 2xx whose body is no Kubernetes JSON: something between us and the API server answered, or cut it short."""
+def unreadable(request: ApiRequest, response: ResponseLike, why: str) -> ClusterError:
+    """A 2xx whose body is not Kubernetes JSON: something between us and the API server answered, or cut it off."""
     message = f"{request.method} {request.path}: the answer is not Kubernetes JSON ({why})"
     error = Unavailable if request.method == "GET" else Unknown
     return error(response.status, "UnreadableAnswer", message)

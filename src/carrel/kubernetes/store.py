@@ -1,15 +1,15 @@
-"""The objects of one kind, in memory, found by name, by uid or by whatever else was declared.
+"""The objects of one kind, in memory, found by name, by uid or by declared indexes.
 
-Written by one reflector; read by everybody, between two awaits always consistent. A look-up costs what it returns,
-never what the store holds.
+One reflector writes it; everybody reads it, and between two awaits it is always consistent. The cost of a look-up
+depends on what it returns, never on the size of the store.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects.kinds import Object
 
-V = TypeVar("V", bound=shapes.Object)
+V = TypeVar("V", bound=Object)
 
 
 class Key(NamedTuple):
@@ -17,12 +17,12 @@ class Key(NamedTuple):
     name: str
 
 
-def key_of(item: shapes.Object) -> Key:
+def key_of(item: Object) -> Key:
     return Key(item.metadata.namespace, item.metadata.name)
 
 
 IndexFunction = Callable[[V], Iterable[str]]
-"""Under which words an object is found: `lambda pod: [pod.spec.node_name]`."""
+"""The index values of an object: `lambda pod: [pod.spec.node_name]`."""
 
 
 class Store(Generic[V]):
@@ -45,15 +45,15 @@ class Store(Generic[V]):
         return self._by_uid.get(uid)
 
     def find(self, index: str, word: str) -> tuple[V, ...]:
-        """All objects that the index has under the word, in the order they came."""
+        """All objects that have this value in the index, in the order in which they were added."""
         return tuple(self._indexes[index].get(word, {}).values())
 
     def snapshot(self) -> tuple[V, ...]:
-        """All objects as of now. The objects are shared, never copied: a change replaces them."""
+        """All objects at this moment. They are shared, not copied: a change replaces them."""
         return tuple(self._items.values())
 
     def put(self, item: V) -> V | None:
-        """Keeps the object instead of the one with its name, which is returned."""
+        """Replaces the object of the same name, which is returned."""
         key = key_of(item)
         old = self._items.get(key)
         if old is not None:

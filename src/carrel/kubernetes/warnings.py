@@ -1,6 +1,5 @@
-"""What API servers say beside their answer, in `Warning` headers: a field that they do not know and have dropped, an
-old API version, a webhook's remark. Each text is logged once; what was said about the latest write of an object can be
-looked up.
+"""The `Warning` headers of API servers: about a field that they do not know and have dropped, a deprecated API version,
+or from a webhook. Each text is logged once; the warnings about the latest write of an object can be looked up.
 """
 
 import logging
@@ -8,31 +7,31 @@ import re
 from collections import OrderedDict
 from typing import TypeVar
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 
 log = logging.getLogger(__name__)
 
 V = TypeVar("V")
 
 MOST_REMEMBERED = 1_000
-"""Texts, and objects. A text may name an object, so there is no end to them."""
+"""Texts, and objects. A text may name an object, so their number has no limit."""
 
-# RFC 7234: a code, who says it, and a quoted text. Several stand in one header, or in several.
+# RFC 7234: a code, an agent and a quoted text. One header may contain several, and there may be several headers.
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
 class Warnings:
     def __init__(self) -> None:
-        self._said: OrderedDict[str, None] = OrderedDict()
+        self._logged: OrderedDict[str, None] = OrderedDict()
         self._latest: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
-    def hear(self, request: ApiRequest, response: ApiResponse) -> None:
+    def add(self, request: ApiRequest, response: ResponseLike) -> None:
         texts = texts_of(response.headers.get("warning", ""))
         for text in texts:
-            if text not in self._said:
+            if text not in self._logged:
                 log.warning("api_server_warns method=%s path=%s text=%r", request.method, request.path, text)
-            _remember(self._said, text, None)
+            _remember(self._logged, text, None)
         if request.method == "GET":
             return
         if texts:
@@ -40,8 +39,8 @@ class Warnings:
         else:
             self._latest.pop(request.path, None)
 
-    def about(self, path: str) -> tuple[str, ...]:
-        """What was said when this path was last written to."""
+    def latest(self, path: str) -> tuple[str, ...]:
+        """The warnings about the latest write to this path."""
         return self._latest.get(path, ())
 
 

@@ -1,8 +1,8 @@
-"""A queue of keys to look after, for loops that make the world equal to what is wanted.
+"""A queue of keys to process, for the loops of controllers.
 
-Promises: a key waits at most once; no two workers have the same key at the same time; a key that is added while it is
-worked on comes again afterwards; one that failed comes again later and later. `close` ends every waiting worker and
-forgets what was delayed.
+Promises: a key is in the queue at most once; no two workers have the same key at the same time; a key that is added
+while it is processed is processed again afterwards; one that failed is tried again with growing delays. `close` ends
+every waiting worker and drops delayed keys.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_PACE, Backoff, Timing
+from carrel.kubernetes.backoff import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.cluster import ClusterError
 
 K = TypeVar("K", bound=Hashable)
 
 log = logging.getLogger(__name__)
 
-GENTLE = Backoff(first_s=0.1, limit_s=60.0)
+DEFAULT_BACKOFF = Backoff(first_s=0.1, limit_s=60.0)
 
 
-class Queue(Generic[K]):
-    def __init__(self, *, backoff: Backoff = GENTLE, pace: Timing = REAL_PACE) -> None:
+class WorkQueue(Generic[K]):
+    def __init__(self, *, backoff: Backoff = DEFAULT_BACKOFF, timing: Timing = REAL_TIME) -> None:
         self._backoff = backoff
-        self._pace = pace
+        self._timing = timing
         self._ready: deque[K] = deque()
         self._wanted: set[K] = set()
-        """Every key that is due: ready, or worked on and added again."""
+        """Every key that is due: ready, or being processed and added again."""
         self._working: set[K] = set()
         self._delayed: dict[K, tuple[float, asyncio.Task[None]]] = {}
         self._failures: dict[K, int] = {}
@@ -46,13 +46,13 @@ class Queue(Generic[K]):
             self._make_ready(key)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """The earliest of several delays counts."""
+        """Of several delays the earliest counts."""
         if self._is_closed:
             return
         if seconds <= 0:
             self.add(key)
             return
-        due = self._pace.now() + seconds
+        due = self._timing.now() + seconds
         if key in self._delayed:
             earlier, timer = self._delayed[key]
             if earlier <= due:
@@ -61,25 +61,25 @@ class Queue(Generic[K]):
         self._delayed[key] = due, asyncio.create_task(self._add_later(key, seconds))
 
     def retry(self, key: K) -> float:
-        """The key failed: it comes again after a delay that doubles with each failure in a row. Returns the delay."""
+        """The key failed: it is added again after a delay, which doubles with each failure in a row. Returns it."""
         self._failures[key] = self._failures.get(key, 0) + 1
-        delay = self._pace.spread(self._backoff.after(self._failures[key]))
+        delay = self._timing.spread(self._backoff.after(self._failures[key]))
         self.add_after(key, delay)
         return delay
 
     def forget(self, key: K) -> None:
-        """The key went well: its next failure is its first."""
+        """The key succeeded: its next failure counts as the first."""
         self._failures.pop(key, None)
 
     async def wait_next(self) -> K | None:
-        """The next key, which is this worker's own until `done`. None: the queue is closed."""
+        """The next key. No other worker gets it until `done` is called. None: the queue is closed."""
         while not self._ready and not self._is_closed:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                # Woken and cancelled at once: the key must wake somebody else.
+                # Woken and cancelled at the same time: the key must wake another worker.
                 if waiter.done() and not waiter.cancelled():
                     self._wake_one()
                 raise
@@ -104,7 +104,7 @@ class Queue(Generic[K]):
             self._wake_one()
 
     async def _add_later(self, key: K, seconds: float) -> None:
-        await self._pace.sleep(seconds)
+        await self._timing.sleep(seconds)
         del self._delayed[key]
         self.add(key)
 
@@ -120,14 +120,14 @@ class Queue(Generic[K]):
                 return
 
 
-async def serve(queue: Queue[K], look_after: Callable[[K], Awaitable[None]]) -> None:
-    """One worker, until the queue is closed. A key whose work raises is logged and comes again later."""
+async def run_worker(queue: WorkQueue[K], process: Callable[[K], Awaitable[None]]) -> None:
+    """One worker, until the queue is closed. If `process` raises, that is logged and the key is tried again later."""
     while (key := await queue.wait_next()) is not None:
         try:
-            await look_after(key)
+            await process(key)
         except Exception as error:
             delay = queue.retry(key)
-            # What the API server says needs no stack trace; a mistake of ours does.
+            # An answer of the API server needs no stack trace; a mistake in our code does.
             is_ours = not isinstance(error, ClusterError)
             log.warning("work_failed key=%s again_in_s=%.1f: %s", key, delay, error, exc_info=is_ours)
         else:

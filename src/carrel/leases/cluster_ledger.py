@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpushare import Unit
-from carrel.kubernetes.objects.shapes import GpuNodeStatus, Lease, NodeObject, Pod
+from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.dialects.options import Unit
+from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.pods import is_ending
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger

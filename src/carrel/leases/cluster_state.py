@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest, request_of
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.dialects.registry import request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.resources import GPU_CLAIMS, GPU_NODE_STATUSES, LEASES, NODES, POD_GROUPS, PODS
-from carrel.kubernetes.objects.shapes import GpuClaim, NodeObject, Pod, PodGroup
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.eligible_nodes import EligibleNodes
@@ -74,7 +78,7 @@ class ClusterState:
         self.claims: Reflector[GpuClaim] = self.informers.watch(
             GPU_CLAIMS, indexes={GANG_OF: lambda claim: [f"{claim.metadata.namespace}/{claim.spec.gang_ref}"]}
         )
-        self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, if_there=True)
+        self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
         self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
-from carrel.kubernetes.objects.shapes import NodeObject, Pod
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 REMEMBERED = 256
 """Sets of demands; more than a few dozen mean that each pod names its own node."""

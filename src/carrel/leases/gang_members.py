@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import holder_of, is_ending
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.refusals import Refusal

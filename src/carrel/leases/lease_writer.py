@@ -13,7 +13,16 @@ from weakref import WeakValueDictionary
 
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound, Selection, Unknown
+from carrel.kubernetes.cluster import (
+    AlreadyExists,
+    Cluster,
+    Conflict,
+    DeleteOptions,
+    Json,
+    NotFound,
+    Selection,
+    Unknown,
+)
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.reservation_wait import ReservationWaiter
@@ -236,7 +245,7 @@ class LeaseWriter:
         cluster, namespace = self._context.cluster, self._context.namespace
         name = gpuclaim.lease_name(record.node, record.index)
         if before is not None and record.is_empty:
-            how = Deletion(uid=before.uid, resource_version=before.version)
+            how = DeleteOptions(uid=before.uid, resource_version=before.version)
             await cluster.delete(LEASES, name, namespace, how=how)
             self._cluster_ledger.lease_deleted(name, before.uid)
             return

@@ -3,8 +3,8 @@
 from carrel.dialects import carrel
 from carrel.dialects.gpuclaim import lease_name, read_lease_name
 from carrel.dialects.kai_reservation import is_reservation
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.shares import Holder
 
 FINISHED = ("Succeeded", "Failed")
@@ -12,7 +12,7 @@ SCHEDULED = "PodScheduled"
 
 
 def holder_of(pod: Pod) -> Holder:
-    return Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+    return Holder(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
 
 
 def is_ending(pod: Pod) -> bool:

@@ -8,7 +8,7 @@ took; the reservation stays for a while, so that the next try finds it ready.
 import asyncio
 
 from carrel.dialects.gpuclaim import read_lease_name
-from carrel.kubernetes.objects.shapes import Lease
+from carrel.kubernetes.objects.kinds import Lease
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal

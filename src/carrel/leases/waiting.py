@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import is_opportunistic
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner

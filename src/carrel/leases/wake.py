@@ -57,9 +57,8 @@ class SchedulerWaker:
                 task.add_done_callback(lambda _, uid=holder.uid: self._under_way.pop(uid, None))  # type: ignore[misc] # bound now
 
     async def _touch(self, holder: Holder) -> None:
-        namespace, _, name = holder.name.partition("/")
         touch = MergePatch({"metadata": {"uid": holder.uid, "annotations": carrel.write_woken(self._now())}})
         try:
-            await self._cluster.patch(PODS, name, touch, namespace)
+            await self._cluster.patch(PODS, holder.name, touch, holder.namespace)
         except ClusterError as error:
             log.info("pod_not_woken pod=%s: %s", holder, error)

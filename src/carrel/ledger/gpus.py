@@ -25,6 +25,12 @@ class Gpu:
     """Why no new pod may have this card ("unhealthy: XID 79"). Pods that hold it keep it. Empty: usable."""
     numa_node: int | None = None
     """Which processors and memory of the machine it is next to. None: unknown, or the machine has only one."""
+    may_be: frozenset[str] = frozenset()
+    """Of a slot: the UUIDs of the GPUs that it may turn out to be. Empty: the GPU is the one that `uuid` names."""
+
+    @property
+    def possible_uuids(self) -> frozenset[str]:
+        return self.may_be or frozenset((self.uuid,))
 
     def __str__(self) -> str:
         return f"GPU {self.index} of {self.node}"

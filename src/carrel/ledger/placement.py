@@ -8,13 +8,13 @@ Order of choice, the same for every dialect; ties go to the lowest index:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.ledger.choice import by_island, choose
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Request, TopologyMode
+from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode
 from carrel.ledger.room import able, fit_test
 from carrel.ledger.shares import Holder, Share
 
@@ -139,6 +139,7 @@ def suits(card: Card, request: Request, pod: str) -> bool:
         not gpu.unusable
         and (card.kept_for is None or card.kept_for.uid == pod)
         and (not request.model or gpu.model == request.model)
+        and (request.selector is ANY_GPU or request.selector.allows(gpu))
         and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
     )
 
@@ -203,7 +204,12 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
     if card.kept_for is not None and card.kept_for.uid != pod:
         return f"is held for the booked pod {card.kept_for}"
     if request.model and gpu.model != request.model:
-        return f"is a {gpu.model or 'card of unknown model'}, {request.model} asked"
+        return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"
+    if not request.selector.allows_model(gpu.model):
+        wanted = replace(request.selector, uuids=frozenset(), not_uuids=frozenset())
+        return f"is a {gpu.model or 'GPU of unknown model'}, a GPU{wanted} asked"
+    if not request.selector.allows_uuid(gpu):
+        return _why_not_this_uuid(gpu)
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return f"has links of {gpu.bandwidth_gbps} GB/s, {topology.min_bandwidth_gbps} GB/s asked"
     if need > gpu.memory:
@@ -211,6 +217,12 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
     if card.free < need:
         return f"has {max(card.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(card)}"
     return ""
+
+
+def _why_not_this_uuid(gpu: Gpu) -> str:
+    if gpu.possible_uuids == {gpu.uuid}:
+        return f"is {gpu.uuid}, which the pod does not allow"
+    return "may turn out to be a GPU that the pod does not allow: the kubelet chooses GPUs on this node"
 
 
 def _held_by(card: Card, shown: int = 3) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
-from carrel.ledger.gpus import MiB
+from carrel.ledger.gpus import Gpu, MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,64 @@ class ContainerNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSelector:
+    """The GPUs that a request may have, by model and by UUID; an empty selector allows every GPU.
+
+    Models are given by a part of their name. Upper and lower case are alike, so are a space and a hyphen, and the maker
+    `NVIDIA` may stand before every name. A GPU whose model or UUID is not known is not allowed where it matters.
+    """
+
+    models: tuple[str, ...] = ()
+    """One of these must be in the name of the model. Empty: any model."""
+    not_models: tuple[str, ...] = ()
+    """None of these may be in the name of the model."""
+    uuids: frozenset[str] = frozenset()
+    """Only these GPUs. Empty: any GPU."""
+    not_uuids: frozenset[str] = frozenset()
+    """Not these GPUs."""
+
+    @property
+    def names_models(self) -> bool:
+        return bool(self.models or self.not_models)
+
+    @property
+    def names_uuids(self) -> bool:
+        return bool(self.uuids or self.not_uuids)
+
+    def allows_model(self, model: str) -> bool:
+        if not self.names_models:
+            return True
+        name = _model_name(f"NVIDIA-{model}") if model else ""
+        if self.models and not any(_model_name(part) in name for part in self.models):
+            return False
+        return bool(name) and not any(_model_name(part) in name for part in self.not_models)
+
+    def allows_uuid(self, gpu: Gpu) -> bool:
+        if not self.names_uuids:
+            return True
+        possible = gpu.possible_uuids
+        return (not self.uuids or possible <= self.uuids) and possible.isdisjoint(self.not_uuids)
+
+    def allows(self, gpu: Gpu) -> bool:
+        return self.allows_uuid(gpu) and self.allows_model(gpu.model)
+
+    def __str__(self) -> str:
+        """As a part of a sentence, with a space before it; empty if every GPU is allowed."""
+        words = [f"of a model like {' or '.join(self.models)}"] if self.models else []
+        words += [f"not of a model like {' or '.join(self.not_models)}"] if self.not_models else []
+        words += [f"out of {', '.join(sorted(self.uuids))}"] if self.uuids else []
+        words += [f"except {', '.join(sorted(self.not_uuids))}"] if self.not_uuids else []
+        return "".join(f" {each}" for each in words)
+
+
+def _model_name(text: str) -> str:
+    return text.upper().replace(" ", "-")
+
+
+ANY_GPU = GpuSelector()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """`cards` different cards of one node, `amount` of each."""
 
@@ -98,6 +156,8 @@ class Request:
     amount: Amount
     model: str = ""
     """As `nvidia.com/gpu.product` spells it. Empty: any."""
+    selector: GpuSelector = ANY_GPU
+    """Which other GPUs are ruled out; `model` counts as well."""
     policy: Policy = Policy.PACK
     prefer_ids: tuple[int, ...] = ()
     topology: Topology = Topology()
@@ -106,14 +166,22 @@ class Request:
     containers: tuple[ContainerNeed, ...] = field(default=(), compare=False)
     """Who in the pod uses it. Does not matter to placement, so it does not make two requests different."""
     by_kubelet: bool = field(default=False, compare=False)
-    """The pod asks the kubelet for its cards itself, by `nvidia.com/gpu`: where that chooses, no more is needed."""
+    """The pod asks the kubelet for its GPUs itself, by `nvidia.com/gpu`: where that chooses, no more is needed."""
+    remark: str = field(default="", compare=False)
+    """What the pod asks for besides, which the ledger does not count: for people."""
+    spreads_over_nodes: bool | None = field(default=None, compare=False)
+    """Whether the emptiest node is preferred to the fullest one that fits. None: as the cluster is set."""
 
     def __post_init__(self) -> None:
         if self.cards < 1:
             raise ValueError(f"a request is for at least one card, not {self.cards}")
 
+    def allows_model(self, model: str) -> bool:
+        return (not self.model or model == self.model) and self.selector.allows_model(model)
+
     def __str__(self) -> str:
         where = f" of model {self.model}" if self.model else ""
+        where += str(self.selector)
         if self.cards > 1 and self.topology.mode is TopologyMode.REQUIRED:
             where += " in one NVLink island"
         if self.amount == WHOLE:

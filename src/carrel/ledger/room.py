@@ -5,10 +5,10 @@ It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` f
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.requests import WHOLE, Amount, Memory, Request, TopologyMode
+from carrel.ledger.requests import WHOLE, Amount, GpuSelector, Memory, Request, TopologyMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,14 @@ class Summary:
     """Where all cards are alike: the most in one NVLink island that nobody holds a part of."""
     slowest: int
     """Where all cards are alike: the least bandwidth of these islands."""
+    gpus: tuple[tuple[Gpu, int], ...] = ()
+    """The usable cards, each with its free MiB: for the few requests that name cards by their UUID."""
+    uuids: frozenset[str] = frozenset()
+    """Of these cards; of a slot, all that it may turn out to be."""
+
+    def without(self, selector: GpuSelector) -> "Summary":
+        """The room on those cards that the selector allows by their UUIDs."""
+        return summarise((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu))
 
 
 NO_ROOM = Summary(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
@@ -59,9 +67,14 @@ def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
     """The room on the given usable cards, each with its free MiB."""
     pieces: dict[tuple[str, str, MiB, int], list[int]] = {}
     whole = 0
-    for gpu, free in cards:
+    usable, uuids = tuple(cards), set[str]()
+    for gpu, free in usable:
         pieces.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
         whole += free == gpu.memory
+        if gpu.may_be:
+            uuids |= gpu.may_be
+        else:
+            uuids.add(gpu.uuid)
     if not pieces:
         return NO_ROOM
     groups = tuple(Group(*key, tuple(sorted(free, reverse=True))) for key, free in pieces.items())
@@ -71,16 +84,20 @@ def summarise(cards: Iterable[tuple[Gpu, int]]) -> Summary:
         every = tuple(sorted((piece for group in groups for piece in group.pieces), reverse=True))
     alike = all(group.model == first.model and group.memory == first.memory for group in groups)
     if not alike or len({group.island for group in groups}) < len(groups):
-        return Summary(every[0], every, whole, groups, None, MiB(0), 0, 0)
+        return Summary(every[0], every, whole, groups, None, MiB(0), 0, 0, usable, frozenset(uuids))
     linked = [group for group in groups if group.island]
     together = max((group.count(first.memory) for group in linked), default=0)
     slowest = min((group.bandwidth_gbps for group in linked), default=0)
-    return Summary(every[0], every, whole, groups, first.model, first.memory, together, slowest)
+    alike_in = (first.model, first.memory, together, slowest)
+    return Summary(every[0], every, whole, groups, *alike_in, usable, frozenset(uuids))
 
 
 def fit_test(request: Request) -> Callable[[Summary], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
-    cards, amount, model = request.cards, request.amount, request.model
+    if request.selector.names_uuids:
+        return _fit_test_by_uuid(request)
+    cards, amount = request.cards, request.amount
+    models = _models_of(request)
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     last = cards - 1
     if needs_one_island(request):
@@ -88,11 +105,11 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
 
         def fits_an_island(room: Summary) -> bool:
             if whole and room.model is not None and room.slowest >= slowest:
-                return room.together >= cards and (not model or room.model == model)
+                return room.together >= cards and (models is None or models[room.model])
             return _most_cards(room, request, slowest) >= cards
 
         return fits_an_island
-    if not model and not slowest:
+    if models is None and not slowest:
         if amount == WHOLE:
             return lambda room: room.whole >= cards
         if isinstance(amount, Memory):
@@ -105,21 +122,32 @@ def fit_test(request: Request) -> Callable[[Summary], bool]:
     def fits_the_node(room: Summary) -> bool:
         if slowest or room.model is None:
             return _most_cards(room, request, slowest) >= cards
-        if model and room.model != model:
+        if models is not None and not models[room.model]:
             return False
         return len(room.pieces) >= cards and room.pieces[last] >= needs[room.memory]
 
     return fits_the_node
 
 
+def _fit_test_by_uuid(request: Request) -> Callable[[Summary], bool]:
+    """Only a node that has one of the named cards is looked at more closely."""
+    selector = request.selector
+    fits = fit_test(replace(request, selector=replace(selector, uuids=frozenset(), not_uuids=frozenset())))
+    if selector.uuids:
+        return lambda room: not room.uuids.isdisjoint(selector.uuids) and fits(room.without(selector))
+    return lambda room: fits(room if room.uuids.isdisjoint(selector.not_uuids) else room.without(selector))
+
+
 def able(room: Summary, request: Request) -> int:
     """How many cards would do, each by itself."""
-    model, on = request.model, request.amount.on
+    if request.selector.names_uuids:
+        room = room.without(request.selector)
+    models, on = _models_of(request), request.amount.on
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     return sum(
         group.count(on(group.memory))
         for group in room.groups
-        if (not model or group.model == model) and group.bandwidth_gbps >= slowest
+        if (models is None or models[group.model]) and group.bandwidth_gbps >= slowest
     )
 
 
@@ -139,12 +167,28 @@ class _Needs(dict[MiB, MiB]):
         return need
 
 
+class _Models(dict[str, bool]):
+    """Whether a request allows each model. A cluster has few models."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def __missing__(self, model: str) -> bool:
+        self[model] = allowed = self._request.allows_model(model)
+        return allowed
+
+
+def _models_of(request: Request) -> _Models | None:
+    """None: every model will do."""
+    return _Models(request) if request.model or request.selector.names_models else None
+
+
 def _most_cards(room: Summary, request: Request, slowest: int) -> int:
     """The most cards that could serve the request: on the node or, where they must be together, on its best island."""
-    model, on = request.model, request.amount.on
+    models, on = _models_of(request), request.amount.on
     islands: dict[str, int] = {}
     for group in room.groups:
-        if (not model or group.model == model) and group.bandwidth_gbps >= slowest:
+        if (models is None or models[group.model]) and group.bandwidth_gbps >= slowest:
             islands[group.island] = islands.get(group.island, 0) + group.count(on(group.memory))
     if not needs_one_island(request):
         return sum(islands.values())

@@ -124,7 +124,9 @@ def stranded(cards: Iterable[Free], typical: Typical) -> float:
 
 
 def _serves(gpu: Gpu, free: int, request: Request) -> bool:
-    return (not request.model or gpu.model == request.model) and free >= request.amount.on(gpu.memory)
+    return (
+        request.allows_model(gpu.model) and request.selector.allows_uuid(gpu) and free >= request.amount.on(gpu.memory)
+    )
 
 
 def _taken(placement: Placement, gpu: Gpu) -> int:

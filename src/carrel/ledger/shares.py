@@ -5,8 +5,9 @@ A terminating pod still runs, so a releasing share still holds its memory: only 
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from fractions import Fraction
 
-from carrel.ledger.gpus import MiB
+from carrel.ledger.gpus import Gpu, MiB
 
 
 class ShareState(Enum):
@@ -43,13 +44,23 @@ LIFE: dict[tuple[ShareState, ShareEvent], ShareState] = {
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod. The uid is its identity; the name (`namespace/name`) is for people."""
+    """Who holds a share: a pod. The uid is its identity; namespace and name are for people and for looking it up.
+
+    Nothing here says that it is a pod, so a ResourceClaim may be a holder one day.
+    """
 
     uid: str
+    namespace: str = ""
     name: str = ""
+    """Empty if only the uid is known."""
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`; empty if only the uid is known."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def __str__(self) -> str:
-        return self.name or f"pod {self.uid}"
+        return self.full_name or f"pod {self.uid}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +74,8 @@ class Share:
 
     def after(self, event: ShareEvent) -> "Share":
         return replace(self, state=LIFE[self.state, event])
+
+
+def part_of(share: Share, gpu: Gpu) -> Fraction:
+    """How much of the GPU the share is, for counting use: a whole GPU is 1, memory is its part of the GPU's memory."""
+    return Fraction(share.memory, gpu.memory) if share.memory is not None and gpu.memory else Fraction(1)

@@ -86,13 +86,27 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None]) -> Node:
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
     model = models.pop() if len(models) == 1 else ""
     why = _why_unusable(node, in_use)
+    every = frozenset(gpu.uuid for gpu in node.gpus)
     slots = tuple(
-        Gpu(slot_id(node.name, gpu.index), node.name, gpu.index, model, MiB(memory), unusable=why[gpu.index])
+        Gpu(
+            slot_id(node.name, gpu.index),
+            node.name,
+            gpu.index,
+            model,
+            MiB(memory),
+            unusable=why[gpu.index],
+            may_be=_possible_uuids(in_use.get(gpu.index)) or every,
+        )
         for gpu in node.gpus
     )
     lost = [each.card for each in in_use.values() if each and each.state is ReservationState.LOST]
     closed = f"{min(lost)} has lost its reservation pod; it is being taken back" if lost else ""
     return replace(node, gpus=slots, unusable=node.unusable or closed)
+
+
+def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
+    """Empty: nobody knows yet."""
+    return frozenset((reservation.card,)) if reservation is not None and reservation.card else frozenset()
 
 
 def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None]) -> dict[int, str]:

@@ -8,7 +8,7 @@ from random import Random
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.kubernetes.cluster import Cluster
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import Phase
-from carrel.dialects.registry import DialectOptions
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
+from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
-from carrel.kubernetes.objects.resources import GPU_CLAIMS
-from carrel.kubernetes.objects.shapes import GpuClaim, Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.pods import FINISHED
 from carrel.ledger.refusals import Refusal

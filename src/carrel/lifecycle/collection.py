@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED
@@ -144,7 +144,7 @@ class LeaseCollector:
 
     async def _remove_if_over(self, lease: KnownLease, holder: Holder) -> str:
         """Why the pod was removed from the Lease; empty if it was not."""
-        if "/" not in holder.name:
+        if not holder.namespace:
             return ""  # another program wrote this Lease without the pod's name: an admin must look at it
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_ended(pod, holder), ""
@@ -166,9 +166,8 @@ class LeaseCollector:
 
     async def _pod_of(self, holder: Holder) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""
-        namespace, _, name = holder.name.partition("/")
         try:
-            return await self._cluster.get(PODS, name, namespace)
+            return await self._cluster.get(PODS, holder.name, holder.namespace)
         except NotFound:
             return {}
 

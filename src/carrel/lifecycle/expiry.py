@@ -22,14 +22,15 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.maia import TERMINATE_AT, read_terminate_at, write_terminate_at
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
-from carrel.kubernetes.announce import announce
-from carrel.kubernetes.cluster import Cluster, Conflict, Deletion, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import is_ending
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
+from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
@@ -66,6 +67,7 @@ class Expiry:
         self._cluster = cluster
         self._pods = pods
         self._hand_overs = hand_overs
+        self._events = EventRecorder(cluster, COMPONENT, options.now)
         self._now = options.now
         self._continues_on_cpu = options.continue_on_cpu
         self._bookings = options.bookings
@@ -86,7 +88,7 @@ class Expiry:
         try:
             found = await self._cluster.get(PODS, metadata.name, metadata.namespace)
             if found["metadata"].get("annotations", {}).get(TERMINATE_AT) == metadata.annotations[TERMINATE_AT]:
-                only_it = Deletion(uid=metadata.uid, resource_version=found["metadata"]["resourceVersion"])
+                only_it = DeleteOptions(uid=metadata.uid, resource_version=found["metadata"]["resourceVersion"])
                 await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=only_it)
                 log.info("pod_ended pod=%s/%s uid=%s why=expired", metadata.namespace, metadata.name, metadata.uid)
         except (NotFound, Conflict):
@@ -113,7 +115,7 @@ class Expiry:
         if await self._is_extended(warning.pod):
             return
         metadata = warning.pod.metadata
-        await announce(self._cluster, warning.pod, warning.note, self._now())
+        await self._events.record(warning.pod, warning.note)
         remembered = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.remembered}}})
         await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
 
@@ -124,18 +126,18 @@ class Expiry:
         if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
             return False
         try:
-            booking = await self._bookings.verdict(user, metadata.namespace)
+            booking = await self._bookings.status(user, metadata.namespace)
         except NoAnswer as silence:
             log.warning("booking_not_asked pod=%s/%s: %s", metadata.namespace, metadata.name, silence)
             return False
-        is_its_own = booking.schedulable and (not model or not booking.model or booking.model == model)
-        if not is_its_own or booking.until is None or booking.until <= end:
+        is_its_own = not model or not booking.model or booking.model == model
+        if not is_its_own or booking.ends is None or booking.ends <= end:
             return False
         as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.until)}})
+        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.ends)}})
         try:
             await self._cluster.patch(PODS, metadata.name, later, metadata.namespace)
-            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.until))
+            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.ends))
         except (Conflict, NotFound):
             pass  # it has changed: the next round reads it again
         return True

@@ -24,14 +24,13 @@ from enum import Enum
 from carrel.dialects import hand_over_record, maia
 from carrel.dialects.carrel import LEAVE_BY, TIER, USER
 from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
-from carrel.kubernetes.announce import About, announce
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
     Cluster,
     ClusterError,
     Conflict,
-    Deletion,
+    DeleteOptions,
     Forbidden,
     Json,
     MergePatch,
@@ -39,10 +38,12 @@ from carrel.kubernetes.cluster import (
     Selection,
     Unknown,
 )
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import FINISHED
+from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -96,6 +97,7 @@ class HandOvers:
         self._context = context
         self._cluster = context.cluster
         self._now = context.now
+        self._events = EventRecorder(context.cluster, COMPONENT, context.now)
         self._announced: set[str] = set()  # the records that were announced on their pods
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
@@ -178,7 +180,7 @@ class HandOvers:
         """
         asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
         grace = MOST_GRACE_S if asked > MOST_GRACE_S else None
-        only_it = Deletion(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
+        only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
         try:
             await self._evict_or_delete(record, only_it)
         except (NotFound, Conflict):
@@ -187,12 +189,12 @@ class HandOvers:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
             why = f"a booked pod needs its GPU, but a disruption budget does not allow the eviction: {busy.message}"
-            await self._tell(About.the(pod), Note(HELD_UP, why, WARNING))
+            await self._tell(pod, Note(HELD_UP, why, WARNING))
             return RETRY
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
         return POLL
 
-    async def _evict_or_delete(self, record: HandOver, how: Deletion) -> None:
+    async def _evict_or_delete(self, record: HandOver, how: DeleteOptions) -> None:
         namespace, name = record.place
         if record.owner:
             try:
@@ -212,7 +214,7 @@ class HandOvers:
             leave_by = {LEAVE_BY: seconds(record.due)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
             await self._cluster.patch(PODS, name, touch, namespace)
-        await self._tell(About.the(pod), end_note(record))
+        await self._tell(pod, end_note(record))
         self._announced.add(record.name)
 
     # --- the pod is gone ---------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class HandOvers:
         if occupant:
             is_ours = _origin_of(occupant["metadata"].get("annotations", {})) == record.uid
             if is_ours:
-                await self._tell(About.the(occupant), handed_over_note(record))
+                await self._tell(occupant, handed_over_note(record))
             return await self._close(written, HandOverResult.HANDED_OVER if is_ours else HandOverResult.TAKEN)
         if record.successor is None:
             return await self._close(written, HandOverResult.UNWANTED)
@@ -271,11 +273,11 @@ class HandOvers:
         except NotFound:
             return await self._close(written, HandOverResult.UNWANTED)  # the namespace is gone
         except Forbidden as error:
-            if not error.is_namespace_going:
+            if not error.is_namespace_terminating:
                 raise
             return await self._close(written, HandOverResult.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
-        await self._tell(About.the(successor), handed_over_note(record))
+        await self._tell(successor, handed_over_note(record))
         return await self._close(written, HandOverResult.HANDED_OVER)
 
     async def _rewrite(self, written: Json, record: HandOver) -> None:
@@ -287,7 +289,7 @@ class HandOvers:
     async def _close(self, written: Json, how: HandOverResult) -> HandOverResult:
         metadata = written["metadata"]
         try:
-            only_it = Deletion(uid=metadata["uid"])
+            only_it = DeleteOptions(uid=metadata["uid"])
             await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another replica has closed it
@@ -304,12 +306,13 @@ class HandOvers:
         except NotFound:
             return {}
 
-    async def _tell(self, about: About, note: Note) -> None:
+    async def _tell(self, pod: Json, note: Note) -> None:
         """An Event that cannot be written must not delay the hand-over."""
+        metadata = Metadata(**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")})
         try:
-            await announce(self._cluster, about, note, self._now())
+            await self._events.record(Object(metadata=metadata), note)
         except ClusterError as error:
-            log.info("event_not_written pod=%s reason=%s: %s", about.metadata.name, note.reason, error)
+            log.info("event_not_written pod=%s reason=%s: %s", metadata.name, note.reason, error)
 
 
 def end_note(record: HandOver) -> Note:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from carrel.dialects import carrel, kai
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import group_of
-from carrel.dialects.registry import Dialect, PodRequest
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
@@ -44,9 +44,9 @@ class KaiCopies:
         leases = [
             each for each in self._cluster_ledger.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name
         ]
-        if not isinstance(asked, PodRequest) or asked.dialect is not Dialect.KAI or not all(map(_gpu_uuid, leases)):
+        if not isinstance(asked, PodRequest) or kai.CONFIG_MAP_PREFIX not in asked.dialect.written_annotations:
             return False
-        if len(leases) != asked.request.cards:
+        if len(leases) != asked.request.cards or not all(map(_gpu_uuid, leases)):
             return False
         for need in asked.request.containers:
             await self._write_maps(pod, need, leases)

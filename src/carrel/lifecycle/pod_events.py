@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from carrel.dialects.carrel import LeaseRecord
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection, Unknown
-from carrel.kubernetes.objects import events
+from carrel.kubernetes.cluster import Cluster, Unknown
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
-from carrel.kubernetes.objects.resources import EVENTS, PODS
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.pods import SCHEDULED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
-TELLER = "carrel-controller"
+COMPONENT = "carrel-controller"
+"""Who writes the Events of the controller."""
 WAITING = "WaitingForGPU"
 ASSIGNED = "GPUAssigned"
 
@@ -105,7 +105,7 @@ class PodEventWriter:
     def __init__(
         self, cluster: Cluster, now: Callable[[], datetime], allowance: EventRate = DEFAULT_EVENT_RATE
     ) -> None:
-        self._cluster = cluster
+        self._events = EventRecorder(cluster, COMPONENT, now)
         self._now = now
         self._allowance = allowance
         self._left = float(allowance.burst)
@@ -130,34 +130,17 @@ class PodEventWriter:
         if (note.reason == WAITING and told.reason and now - told.at < QUIET) or not self._may_write(now):
             return False
         try:
-            await self._write(pod, note, now)
+            if not await self._events.record(pod, note, count_again=note.reason != ASSIGNED):
+                return False
         except Unknown:
             del self._told[uid]  # looked up before the next word
             raise
-        except Forbidden as error:
-            if not error.is_namespace_going:
-                raise
-            return False  # nobody would read it
         self._told[uid] = _Told(note.reason, note.text, now)
         return True
 
-    async def _write(self, pod: Pod, note: Note, now: datetime) -> None:
-        namespace, name = pod.metadata.namespace, events.event_name(pod, note)
-        try:
-            await self._cluster.create(EVENTS, events.event(pod, PODS, note, TELLER, now), namespace)
-        except AlreadyExists:
-            if note.reason == ASSIGNED:
-                return
-            try:
-                known = await self._cluster.get(EVENTS, name, namespace)
-                await self._cluster.patch(EVENTS, name, MergePatch(events.told_again(known, now)), namespace)
-            except NotFound:
-                return  # forgotten at this moment; told again when it is time to remind
-
     async def _last_told(self, pod: Pod) -> _Told:
-        selection = Selection(pod.metadata.namespace, fields=events.about_by(pod.metadata.uid, TELLER))
         told = [_NOTHING]
-        for event in (await self._cluster.list(EVENTS, selection)).items:
+        for event in await self._events.recorded(pod):
             try:
                 at = instant(event.last_timestamp, f"Event {event.metadata.name}", "lastTimestamp")
             except Malformed:

@@ -12,11 +12,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.gpuclaim_objects import GpuClaim
+from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
-from carrel.kubernetes.objects.shapes import GpuClaim, Lease, Pod
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.pods import FINISHED, could_not_be_scheduled, holder_of, is_waiting
 from carrel.leases.wake import WakeLimiter
@@ -73,17 +74,17 @@ class Reconciler:
             for pod in self._state.pods.store:
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(serve(self._leases_due, self._reconcile_lease))
-                tasks.create_task(serve(self._claims_due, self._reconcile_claim))
-                tasks.create_task(serve(self._pods_due, self._reconcile_pod))
+                tasks.create_task(run_worker(self._leases_due, self._reconcile_lease))
+                tasks.create_task(run_worker(self._claims_due, self._reconcile_claim))
+                tasks.create_task(run_worker(self._pods_due, self._reconcile_pod))
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
 
     def _open_queues(self) -> None:
-        self._leases_due: Queue[str] = Queue(backoff=RETRY)
-        self._claims_due: Queue[ClaimKey] = Queue(backoff=RETRY)
-        self._pods_due: Queue[str] = Queue(backoff=RETRY)
+        self._leases_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
+        self._claims_due: WorkQueue[ClaimKey] = WorkQueue(backoff=RETRY)
+        self._pods_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
 
     def _close_queues(self) -> None:
         for queue in (self._leases_due, self._claims_due, self._pods_due):

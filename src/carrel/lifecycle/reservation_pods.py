@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from carrel.dialects import carrel, kai_reservation
 from carrel.dialects.gpuclaim import lease_name
 from carrel.dialects.kai_reservation import KAI_0_17, ReservationSpelling
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Deletion, Json, NotFound
+from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, DeleteOptions, Json, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import FINISHED, is_ending, slot_of
@@ -226,7 +226,7 @@ class ReservationPods:
             return
         metadata = pod["metadata"]
         try:
-            how = Deletion(uid=metadata["uid"])
+            how = DeleteOptions(uid=metadata["uid"])
             await self._context.cluster.delete(PODS, metadata["name"], metadata["namespace"], how=how)
         except (NotFound, Conflict):
             return

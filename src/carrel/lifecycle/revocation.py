@@ -20,11 +20,11 @@ from random import Random
 
 from carrel.dialects.carrel import BOOKED, TIER
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.registry import PodRequest
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import SCHEDULED, holder_of, is_ending, is_waiting
@@ -109,7 +109,7 @@ class Revoker:
         begun = []
         for victim in step.victims:
             pod = self._context.pod_by_uid(victim.uid)
-            order = HandOverOrder(Why.REVOKED, due, step.booked.name)
+            order = HandOverOrder(Why.REVOKED, due, step.booked.full_name)
             if pod is not None and (name := await self._hand_overs.begin(pod, order)):
                 log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
                 self._begun.add(victim.uid)
@@ -156,7 +156,7 @@ class Revoker:
         now = self._context.now()
         pods = [pod for pod in self._context.pods() if _is_booked_and_unschedulable(pod, self._context.schedulers)]
         pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to end itself
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).name)):
+        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).full_name)):
             asked = self._context.requested_by(pod)
             if isinstance(asked, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
                 yield Waiting(holder_of(pod), asked.request, tuple(self._context.nodes_for(pod)))
@@ -227,9 +227,8 @@ class Revoker:
 
     async def _still_waits(self, booked: Holder) -> bool:
         """As the API server says now."""
-        namespace, _, name = booked.name.partition("/")
         try:
-            pod = await self._cluster.get(PODS, name, namespace)
+            pod = await self._cluster.get(PODS, booked.name, booked.namespace)
         except NotFound:
             return False
         return (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from uuid import uuid4
 
-from carrel.bookings.client.maia_client import MaiaClient, Where
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -56,7 +56,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     state = ClusterState(client.fenced(fence.require), settings.options())
     metrics = ControllerMetrics(fence.is_leading)
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
-    bookings = MaiaClient(Where(settings.api_url, "", settings.api_token)) if settings.api_url else None
+    bookings = BookingClient(BookingAddress(settings.api_url, "", settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), bookings), metrics)
     reservations = reservation_pods_on(state, settings.reservation_options())
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)

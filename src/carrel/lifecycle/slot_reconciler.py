@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.backoff import Backoff
-from carrel.kubernetes.objects.shapes import Lease, Pod
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pods import slot_of
 from carrel.lifecycle.kai_copies import KaiCopies
@@ -52,15 +52,15 @@ class SlotReconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
-                    tasks.create_task(serve(self._due, self._reconcile))
-                tasks.create_task(serve(self._pods_due, self._write_copies))
+                    tasks.create_task(run_worker(self._due, self._reconcile))
+                tasks.create_task(run_worker(self._pods_due, self._write_copies))
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
 
     def _open_queues(self) -> None:
-        self._due: Queue[str] = Queue(backoff=RETRY)
-        self._pods_due: Queue[str] = Queue(backoff=RETRY)
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
+        self._pods_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
 
     def _close_queues(self) -> None:
         self._due.close()

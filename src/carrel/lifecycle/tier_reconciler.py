@@ -11,8 +11,8 @@ import time
 
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.backoff import Backoff
-from carrel.kubernetes.objects.shapes import Lease, Pod
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.assembly import TierParts
@@ -37,20 +37,20 @@ class TierReconciler:
         self._expiry = parts.expiry
         self._revoker = parts.revoker
         self._settle_s = SETTLE_S
-        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
         state.pods.on_change(self._on_pod)
         state.leases.on_change(self._on_lease)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        self._due = Queue(backoff=RETRY)
+        self._due = WorkQueue(backoff=RETRY)
         for key in (EXPIRY, REVOCATION, RECORDS):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
-                    tasks.create_task(serve(self._due, self._reconcile))
+                    tasks.create_task(run_worker(self._due, self._reconcile))
         finally:
             self._due.close()
 

@@ -18,9 +18,9 @@ from carrel.dialects.carrel import DEVICES
 from carrel.dialects.gpuclaim import Remarks
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
-from carrel.kubernetes.objects.shapes import NodeObject, Pod
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.ledger.gpus import Node
 from carrel.node.allocation import Allocation, Post

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
 from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.pods import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
@@ -151,7 +151,7 @@ class Allocation:
         for each in waiting:
             if await self._promises.are_made(each.holder.uid, each.cards, self._inventory.gpus):
                 return by_uid[each.holder.uid], each
-        names = ", ".join(sorted({each.holder.name for each in waiting}))
+        names = ", ".join(sorted({each.holder.full_name for each in waiting}))
         why = f"no Lease gives {names} its cards" if waiting else "no pod of this node waits for so many"
         return Refusal(f"{amount} of {resource} on {self._post.node}: {why}")
 
@@ -168,7 +168,7 @@ class Allocation:
         return found
 
     def _containers(self, resource: str, pod: Pod) -> Iterable[Waiting]:
-        holder = Holder(pod.metadata.uid, f"{pod.metadata.namespace}/{pod.metadata.name}")
+        holder = Holder(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
         for position, ask in self._unserved(resource, pod):
             cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
             if cards:

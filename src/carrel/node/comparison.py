@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects import carrel, gpushare, nvidia, registry
 from carrel.dialects.visible_devices import cards_seen
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Forbidden, Json
-from carrel.kubernetes.objects.events import WARNING, Note, event, event_name
+from carrel.kubernetes.cluster import Cluster, ClusterError, Json
+from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.objects.events import WARNING, Note, event_name
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
-from carrel.kubernetes.objects.resources import EVENTS, PODS
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pods import FINISHED
 from carrel.node.device_names import Inventory
 from carrel.node.interfaces import HandedOver
@@ -28,7 +29,8 @@ from carrel.parsing import Malformed
 
 OTHER_CARD = "OtherGPUHandedOver"
 NOT_PROMISED = "GPUNotPromised"
-TELLER = "carrel-agent"
+COMPONENT = "carrel-agent"
+"""Who writes the Events of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Comparison:
     def __init__(self, cluster: Cluster, promises: Promises, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._promises = promises
-        self._now = now
+        self._events = EventRecorder(cluster, COMPONENT, now)
         self._unsure = ""
         self._told: set[str] = set()
         self._manifests: dict[str, Json] = {}  # by uid, of those that were looked at
@@ -122,7 +124,7 @@ class Comparison:
         mismatches: list[Finding] = []
         for each in handed_over:
             pod = running.get((each.namespace, each.pod))
-            if pod is None or each.resource not in (gpushare.GPU_MEM, nvidia.GPU):
+            if pod is None or each.resource not in registry.ALL.offers:
                 continue
             named = frozenset(_named(pod, each.container))
             has, _ = inventory.cards_of(each.resource, each.devices)
@@ -167,16 +169,9 @@ class Comparison:
     async def tell(self, mismatches: Iterable[Finding]) -> None:
         """By an Event on the pod, once. Raises `ClusterError`."""
         for each in mismatches:
-            name, namespace = event_name(each.pod, each.note), each.pod.metadata.namespace
+            name = event_name(each.pod, each.note)
             if name not in self._told:
-                told = event(each.pod, PODS, each.note, TELLER, self._now())
-                try:
-                    await self._cluster.create(EVENTS, told, namespace)
-                except AlreadyExists:
-                    pass  # we told it before we were restarted
-                except Forbidden as error:
-                    if not error.is_namespace_going:
-                        raise
+                await self._events.record(each.pod, each.note)
                 self._told.add(name)
 
     async def _sees_named(self, pod: Pod, container: str) -> bool:

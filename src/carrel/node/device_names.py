@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from carrel.dialects import gpushare, nvidia
-from carrel.dialects.gpushare import Unit
+from carrel.dialects.options import Unit
 from carrel.ledger.gpus import Gpu
 from carrel.parsing.fields import Field
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from carrel.dialects import carrel
 from carrel.dialects.gpushare import GPU_MEM
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
-from carrel.kubernetes.objects.shapes import NodeObject, Pod
 from carrel.leases.pods import FINISHED
 from carrel.node.device_names import Inventory, minor_of
 from carrel.node.interfaces import HandedOver

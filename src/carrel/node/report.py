@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import NO_REMARKS, Remarks
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.field_validation import unknown_fields
+from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
-from carrel.kubernetes.objects.shapes import NodeObject
+from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import Findings
 from carrel.parsing import Malformed

@@ -9,10 +9,11 @@ import asyncio
 from collections.abc import Iterable
 
 from carrel.dialects.gpuclaim import MEMORY_RESOURCE
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.gpushare import GPU_COUNT, GPU_MEM
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, MergePatch, NotFound
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES
-from carrel.kubernetes.objects.shapes import NodeObject
+from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.resources import NODES
 from carrel.node.memory_offer import Way
 
 QUIET_S = 15.0

@@ -1,4 +1,9 @@
-"""PURE. Reading what others wrote: JSON fields, instants, and the one error that is raised when it is wrong."""
+"""PURE. Reads what others wrote, strictly. Everything wrong raises one error.
+
+malformed    the error: which object, which field, which value, and what would be right
+fields       JSON, field by field
+time         instants in RFC 3339
+"""
 
 from carrel.parsing.malformed import Malformed
 

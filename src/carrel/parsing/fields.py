@@ -1,4 +1,4 @@
-"""Reading JSON that others wrote: each look says where it looked, so that each complaint can say where it was wrong.
+"""Reads JSON that others wrote. A `Field` knows its path, so that an error can say where the document is wrong.
 
 Null and absent are the same (Go writes `null` for an empty map). Everything wrong raises `Malformed` and nothing else.
 """
@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Field:
-    """One place in a JSON document: what is there, and the way to it. Dozens are made for each review of a pod, so it
-    is not frozen, which would make making one three times as slow."""
+    """One place in a JSON document: its value and its path. Dozens are created for each review of a pod, so it is not
+    frozen: creating a frozen one takes three times as long."""
 
     value: Any
     subject: str
@@ -52,13 +52,13 @@ class Field:
         return self._typed(str, "", "text")
 
     def some_text(self) -> str:
-        """Text that must be there."""
+        """Text that must be present and not empty."""
         if not (text := self.text()):
             raise self.malformed("text that is not empty")
         return text
 
     def strings(self) -> tuple[str, ...]:
-        """A list of texts, none of them empty. Quick: the scheduler may send thousands of node names."""
+        """A list of texts, none of them empty. Fast: the scheduler may send thousands of node names."""
         values = self._typed(list, [], "a list")
         for i, value in enumerate(values):
             if not (isinstance(value, str) and value):

@@ -1,8 +1,8 @@
-"""The one error of reading: a peer or a user wrote something that cannot be understood."""
+"""The error for input of a peer or a user that cannot be understood."""
 
 
 class Malformed(ValueError):
-    """Names the object, the field, the value and what would be right; all four, so that it is corrected once.
+    """Names the object, the field, the value and what would be right, so that the user can correct it at once.
 
     >>> raise Malformed("pod lab/train", "annotations['gpu-fraction']", "1.5", "a number between 0 and 1")
     Traceback (most recent call last):
@@ -18,6 +18,6 @@ class Malformed(ValueError):
 
 
 def _shown(value: object) -> str:
-    # A forged value may be megabytes long; the message must stay readable in an Event or a log line.
+    # A forged value may be megabytes long; the message must be readable in an Event or a log line.
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"

@@ -1,8 +1,8 @@
 """Instants on the wire: RFC 3339, read with any offset and fraction, written in UTC.
 
 Kubernetes writes `metav1.Time` in whole seconds and `metav1.MicroTime` (Leases) with six digits. An instant without an
-offset is refused: nobody can know which one is meant. Writers cut a fraction off and never round up, so that nothing
-is written as later than it is.
+offset is refused: it is ambiguous. Writers cut a fraction off and never round up, so that no instant is written as
+later than it is.
 """
 
 import re

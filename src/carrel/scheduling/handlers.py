@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
-from carrel.dialects.gpushare import Unit
-from carrel.dialects.registry import Dialect, PodRequest
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.options import Unit
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
-from carrel.kubernetes.objects.shapes import Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
@@ -92,17 +92,17 @@ class ExtenderHandlers:
         if not found.fitting and asked.nodes:
             self._metrics.refusals.labels("filter", "no_room").inc()
         if for_gpushare and found.refused:
-            return _reply(
-                extender_calls.filter_result(asked.objects, found.fitting, self._reasons_for_gpushare(asked, found))
-            )
+            reasons = self._reasons_of_the_dialect(asked, found)
+            return _reply(extender_calls.filter_result(asked.objects, found.fitting, reasons))
         return JsonReply(200, write_filtered(found, asked.objects))
 
-    def _reasons_for_gpushare(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
+    def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
         pod_request, refused = self._context.requested_by(asked.pod), found.why_not()
-        if not isinstance(pod_request, PodRequest) or pod_request.dialect is not Dialect.GPUSHARE:
+        words = pod_request.dialect.filtered_out if isinstance(pod_request, PodRequest) else None
+        if words is None:
             return refused
         cards = self._context.ledger.cards
-        return {node: gpushare.filtered_out(node, why, has_cards=bool(cards(node))) for node, why in refused.items()}
+        return {node: words(node, why, bool(cards(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from carrel.kubernetes.cluster import Cluster, Selection
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.extender_calls import BindArgs
 

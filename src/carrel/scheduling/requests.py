@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.objects import views
+from carrel.kubernetes.decoding import read_strictly
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
@@ -34,7 +34,7 @@ class PodAndNodes:
 
 
 class _Args(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
-    pod: views.Pod
+    pod: Pod
     node_names: msgspec.Raw
     nodes: None = None
 
@@ -86,7 +86,7 @@ def _json(body: bytes) -> Any:
 
 def _pod(args: ExtenderArgs) -> Pod:
     try:
-        return views.read_strictly(PODS, args.pod)
+        return read_strictly(PODS, args.pod)
     except msgspec.ValidationError as error:
         expected, _, path = str(error).partition(" - at `$")
         raise Malformed("ExtenderArgs", f"Pod{path.rstrip('`')}", "something else", expected) from None

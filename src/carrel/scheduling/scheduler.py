@@ -12,8 +12,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.dialects import bind_annotations, carrel, kai
-from carrel.dialects.registry import DEFAULT_DIALECT_OPTIONS, DialectOptions, PodRequest
+from carrel.dialects import bind_annotations, carrel
+from carrel.dialects.interface import PodBinding, PodRequest
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.cluster import (
     BindTarget,
@@ -26,8 +27,8 @@ from carrel.kubernetes.cluster import (
     Unavailable,
     Unknown,
 )
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.kubernetes.objects.shapes import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pods import holder_of
@@ -118,7 +119,8 @@ class Scheduler:
         if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
         best = self._ranking.costs(pod_request.request, nodes, pod.metadata.uid)
-        if self._context.spread:
+        spreads = pod_request.request.spreads_over_nodes
+        if self._context.spread if spreads is None else spreads:
             best.sort(key=lambda each: (-each.left_over, each.node))
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
@@ -146,9 +148,8 @@ class Scheduler:
     async def _bind(
         self, pod_request: PodRequest | None, holder: Holder, node: str, view: LedgerView
     ) -> Refusal | None:
-        namespace, _, name = holder.name.partition("/")
         if pod_request is None:
-            return await self._write_binding(BindTarget(namespace, name, holder.uid, node))
+            return await self._write_binding(BindTarget(holder.namespace, holder.name, holder.uid, node))
         placement = await self._take(pod_request, holder, node, view)
         if isinstance(placement, Refusal):
             await self._lease_writer.give_back(holder.uid)
@@ -162,7 +163,9 @@ class Scheduler:
             await self._lease_writer.give_back(holder.uid)
             return annotations
         try:
-            refusal = await self._write_binding(BindTarget(namespace, name, holder.uid, node, annotations))
+            refusal = await self._write_binding(
+                BindTarget(holder.namespace, holder.name, holder.uid, node, annotations)
+            )
         except (Busy, Forbidden, Invalid, Unavailable):
             await self._lease_writer.give_back(holder.uid)  # nothing was written
             raise
@@ -201,19 +204,19 @@ class Scheduler:
     def _annotations(self, pod_request: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What is written on the pod about its GPUs."""
         slots: dict[str, str] = {}
-        config_maps = ""
-        if self._cluster_ledger.kubelet_chooses(placement.node):
+        kubelet_chooses = self._cluster_ledger.kubelet_chooses(placement.node)
+        if kubelet_chooses:
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if pod_request.request.by_kubelet:
                 return slots  # which GPUs they are, the kubelet decides when the pod starts
-            config_maps = kai.prefix_for(holder.name.rpartition("/")[2], holder.uid)
         real = self._cluster_ledger.gpus_of_slots(placement)
         if real is None:
             return Refusal(f"a GPU of {placement.node} has just lost its reservation pod")
         assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000
         labels = self._cluster_ledger.labels_of(placement.node)
+        options = self._context.dialect_options
         return slots | bind_annotations.annotations(
-            pod_request, real, assumed_at_ns, self._context.dialect_options, config_maps=config_maps, node_labels=labels
+            PodBinding(pod_request, real, holder, assumed_at_ns, options, labels, kubelet_chooses)
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:

@@ -12,7 +12,7 @@ from tests.kit.booking import NOW
 from tests.kit.postgres import new_database
 
 
-async def test_a_database_that_only_lets_read_is_unavailable_to_writers(database: Database) -> None:
+async def test_a_read_only_database_is_unavailable_to_writers(database: Database) -> None:
     """As PostgreSQL after a fail-over to a replica that was not promoted."""
     only_read = "PRAGMA query_only = ON" if database.is_sqlite else "SET TRANSACTION READ ONLY"
     with pytest.raises(StoreUnavailable):
@@ -21,7 +21,7 @@ async def test_a_database_that_only_lets_read_is_unavailable_to_writers(database
             await SqlWriting(connection).write_log(LogEntry(NOW, "ada@lab.org", "feed-made"))
 
 
-async def test_who_stalled_within_a_transaction_is_told_that_nothing_came_of_it(postgres_server: str) -> None:
+async def test_a_transaction_that_stalled_fails_without_effect(postgres_server: str) -> None:
     """PostgreSQL ends its session, so that others get their turn."""
     database = Database(new_database(postgres_server))
     await database.migrate()
@@ -37,7 +37,7 @@ async def test_who_stalled_within_a_transaction_is_told_that_nothing_came_of_it(
     await database.aclose()
 
 
-async def test_a_file_that_is_no_database_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "carrel.db"
     file.write_bytes(b"a letter to my aunt, not a database. " * 100)
     database = Database(f"sqlite:///{file}")

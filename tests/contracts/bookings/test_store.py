@@ -1,8 +1,10 @@
 """What the booking store promises, on SQLite and on PostgreSQL."""
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,12 +17,12 @@ from carrel.bookings.records import (
     BookingRecord,
     BookingStore,
     Cursor,
+    IdempotencyKey,
     LogEntry,
-    Once,
+    MaintenanceWindow,
     Query,
     State,
     StoreUnavailable,
-    Window,
 )
 from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
@@ -69,7 +71,7 @@ async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
         namespace="lab",
         note="<b>große Läufe</b> 🙂",
         reason="on holiday",
-        once=Once("k", "f" * 64),
+        key=IdempotencyKey("k", "f" * 64),
     )
 
     await keep(store, whole)
@@ -77,11 +79,11 @@ async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
     async with store.reading() as reading:
         assert await reading.get("b1") == whole
         assert await reading.get("b2") is None
-        assert await reading.made_once("eva@lab.org", "k") == whole
-        assert await reading.made_once("ada@lab.org", "k") is None
+        assert await reading.made_with_key("eva@lab.org", "k") == whole
+        assert await reading.made_with_key("ada@lab.org", "k") is None
 
 
-async def test_what_fails_never_happened(store: BookingStore) -> None:
+async def test_a_failed_transaction_has_no_effect(store: BookingStore) -> None:
     with pytest.raises(ZeroDivisionError):
         async with store.writing() as writing:
             await writing.add(a_record("b1"))
@@ -91,7 +93,7 @@ async def test_what_fails_never_happened(store: BookingStore) -> None:
         assert await reading.get("b1") is None
 
 
-async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore) -> None:
+async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -> None:
     await keep(
         store,
         a_record("past", -5, -3),
@@ -136,7 +138,7 @@ async def test_what_a_person_has_and_what_touches_a_stretch(store: BookingStore)
         ),
     ],
 )
-async def test_searching(store: BookingStore, query: Query, found: list[str]) -> None:
+async def test_bookings_are_searched(store: BookingStore, query: Query, found: list[str]) -> None:
     await keep(
         store,
         a_record("ended", -9, -8),
@@ -168,13 +170,13 @@ async def test_a_change_raises_the_version_and_only_from_the_one_before(store: B
             await writing.replace(longer)
 
 
-async def test_half_a_character_is_the_writers_mistake_not_the_stores(store: BookingStore) -> None:
+async def test_a_lone_surrogate_is_the_callers_mistake_not_the_stores(store: BookingStore) -> None:
     with pytest.raises(Malformed, match="text without control characters"):
         await keep(store, replace(a_record("b1"), note="\ud800"))
 
 
 async def test_maintenance_windows(store: BookingStore) -> None:
-    window = Window("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
+    window = MaintenanceWindow("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
     async with store.writing() as writing:
         await writing.add_maintenance(window)
 
@@ -231,7 +233,7 @@ async def test_writers_of_several_replicas_take_turns(database: Database) -> Non
         await other.aclose()
 
 
-async def test_several_may_start_on_an_empty_database_at_once(database_url: str) -> None:
+async def test_several_processes_may_start_on_an_empty_database_at_once(database_url: str) -> None:
     replicas = [Database(database_url) for _ in range(4)]
 
     await asyncio.gather(*(each.migrate() for each in replicas))
@@ -239,6 +241,23 @@ async def test_several_may_start_on_an_empty_database_at_once(database_url: str)
     for each in replicas:
         await keep(SqlBookings(each), a_record(f"b{id(each)}"))
         await each.aclose()
+
+
+async def test_a_start_waits_for_another_process_that_writes_to_a_new_file(tmp_path: Path) -> None:
+    """Only a file in WAL mode lets SQLite wait by itself; that mode cannot be set while somebody writes."""
+    other = sqlite3.connect(tmp_path / "carrel.db", isolation_level=None)
+    other.execute("CREATE TABLE something (id INTEGER)")
+    other.execute("BEGIN IMMEDIATE")
+    replica = Database(f"sqlite:///{tmp_path}/carrel.db")
+    starting = asyncio.ensure_future(replica.migrate())
+    done, _ = await asyncio.wait([starting], timeout=0.2)
+    other.execute("ROLLBACK")
+    other.close()
+    await starting
+
+    assert not done
+    await keep(SqlBookings(replica), a_record("b1"))
+    await replica.aclose()
 
 
 async def test_the_migrations_make_the_tables_that_the_code_knows(database: Database) -> None:
@@ -250,7 +269,7 @@ async def test_the_migrations_make_the_tables_that_the_code_knows(database: Data
         assert await connection.run_sync(differences) == []
 
 
-async def test_tables_that_a_newer_version_made_are_left_alone(database: Database) -> None:
+async def test_tables_of_a_newer_version_are_not_touched(database: Database) -> None:
     async with database.writing() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
@@ -259,14 +278,14 @@ async def test_tables_that_a_newer_version_made_are_left_alone(database: Databas
 
 
 @pytest.mark.parametrize("url", ["", "mysql://host/db", "sqlite://", "postgresql", "https://:secret@host/"])
-def test_an_address_that_is_no_database_is_refused_without_telling_its_password(url: str) -> None:
+def test_an_invalid_database_address_is_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(Malformed, match="sqlite:///FILE or postgresql://") as refused:
         Database(url)
 
     assert "secret" not in str(refused.value)
 
 
-async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_path: object) -> None:
+async def test_a_database_that_does_not_answer_is_unavailable(tmp_path: object) -> None:
     for url in (f"sqlite:///{tmp_path}/no/such/folder/carrel.db", f"postgresql://carrel@/none?host={tmp_path}"):
         lost = Database(url)
         with pytest.raises(StoreUnavailable):
@@ -275,7 +294,7 @@ async def test_a_database_that_does_not_answer_is_said_to_be_unavailable(tmp_pat
         await lost.aclose()
 
 
-async def test_connections_that_a_restarted_server_cut_are_replaced(
+async def test_connections_that_a_server_restart_closed_are_replaced(
     postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("carrel.bookings.store.database.IDLE_S", 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.bookings.people import Errand, Grant, How, People, Role, Scope, Session, Token
+from carrel.bookings.people import Grant, How, PendingLogin, People, Role, Scope, Session, Token
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
@@ -70,24 +70,24 @@ async def test_a_person_is_signed_out_everywhere(people: People) -> None:
     assert await people.session("hers", NOON) is not None
 
 
-async def test_an_errand_is_given_to_one_of_many_who_bring_its_secret(people: People) -> None:
-    errand = Errand({"port": "51000", "email": ADA}, LATER)
-    await people.begin_errand("secret", errand)
+async def test_a_pending_login_is_given_to_one_of_many_callers(people: People) -> None:
+    login = PendingLogin({"port": "51000", "email": ADA}, LATER)
+    await people.begin_login("secret", login)
 
-    taken = await asyncio.gather(*(people.take_errand("secret", NOON) for _ in range(5)))
+    taken = await asyncio.gather(*(people.take_login("secret", NOON) for _ in range(5)))
 
-    assert taken.count(errand) == 1
+    assert taken.count(login) == 1
     assert taken.count(None) == 4
 
 
-async def test_an_errand_that_took_too_long_is_not_given(people: People) -> None:
-    await people.begin_errand("secret", Errand({}, LATER))
+async def test_a_pending_login_that_expired_is_not_given(people: People) -> None:
+    await people.begin_login("secret", PendingLogin({}, LATER))
 
-    assert await people.take_errand("another", NOON) is None
-    assert await people.take_errand("secret", LATER) is None
+    assert await people.take_login("another", NOON) is None
+    assert await people.take_login("secret", LATER) is None
 
 
-async def test_what_is_used_once_is_the_firsts(people: People) -> None:
+async def test_a_secret_is_used_once(people: People) -> None:
     used = await asyncio.gather(*(people.use_once("secret", LATER) for _ in range(5)))
 
     assert sorted(used) == [False, False, False, False, True]
@@ -120,7 +120,7 @@ async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(pe
     assert (await people.tokens_of(ADA))[1].last_used == LATER
 
 
-async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(people: People) -> None:
+async def test_a_role_is_granted_and_taken_away_also_for_a_person_who_never_signed_in(people: People) -> None:
     assert await people.granted(ADA) is None
     await people.grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
     assert await people.granted(ADA) is Role.LAB_ADMIN
@@ -135,10 +135,10 @@ async def test_a_role_is_granted_and_taken_away_also_from_who_was_never_here(peo
     assert await people.granted(ADA) is None
 
 
-async def test_what_expired_is_forgotten(people: People) -> None:
+async def test_expired_sessions_and_logins_are_deleted(people: People) -> None:
     await people.begin_session("over", a_session(expires=NOON))
     await people.begin_session("on", a_session())
-    await people.begin_errand("over", Errand({}, NOON))
+    await people.begin_login("over", PendingLogin({}, NOON))
     await people.use_once("over", NOON)
 
     assert await people.forget_expired(NOON) == 3

@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
 from carrel.bookings.client.interface import Declined, NoAnswer
-from carrel.bookings.client.maia_client import MaiaClient, Where
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Dashboard:
 
 
 @asynccontextmanager
-async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[MaiaClient]:
+async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[BookingClient]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dashboard.answer)
     async with TestServer(app) as server:
-        where = Where(str(server.make_url("/maia-api/x/")), str(server.make_url("/stats/")), "s3cret")
-        client = MaiaClient(where, timeout_s)
+        where = BookingAddress(str(server.make_url("/maia-api/x/")), str(server.make_url("/stats/")), "s3cret")
+        client = BookingClient(where, timeout_s)
         try:
             yield client
         finally:
@@ -55,16 +55,16 @@ async def test_the_request_has_maias_json() -> None:
     until = "2026-11-20T00:00:00+00:00"
     dashboard = Dashboard(json.dumps({"schedulable": True, "until": until, "gpu": "NVIDIA-RTX-A6000"}))
     async with a_client(dashboard) as client:
-        verdict = await client.verdict("alice@lab.example", "lab")
+        verdict = await client.status("alice@lab.example", "lab")
 
     assert dashboard.asked == [{"user_email": "alice@lab.example", "namespace": "lab", "token": "s3cret"}]
-    assert verdict == Verdict(True, datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000")
+    assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", gpus=1)
 
 
 async def test_free_gpus_are_read_from_the_summary() -> None:
     async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
         assert await client.free() == {"NVIDIA-RTX-A6000": 2}
-    assert await MaiaClient(Where("http://nowhere", "")).free() == {}, "no service to ask"
+    assert await BookingClient(BookingAddress("http://nowhere", "")).free() == {}, "no service to ask"
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,20 @@ async def test_free_gpus_are_read_from_the_summary() -> None:
 async def test_any_other_response_is_no_answer_and_the_error_shows_no_token(dashboard: Dashboard) -> None:
     async with a_client(dashboard) as client:
         with pytest.raises(NoAnswer) as caught:
-            await client.verdict("alice", "lab")
+            await client.status("alice", "lab")
     assert "s3cret" not in str(caught.value)
 
 
 async def test_a_slow_or_missing_service_gives_no_answer() -> None:
     async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
         with pytest.raises(NoAnswer, match="did not answer"):
-            await client.verdict("alice", "lab")
-    gone = MaiaClient(Where("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
-    for asking in (gone.verdict("alice", "lab"), gone.free(), MaiaClient(Where("not a url", "")).verdict("a", "b")):
+            await client.status("alice", "lab")
+    gone = BookingClient(BookingAddress("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
+    for asking in (
+        gone.status("alice", "lab"),
+        gone.free(),
+        BookingClient(BookingAddress("not a url", "")).status("a", "b"),
+    ):
         with pytest.raises(NoAnswer):
             await asking
     await gone.aclose()
@@ -115,5 +119,5 @@ async def test_a_request_that_the_service_refuses_differs_from_a_service_that_is
 ) -> None:
     async with a_client(dashboard) as client:
         with pytest.raises(NoAnswer) as caught:
-            await client.verdict("alice", "lab")
+            await client.status("alice", "lab")
     assert isinstance(caught.value, Declined) is is_declined

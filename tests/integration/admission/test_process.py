@@ -23,7 +23,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
 from carrel.kubernetes.objects.resources import (
@@ -36,7 +36,7 @@ from carrel.kubernetes.objects.resources import (
 )
 from carrel.manifests import priority_classes, webhooks
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.reviews import Reviewed, apply_answer, review
 from tests.kit.reviews import a_pod as gpu_pod
 
@@ -210,8 +210,8 @@ class Replica(AdmissionWebhook):
 
 
 class NobodyBooked:
-    async def verdict(self, user: str, namespace: str) -> Verdict:
-        return Verdict(False)
+    async def status(self, user: str, namespace: str) -> BookingStatus:
+        return BookingStatus()
 
     async def free(self) -> Mapping[str, int]:
         return {}

@@ -1,4 +1,4 @@
-"""A process that is killed at the k-th step of a booking, for every k; then another that asks again.
+"""A process that is killed at the k-th step of a booking, for every k; then another one that sends the request again.
 
     python -m tests.integration.bookings.dying DATABASE_URL
 
@@ -85,7 +85,7 @@ async def _state(opened: Opened, who: int) -> dict[str, int]:
 
 
 async def _caller(opened: Opened, who: int) -> Caller:
-    opened.shelf.cards[f"A6000-{who}"] = 1
+    opened.inventory.cards[f"A6000-{who}"] = 1
     return await opened.caller(f"p{who}@lab.org")
 
 

@@ -1,4 +1,4 @@
-"""Booking over the API: make, look, change, cancel; whose turn it is, and how no is said."""
+"""Bookings over the API: create, read, change, cancel, and what is refused."""
 
 import asyncio
 from dataclasses import replace
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from carrel.bookings.inventories import ClusterInventory
+from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.people import Scope
-from carrel.bookings.rules import Rules
+from carrel.bookings.rules import BookingRules
 from carrel.ledger.ledger import Ledger
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, with_rules
 from tests.kit.gpus import A100, A6000, a_node, held
@@ -69,9 +69,7 @@ async def test_without_a_start_a_booking_begins_when_it_is_accepted(opened: Open
     assert (booking["start"], booking["end"], booking["state"]) == (at(0), at(1.5), "active")
 
 
-async def test_everything_wrong_is_told_at_once_with_a_start_and_a_command_that_would_do(
-    ada: Caller, bob: Caller
-) -> None:
+async def test_all_mistakes_are_listed_with_a_possible_start_and_a_command_that_works(ada: Caller, bob: Caller) -> None:
     await made(bob, start=at(0), days=3, cards=2)
 
     answer = await ada.book(start=at(-0.25), days=0.5)
@@ -88,7 +86,7 @@ async def test_everything_wrong_is_told_at_once_with_a_start_and_a_command_that_
     assert problem["hint"] == "carrel book nvidia-rtx-a6000 --days 1 --from 2026-11-19T13:00+01:00"
 
 
-async def test_the_cooldown_counts_from_where_a_running_booking_was_cancelled(opened: Opened, ada: Caller) -> None:
+async def test_the_cooldown_starts_when_an_active_booking_is_cancelled(opened: Opened, ada: Caller) -> None:
     booking = await made(ada, days=5)
     opened.clock.now = NOW + 2 * DAY
     cancelled = await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
@@ -102,7 +100,7 @@ async def test_the_cooldown_counts_from_where_a_running_booking_was_cancelled(op
     assert (await ada.book(start=refused.json["earliest_start"], days=5)).status == 201
 
 
-async def test_the_hint_is_a_date_where_the_next_start_is_midnight_in_the_lab(opened: Opened, ada: Caller) -> None:
+async def test_the_hint_has_a_date_if_the_next_start_is_midnight_in_the_lab(opened: Opened, ada: Caller) -> None:
     opened.clock.now = NOW - timedelta(hours=13)  # midnight in Stockholm
     await made(ada, days=1)
     opened.clock.now += 2 * DAY
@@ -112,7 +110,7 @@ async def test_the_hint_is_a_date_where_the_next_start_is_midnight_in_the_lab(op
     assert refused.json["hint"] == "carrel book nvidia-rtx-a6000 --days 5 --from 2026-12-01"
 
 
-async def test_a_booking_that_was_cancelled_before_it_began_never_was(ada: Caller) -> None:
+async def test_a_booking_that_was_cancelled_before_it_began_does_not_count(ada: Caller) -> None:
     booking = await made(ada, start=at(5), days=5)
 
     await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
@@ -120,7 +118,7 @@ async def test_a_booking_that_was_cancelled_before_it_began_never_was(ada: Calle
     assert (await ada.book(days=5)).status == 201
 
 
-async def test_cancelling_twice_is_cancelling_once_and_what_is_over_cannot_be_cancelled(
+async def test_cancelling_again_changes_nothing_and_an_ended_booking_cannot_be_cancelled(
     opened: Opened, ada: Caller
 ) -> None:
     booking = await made(ada, days=1)
@@ -136,7 +134,7 @@ async def test_cancelling_twice_is_cancelling_once_and_what_is_over_cannot_be_ca
     assert (await ada.post(f"{BOOKINGS}/{other['id']}/cancel")).codes == ["over"]
 
 
-async def test_what_cancelling_leads_to_is_said_before(opened: Opened, ada: Caller) -> None:
+async def test_the_consequence_of_cancelling_is_shown_before(opened: Opened, ada: Caller) -> None:
     booking = await made(ada, start=at(1), days=5)
     assert "no cooldown follows" in booking["consequence"]
 
@@ -157,11 +155,11 @@ async def test_what_cancelling_leads_to_is_said_before(opened: Opened, ada: Call
         pytest.param({"end": at(9)}, 0, 200, [], id="a planned one is extended"),
         pytest.param({"end": at(3)}, 0, 200, [], id="a planned one is shortened"),
         pytest.param({"start": at(1), "end": at(4)}, 0, 200, [], id="a planned one is moved"),
-        pytest.param({"cards": 2}, 0, 200, [], id="another card"),
+        pytest.param({"cards": 2}, 0, 200, [], id="another GPU"),
         pytest.param({"end": at(17)}, 0, 422, ["max-duration"], id="beyond the longest"),
         pytest.param({"end": at(2.5)}, 0, 422, ["min-duration"], id="below the shortest"),
         pytest.param({"start": at(-1)}, 0, 422, ["not-in-the-past"], id="into the past"),
-        pytest.param({"cards": 3}, 0, 422, ["capacity"], id="more cards than there are"),
+        pytest.param({"cards": 3}, 0, 422, ["capacity"], id="more GPUs than there are"),
         pytest.param({"end": at(9)}, 3, 200, [], id="a running one is extended"),
         pytest.param({"end": at(4)}, 3, 200, [], id="a running one is shortened"),
         pytest.param({"end": at(3)}, 3.5, 422, ["not-in-the-past"], id="a running one cannot end in the past"),
@@ -190,24 +188,22 @@ async def test_changes_are_judged(
         assert (await ada.get(path)).json["version"] == 1
 
 
-async def test_a_change_finds_the_cards_of_its_own_booking_free(opened: Opened, ada: Caller) -> None:
+async def test_a_change_may_use_the_gpus_of_its_own_booking(opened: Opened, ada: Caller) -> None:
     booking = await made(ada, start=at(2), days=5, cards=2)
 
     assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"start": at(3), "end": at(9)})).status == 200
 
 
-async def test_what_only_gets_smaller_is_allowed_although_the_rules_became_stricter(
-    opened: Opened, ada: Caller
-) -> None:
+async def test_a_booking_may_become_shorter_although_the_rules_became_stricter(opened: Opened, ada: Caller) -> None:
     booking = await made(ada, start=at(2), days=12)
-    strict = with_rules(opened, Rules(max_duration=5 * DAY))
+    strict = with_rules(opened, BookingRules(max_duration=5 * DAY))
     caller = replace(ada, app=strict.app)
 
     assert (await caller.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(10)})).status == 200
     assert (await caller.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(11)})).codes == ["max-duration"]
 
 
-async def test_a_change_may_say_which_version_it_means(ada: Caller) -> None:
+async def test_a_change_may_name_the_version_that_it_is_meant_for(ada: Caller) -> None:
     booking = await made(ada, start=at(2), days=5)
     path = f"{BOOKINGS}/{booking['id']}"
     assert (await ada.patch(path, {"note": "one"}, if_match='"1"')).status == 200
@@ -226,7 +222,7 @@ async def test_a_change_may_say_which_version_it_means(ada: Caller) -> None:
 # --- once ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_gives_the_same_booking_however_often(on_both: Opened) -> None:
+async def test_the_same_idempotency_key_returns_the_same_booking(on_both: Opened) -> None:
     ada = await on_both.caller(MEMBER)
     wish = {"model": "a6000", "days": 3}
 
@@ -249,7 +245,7 @@ async def test_acting_for_others_needs_a_role_and_a_reason_which_that_person_is_
     for_ada = {"user": "Ada@Lab.org", "start": at(1), "days": 2}
     assert (await bob.book(**for_ada)).status == 403
     assert (await eva.book(**for_ada)).json["detail"] == (
-        "Who acts for another says why: that person is shown the reason."
+        "To act for another person, give a reason: that person is shown it."
     )
 
     booking = await made(eva, **for_ada, reason="she asked me to")
@@ -258,10 +254,10 @@ async def test_acting_for_others_needs_a_role_and_a_reason_which_that_person_is_
     assert (booking["user"], booking["created_by"]) == (MEMBER, ADMIN)
     assert (await ada.get(path)).json["reason"] == "she asked me to"
     assert (await bob.post(f"{path}/cancel")).status == 403
-    assert (await eva.post(f"{path}/cancel", {"reason": "the card is broken"})).json["reason"] == "the card is broken"
+    assert (await eva.post(f"{path}/cancel", {"reason": "the GPU is broken"})).json["reason"] == "the GPU is broken"
     log = (await ada.get("/api/v1/audit")).json["items"]
     assert [(entry["actor"], entry["action"], entry["why"]) for entry in log] == [
-        (ADMIN, "cancelled", "the card is broken"),
+        (ADMIN, "cancelled", "the GPU is broken"),
         (ADMIN, "booked", "she asked me to"),
     ]
 
@@ -277,7 +273,7 @@ async def test_others_see_who_has_what_but_not_the_notes(ada: Caller, bob: Calle
     assert len((await ada.get(f"{BOOKINGS}?q=SECRET")).json["items"]) == 1
 
 
-async def test_a_token_that_may_only_read_books_nothing(opened: Opened) -> None:
+async def test_a_token_for_reading_cannot_book(opened: Opened) -> None:
     reader = await opened.caller(MEMBER, frozenset({Scope.READ}))
 
     assert (await reader.get("/api/v1/models")).status == 200
@@ -285,7 +281,7 @@ async def test_a_token_that_may_only_read_books_nothing(opened: Opened) -> None:
     assert (await reader.post("/api/v1/feed")).status == 403
 
 
-async def test_nobody_gets_nothing(opened: Opened) -> None:
+async def test_a_caller_without_credentials_is_refused(opened: Opened) -> None:
     for path in (BOOKINGS, "/api/v1/models", "/api/v1/audit", "/api/v1/usage"):
         answer = await opened.nobody.get(path)
         assert (answer.status, answer.json["code"]) == (401, "not-signed-in")
@@ -295,7 +291,7 @@ async def test_nobody_gets_nothing(opened: Opened) -> None:
 
 
 async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller) -> None:
-    opened.shelf.cards[A6000] = 10
+    opened.inventory.cards[A6000] = 10
     for number in range(7):
         await made(eva, user=f"p{number}@lab.org", reason="test", start=at(1 + number % 2), days=2)
 
@@ -314,7 +310,7 @@ async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller)
 
 
 async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada: Caller, bob: Caller) -> None:
-    opened.shelf.cards[A100] = 1
+    opened.inventory.cards[A100] = 1
     await made(ada, days=2)
     await made(bob, model="a100", start=at(2), days=2)
 
@@ -328,12 +324,12 @@ async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada:
     assert await found("model=h100") == []
 
 
-async def test_idle_cards_are_those_that_nobody_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
+async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
     assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # no cluster is seen
 
     ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("train", "n1", 0, 1000)])
     inventory = ClusterInventory(ledger, lambda: True)
-    opened.shelf.cards, opened.shelf.idle_cards = {A6000: 3}, dict(inventory.idle())
+    opened.inventory.cards, opened.inventory.idle_gpus = {A6000: 3}, dict(inventory.idle())
 
     [told] = (await ada.get("/api/v1/models")).json["items"]
     assert (told["free_now"], told["idle_now"]) == (3, 2)
@@ -341,7 +337,7 @@ async def test_idle_cards_are_those_that_nobody_holds_booked_or_not(opened: Open
     assert inventory.idle() == {A6000: 3}
 
 
-async def test_free_cards_per_day_and_the_next_free_slot(opened: Opened, ada: Caller, bob: Caller) -> None:
+async def test_free_gpus_per_day_and_the_next_free_start(opened: Opened, ada: Caller, bob: Caller) -> None:
     await made(bob, days=3, cards=2)
 
     models = (await ada.get("/api/v1/models")).json
@@ -359,7 +355,7 @@ async def test_free_cards_per_day_and_the_next_free_slot(opened: Opened, ada: Ca
     assert (await ada.get("/api/v1/availability?model=h100")).status == 404
 
 
-async def test_a_preview_says_what_would_come_of_it_and_changes_nothing(ada: Caller, bob: Caller) -> None:
+async def test_a_preview_shows_what_would_happen_and_changes_nothing(ada: Caller, bob: Caller) -> None:
     await made(bob, days=3, cards=2)
 
     seen = (await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "days": 2})).json
@@ -377,24 +373,24 @@ async def test_a_preview_says_what_would_come_of_it_and_changes_nothing(ada: Cal
 # --- cards come and go -----------------------------------------------------------------------------------------------
 
 
-async def test_cards_that_are_lost_leave_bookings_overbooked_and_new_ones_refused(
+async def test_lost_gpus_leave_bookings_overbooked_and_new_ones_are_refused(
     opened: Opened, ada: Caller, bob: Caller
 ) -> None:
     booking = await made(bob, days=3, cards=2)
 
-    opened.shelf.cards[A6000] = 1
+    opened.inventory.cards[A6000] = 1
 
     model = (await ada.get("/api/v1/availability?days=2")).json["items"][0]
     assert (model["cards"], model["free_now"], model["overbooked"]) == (1, 0, 1)
     assert (await ada.book(days=1)).codes == ["capacity"]
     assert (await bob.get(f"{BOOKINGS}/{booking['id']}")).json["state"] == "active"
-    opened.shelf.cards.clear()
+    opened.inventory.cards.clear()
     assert (await ada.get("/api/v1/models")).json["items"][0]["overbooked"] == 2
     assert (await ada.book(days=1)).codes == ["unknown-model"]
 
 
 async def test_nothing_is_booked_before_the_cluster_was_read(opened: Opened, ada: Caller) -> None:
-    opened.shelf.is_known = False
+    opened.inventory.is_known = False
 
     answer = await ada.book(days=1)
 
@@ -402,7 +398,7 @@ async def test_nothing_is_booked_before_the_cluster_was_read(opened: Opened, ada
     assert (await opened.nobody.get("/readyz")).status == 503
 
 
-async def test_maintenance_takes_cards_out_of_the_calendar(ada: Caller, eva: Caller) -> None:
+async def test_maintenance_takes_gpus_out_of_the_calendar(ada: Caller, eva: Caller) -> None:
     window = {"model": "a6000", "start": at(1), "end": at(2), "cards": 2, "why": "new fans"}
     assert (await ada.post("/api/v1/maintenance", window)).status == 403
     kept = await eva.post("/api/v1/maintenance", window)
@@ -417,10 +413,10 @@ async def test_maintenance_takes_cards_out_of_the_calendar(ada: Caller, eva: Cal
     assert (wrong.status, wrong.codes) == (422, ["unknown-model", "end-after-start"])
 
 
-async def test_shares_of_a_card_where_the_lab_allows_them(opened: Opened, ada: Caller) -> None:
+async def test_shares_of_a_gpu_can_be_booked_if_the_lab_allows_them(opened: Opened, ada: Caller) -> None:
     assert (await ada.book(days=1, share=True)).codes == ["shares"]
-    shared = with_rules(opened, Rules(shares_per_card=2))
-    shared.shelf.cards[A6000] = 1
+    shared = with_rules(opened, BookingRules(shares_per_card=2))
+    shared.inventory.cards[A6000] = 1
 
     answers = [await (await shared.caller(f"p{n}@lab.org")).book(days=1, share=True) for n in range(3)]
 
@@ -434,7 +430,7 @@ async def test_shares_of_a_card_where_the_lab_allows_them(opened: Opened, ada: C
 # --- around it -------------------------------------------------------------------------------------------------------
 
 
-async def test_usage_counts_card_hours_and_shows_members_only_their_own(
+async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(
     opened: Opened, ada: Caller, bob: Caller, eva: Caller
 ) -> None:
     await made(ada, days=2, cards=2)
@@ -472,19 +468,57 @@ async def test_the_feed_is_a_calendar_with_a_secret_that_can_be_revoked(opened: 
     assert (await opened.nobody.get(second)).status == 404
 
 
-async def test_rules_are_told(ada: Caller) -> None:
-    assert (await ada.get("/api/v1/rules")).json == {
+async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
+    shown = (await ada.get("/api/v1/rules")).json
+    rules = shown.pop("rules")
+
+    assert shown == {
         "min_hours": 24.0,
         "max_hours": 336.0,
         "cooldown_hours": 336.0,
         "planned": 1,
+        "shares_per_gpu": 1,
         "shares_per_card": 1,
         "zone": "Europe/Stockholm",
     }
+    assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
+        "--min-hours": 24.0,
+        "--max-days": 14.0,
+        "--shares-per-gpu": 1.0,
+        "--planned": 1.0,
+        "--cooldown-days": 14.0,
+    }
+    assert {"code": "cooldown", "title": "Cooldown not over", "words": "14 d since the last one"}.items() <= next(
+        rule.items() for rule in rules if rule["code"] == "cooldown"
+    )
+
+
+async def test_the_number_of_gpus_has_an_old_name_that_is_still_understood(ada: Caller, eva: Caller) -> None:
+    span = {"start": at(1), "end": at(3)}
+    by_old_name = (await ada.book(**span, cards=2, idempotency="x")).status
+    made_one = await ada.post(BOOKINGS, {"model": "a6000", **span, "cards": 2}, idempotency_key="k")
+    again = await ada.post(BOOKINGS, {"model": "a6000", **span, "gpus": 2}, idempotency_key="k")
+    booking = made_one.json
+    window = {"model": "a6000", **span, "why": "fans"}
+
+    assert by_old_name == 400, "a field that does not exist"
+    assert (booking["gpus"], booking["cards"]) == (2, 2)
+    assert again.json["id"] == booking["id"], "the same request under the other name"
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"gpus": 1})).json["gpus"] == 1
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 2})).json["cards"] == 2
+    assert (await eva.post("/api/v1/maintenance", {**window, "gpus": 2})).json["cards"] == 2
+    for refused in (
+        await ada.book(**span, cards=2, gpus=1),
+        await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 1}),
+        await eva.post("/api/v1/maintenance", {**window, "cards": 2, "gpus": 1}),
+        await ada.get("/api/v1/next-free?model=a6000&cards=2&gpus=1"),
+    ):
+        assert (refused.status, refused.json["code"]) == (422, "contradiction")
+        assert refused.json["detail"] == ("gpus is 1 and cards is 2. They are two names of one number; give only gpus.")
 
 
 async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
-    opened.shelf.cards[A6000] = 10
+    opened.inventory.cards[A6000] = 10
     for number in range(5):
         await made(eva, user=f"p{number}@lab.org", reason=f"r{number}", days=1)
 
@@ -492,10 +526,10 @@ async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) 
     second = (await eva.get(f"/api/v1/audit?limit=3&before={first['next_before']}")).json
 
     assert [entry["why"] for entry in first["items"] + second["items"]] == ["r4", "r3", "r2", "r1", "r0"]
-    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "cards": "1"}
+    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "cards": "1", "version": "1"}
 
 
-async def test_probes_and_figures(opened: Opened, ada: Caller) -> None:
+async def test_probes_and_metrics(opened: Opened, ada: Caller) -> None:
     await made(ada, days=1)
 
     assert (await opened.nobody.get("/healthz")).body == (await opened.nobody.get("/readyz")).body == b"ok"
@@ -509,16 +543,16 @@ def _is_problem(answer: Answer) -> bool:
     return answer.headers["content-type"] == "application/problem+json" and "Traceback" not in answer.body.decode()
 
 
-async def test_a_database_that_is_gone_is_a_503_in_words(
+async def test_a_database_that_is_down_is_a_503_with_an_explanation(
     opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.bookings.queries import Consulting
+    from carrel.bookings.queries import BookingQueries
     from carrel.bookings.records import StoreUnavailable
 
     async def gone(*_: object) -> None:
         raise StoreUnavailable("disk I/O error")
 
-    monkeypatch.setattr(Consulting, "find", gone)
+    monkeypatch.setattr(BookingQueries, "find", gone)
     answer = await ada.get(BOOKINGS)
 
     assert (answer.status, answer.json["code"], _is_problem(answer)) == (503, "store-unavailable", True)

@@ -13,7 +13,7 @@ BOOKINGS = "/api/v1/bookings"
 
 
 @pytest.mark.parametrize(
-    ("wish", "status", "codes"),
+    ("asked", "status", "codes"),
     [
         pytest.param({"start": at(3), "end": at(1)}, 422, ["end-after-start"], id="the end before the start"),
         pytest.param({"start": at(1), "end": "2026-11-18T11:59:59Z"}, 422, ["min-duration"], id="24 h − 1 s"),
@@ -31,11 +31,16 @@ BOOKINGS = "/api/v1/bookings"
         pytest.param({"days": 1e308}, 400, ["malformed"], id="days without end"),
         pytest.param({"days": 1, "end": at(1)}, 400, ["malformed"], id="two ends"),
         pytest.param({}, 400, ["malformed"], id="no end"),
-        pytest.param({"days": 1, "cards": 0}, 400, ["malformed"], id="no cards"),
-        pytest.param({"days": 1, "cards": 2**63}, 400, ["malformed"], id="2^63 cards"),
-        pytest.param({"days": 1, "cards": 1.5}, 400, ["malformed"], id="one and a half cards"),
-        pytest.param({"days": 1, "cards": True}, 400, ["malformed"], id="true cards"),
-        pytest.param({"days": 1, "cards": 3}, 422, ["capacity"], id="more cards than there are"),
+        pytest.param({"days": 1, "cards": 0}, 400, ["malformed"], id="no GPUs"),
+        pytest.param({"days": 1, "cards": 2**63}, 400, ["malformed"], id="2^63 GPUs"),
+        pytest.param({"days": 1, "cards": 1.5}, 400, ["malformed"], id="one and a half GPUs"),
+        pytest.param({"days": 1, "cards": True}, 400, ["malformed"], id="true"),
+        pytest.param({"days": 1, "cards": 3}, 422, ["capacity"], id="more GPUs than there are"),
+        pytest.param({"days": 1, "gpus": 0}, 400, ["malformed"], id="no GPUs by the new name"),
+        pytest.param({"days": 1, "user": "a b@x", "reason": "r"}, 400, ["malformed"], id="for an address with a space"),
+        pytest.param(
+            {"days": 1, "user": "bob", "reason": "r"}, 400, ["malformed"], id="for something else than an address"
+        ),
         pytest.param({"days": 1, "model": ""}, 400, ["malformed"], id="no model"),
         pytest.param({"days": 1, "model": "h100"}, 422, ["unknown-model"], id="a model that is not there"),
         pytest.param({"days": 1, "model": "\x00"}, 400, ["malformed"], id="a NUL"),
@@ -49,10 +54,12 @@ BOOKINGS = "/api/v1/bookings"
         ),
     ],
 )
-async def test_a_wish_that_cannot_be(opened: Opened, wish: dict[str, Any], status: int, codes: list[str]) -> None:
+async def test_an_impossible_booking_is_refused(
+    opened: Opened, asked: dict[str, Any], status: int, codes: list[str]
+) -> None:
     ada = await opened.caller(MEMBER)
 
-    answer = await ada.book(**wish)
+    answer = await ada.book(**asked)
 
     assert (answer.status, answer.codes) == (status, codes)
     assert answer.headers["content-type"] == "application/problem+json"
@@ -71,7 +78,7 @@ async def test_a_wish_that_cannot_be(opened: Opened, wish: dict[str, Any], statu
         pytest.param(b'{"note": "' + b"x" * 10_000_000 + b'"}', 413, id="10 MB"),
     ],
 )
-async def test_a_body_that_is_no_wish(opened: Opened, body: bytes, status: int) -> None:
+async def test_a_malformed_body_is_refused(opened: Opened, body: bytes, status: int) -> None:
     ada = await opened.caller(MEMBER)
 
     answer = await ada.post(BOOKINGS, body)
@@ -100,7 +107,7 @@ async def test_a_body_that_is_no_wish(opened: Opened, body: bytes, status: int) 
         pytest.param("/api/v1/nothing", 404, id="nothing there"),
     ],
 )
-async def test_a_question_that_cannot_be(opened: Opened, path: str, status: int) -> None:
+async def test_a_malformed_query_is_refused(opened: Opened, path: str, status: int) -> None:
     ada = await opened.caller(MEMBER)
     route, _, query = path.partition("?")
     answer = await ada.get(f"{unquote(route)}?{query}")
@@ -110,7 +117,7 @@ async def test_a_question_that_cannot_be(opened: Opened, path: str, status: int)
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "clé"])
-async def test_a_key_that_cannot_be_one(opened: Opened, key: str) -> None:
+async def test_a_malformed_idempotency_key_is_refused(opened: Opened, key: str) -> None:
     ada = await opened.caller(MEMBER)
 
     answer = await ada.post(BOOKINGS, {"model": A6000, "days": 1}, idempotency_key=key)

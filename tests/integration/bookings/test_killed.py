@@ -1,4 +1,4 @@
-"""kill -9 at every statement of a booking: none is lost that was acknowledged, none is made twice."""
+"""kill -9 at every statement of a booking: no acknowledged booking is lost, and none is made twice."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_process_killed_anywhere_leaves_all_or_nothing_and_asking_again_books_once(database_url: str) -> None:
+def test_a_process_killed_at_any_step_leaves_all_or_nothing_and_a_retry_books_once(database_url: str) -> None:
     told = subprocess.run(
         [sys.executable, "-m", "tests.integration.bookings.dying", database_url],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,

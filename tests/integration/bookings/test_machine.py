@@ -81,8 +81,8 @@ class BookingMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.database = Database(f"sqlite:///{self.folder.name}/carrel.db")
         self.opened = opened_on(self.database)
-        self.opened.shelf.cards.clear()
-        self.opened.shelf.cards.update(CAPACITY)
+        self.opened.inventory.cards.clear()
+        self.opened.inventory.cards.update(CAPACITY)
         self.now = 0
         self.slots: dict[str, Slot] = {}
         self.callers: dict[str, Caller] = {}

@@ -19,7 +19,7 @@ async def ask(opened: Opened, address: str = ADDRESSES[0], **more: Any) -> Answe
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-async def test_schedulable_means_that_a_booking_runs_now(opened: Opened, address: str) -> None:
+async def test_schedulable_means_that_a_booking_is_active_now(opened: Opened, address: str) -> None:
     ada = await opened.caller(MEMBER)
     await ada.book(start=at(1), days=2)
 
@@ -63,7 +63,7 @@ async def test_a_booking_is_made_in_the_labs_own_time(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong", MAIA_TOKEN + "x", "tökén"])
-async def test_who_does_not_know_the_token_learns_nothing(opened: Opened, token: str) -> None:
+async def test_a_caller_without_the_token_is_told_nothing(opened: Opened, token: str) -> None:
     answer = await ask(opened, token=token)
 
     assert (answer.status, answer.body) == (403, b'{"error": "The token is wrong."}')
@@ -84,7 +84,7 @@ async def test_who_does_not_know_the_token_learns_nothing(opened: Opened, token:
         ),
     ],
 )
-async def test_what_cannot_be_understood_is_told_in_maias_way(opened: Opened, body: bytes) -> None:
+async def test_malformed_input_is_refused_in_maias_json(opened: Opened, body: bytes) -> None:
     answer = await opened.nobody.post(ADDRESSES[0], body)
 
     assert answer.status == 400
@@ -92,7 +92,7 @@ async def test_what_cannot_be_understood_is_told_in_maias_way(opened: Opened, bo
 
 
 @pytest.mark.parametrize("year", ["1900", "9999"])
-async def test_a_booking_at_the_end_of_the_calendar_is_not_made(opened: Opened, year: str) -> None:
+async def test_a_booking_in_an_impossible_year_is_refused(opened: Opened, year: str) -> None:
     wish = {"gpu": A6000, "starting_time": f"{year}-12-18 13:00:00", "ending_time": f"{year}-12-30 13:00:00"}
 
     answer = await ask(opened, booking=wish)
@@ -104,7 +104,7 @@ async def test_a_booking_at_the_end_of_the_calendar_is_not_made(opened: Opened, 
 @pytest.mark.parametrize(
     "text", ["\x00", "\ud800", "x" * 1000], ids=["a NUL", "half a character", "more than a column has"]
 )
-async def test_text_that_no_database_keeps_is_not_understood(on_both: Opened, text: str) -> None:
+async def test_text_that_no_database_can_store_is_refused(on_both: Opened, text: str) -> None:
     wish = {"gpu": A6000, "starting_time": "2026-11-17 13:00:00", "ending_time": "2026-11-20 13:00:00"}
 
     for more in ({"user_email": f"a{text}"}, {"namespace": text, "booking": wish}, {"booking": {**wish, "gpu": text}}):
@@ -113,7 +113,7 @@ async def test_text_that_no_database_keeps_is_not_understood(on_both: Opened, te
 
 
 @pytest.mark.parametrize("address", SUMMARIES)
-async def test_the_summary_counts_free_cards_by_model(opened: Opened, address: str) -> None:
+async def test_the_summary_counts_free_gpus_by_model(opened: Opened, address: str) -> None:
     ada = await opened.caller(MEMBER)
     await ada.book(days=1)
     opened.clock.now = NOW + timedelta(hours=1)

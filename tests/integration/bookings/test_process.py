@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.contracts.backends import eventually
 from tests.integration.scheduling.test_process import Process, carrel_process
 from tests.kit.gpus import A6000, a_node
@@ -63,7 +63,7 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
         assert (await ask_as_maia(await opened(third), "ada@lab.org", days=2))[0] == 400
 
 
-async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
+async def test_the_gpus_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
     node = a_node("n1", cards=2, model=A6000)
     async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel_process(
         *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
@@ -77,7 +77,7 @@ async def test_the_cards_are_those_that_the_cluster_reports(tmp_path: Path) -> N
         assert await get(f"{url}/maia-api/gpu-stats/") == (200, {"gpu": {A6000: 2}, "gpu_allocations": {}})
 
 
-async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
+async def test_all_mistakes_in_the_settings_are_listed_at_once() -> None:
     async with carrel_process(
         *("booking", "--zone", "Mars/Olympus", "--min-hours", "48", "--max-days", "1", "--database", "mysql://x/y"),
         *("--dev", "--bind-address", "0.0.0.0"),
@@ -91,7 +91,7 @@ async def test_everything_wrong_with_the_settings_is_told_at_once() -> None:
     assert "secret-token" not in said
 
 
-async def test_a_database_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
+async def test_without_its_database_it_ends_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "cards.yaml").write_text(CARDS)
     async with carrel_process(
         *("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml")),

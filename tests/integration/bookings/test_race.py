@@ -1,4 +1,4 @@
-"""Many clients want the last card: exactly one gets it. `CARREL_SWEEP=1` makes it 1,000 clients, twenty times."""
+"""Many clients want the last GPU: exactly one gets it. `CARREL_SWEEP=1` makes it 1,000 clients, twenty times."""
 
 import asyncio
 import os
@@ -10,14 +10,14 @@ from tests.kit.gpus import A6000
 CLIENTS, TIMES = (1_000, 20) if os.environ.get("CARREL_SWEEP") else (60, 2)
 
 
-async def test_the_last_card_is_booked_exactly_once(database: Database) -> None:
+async def test_the_last_gpu_is_booked_exactly_once(database: Database) -> None:
     """By clients of two replicas."""
     others = Database(database.url.render_as_string(hide_password=False))
     one, other = opened_on(database), opened_on(others)
     try:
         for time in range(TIMES):
             model = f"{A6000}-{time}"
-            one.shelf.cards[model] = other.shelf.cards[model] = 1
+            one.inventory.cards[model] = other.inventory.cards[model] = 1
             statuses = await asyncio.gather(
                 *(_wish(other if client % 2 else one, f"p{time}-{client}@lab.org", model) for client in range(CLIENTS))
             )
@@ -26,9 +26,9 @@ async def test_the_last_card_is_booked_exactly_once(database: Database) -> None:
         await others.aclose()
 
 
-async def test_one_person_who_asks_everywhere_at_once_gets_one_booking(database: Database) -> None:
+async def test_one_person_who_asks_many_times_at_once_gets_one_booking(database: Database) -> None:
     opened = opened_on(database)
-    opened.shelf.cards[A6000] = 100
+    opened.inventory.cards[A6000] = 100
 
     statuses = await asyncio.gather(*(_wish(opened, "ada@lab.org", A6000) for _ in range(20)))
 

@@ -1,4 +1,4 @@
-"""Whose pod lost its card is noted once, from the controller's record; and what the door may do in a cluster."""
+"""That a pod lost its GPU is logged once, from the controller's record; and what the component may do in a cluster."""
 
 import asyncio
 import contextlib
@@ -9,11 +9,11 @@ from typing import Any
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.revocations import Revocations
 from carrel.bookings.records import LogEntry
-from carrel.bookings.sign_in import Kubernetes, RoleBook
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.bookings.sign_in import RoleOptions, TokenReviewer
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
@@ -46,11 +46,11 @@ def a_replica(lab: Lab) -> ClusterState:
 
 
 async def entries(opened: Opened) -> list[LogEntry]:
-    async with opened.service.lab.store.reading() as reading:
+    async with opened.service.context.store.reading() as reading:
         return list(await reading.log())
 
 
-async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) -> None:
+async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
         a_lab([a_node("n1", cards=1)]) as lab,
@@ -64,11 +64,11 @@ async def test_two_replicas_note_once_whose_pod_lost_its_card(opened: Opened) ->
         await settle(lab, TierController(controller))
         (entry,) = await eventually_entries(opened)
     told = (entry.action, entry.subject, entry.details, entry.why)
-    why = "a card was needed for the booked pod lab/urgent"
+    why = "a GPU was needed for the booked pod lab/urgent"
     assert told == ("revoked", "ada@lab.org", {"namespace": "lab", "pod": "train"}, why)
 
 
-async def test_a_pod_whose_person_nobody_knows_and_an_expired_one_are_not_noted(opened: Opened) -> None:
+async def test_a_pod_without_an_owner_and_an_expired_pod_are_not_logged(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
         a_lab([a_node("n1", cards=2)]) as lab,
@@ -102,7 +102,7 @@ class Recorder:
         self._api = api
         self.used: set[tuple[str, str, str, str]] = set()
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.path != "/version":
             call = call_of(request, self._api.kinds, ADMIN)
             where = call.target.namespace if call.target.namespace == "carrel" else ""
@@ -113,14 +113,14 @@ class Recorder:
         """The API belongs to the test."""
 
 
-async def test_the_doors_rules_allow_what_it_calls_and_nothing_else(opened: Opened) -> None:
+async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_else(opened: Opened) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         client = Client(recorder)
         async with hearing(ClusterState(client, ClusterOptions(watch_timing=QUICK)), opened.service.outbox):
             pass
-        assert await Kubernetes(client, RoleBook(), lab.clock.seconds).person("made-up") is None
+        assert await TokenReviewer(client, RoleOptions(), lab.clock.seconds).person("made-up") is None
 
     assert recorder.used == {
         (document["metadata"].get("namespace", ""), group, resource, verb)
@@ -143,12 +143,12 @@ async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() ->
         bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "webhook-1"}}
         token, unbound = [await _token(lab, spec) for spec in (bound, {})]
 
-        roles = RoleBook(services=frozenset({"system:serviceaccount:carrel:webhook"}))
-        person = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
-        nobodys = await Kubernetes(lab.client, roles, lab.clock.seconds).person(unbound)
-        stranger = await Kubernetes(lab.client, RoleBook(), lab.clock.seconds).person(token)
-        await lab.client.delete(PODS, "webhook-1", "carrel", how=Deletion(grace_seconds=0))
-        later = await Kubernetes(lab.client, roles, lab.clock.seconds).person(token)
+        roles = RoleOptions(services=frozenset({"system:serviceaccount:carrel:webhook"}))
+        person = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
+        nobodys = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(unbound)
+        stranger = await TokenReviewer(lab.client, RoleOptions(), lab.clock.seconds).person(token)
+        await lab.client.delete(PODS, "webhook-1", "carrel", how=DeleteOptions(grace_seconds=0))
+        later = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
     assert person is not None
     assert (person.is_service, person.may_book) == (True, False)
     assert stranger is None

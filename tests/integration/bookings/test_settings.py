@@ -1,45 +1,47 @@
-"""What keeps the service from starting is told at once, in words, and never with a secret."""
+"""All mistakes in the settings are listed at once and explained, without showing a secret."""
 
 import pytest
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-from carrel.bookings.notifications.settings import LetterSettings, mistakes_in_letters
-from carrel.bookings.sign_in.settings import PeopleSettings, mistakes
+from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
+from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 
-SECURE = PeopleSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
+SECURE = SignInSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
 
 WRONG = {
-    "everybody who reaches us may say who they are": (PeopleSettings(dev=True), "0.0.0.0", ["--dev lets everybody in"]),
-    "by the name of another machine": (PeopleSettings(dev=True), "gpus.lab.org", ["--dev lets everybody in"]),
+    "everybody who reaches us may say who they are": (SignInSettings(dev=True), "0.0.0.0", ["--dev lets everybody in"]),
+    "by the name of another machine": (SignInSettings(dev=True), "gpus.lab.org", ["--dev lets everybody in"]),
     "by a proxy on this machine": (
-        PeopleSettings(dev=True, public_url="https://gpus.lab.org"),
+        SignInSettings(dev=True, public_url="https://gpus.lab.org"),
         "127.0.0.1",
         ["--dev lets everybody in"],
     ),
     "for trying it and for real": (
-        PeopleSettings(dev=True, public_url="http://localhost:8080", oidc_issuer="https://y", oidc_client_id="z"),
+        SignInSettings(dev=True, public_url="http://localhost:8080", oidc_issuer="https://y", oidc_client_id="z"),
         "127.0.0.1",
         ["exclude each other"],
     ),
     "a provider that anybody could play": (
-        PeopleSettings(public_url="https://x", oidc_issuer="http://login.lab.org", oidc_client_id="carrel"),
+        SignInSettings(public_url="https://x", oidc_issuer="http://login.lab.org", oidc_client_id="carrel"),
         "0.0.0.0",
         ["must be https"],
     ),
     "a provider and nothing else": (
-        PeopleSettings(oidc_issuer="https://login.lab.org"),
+        SignInSettings(oidc_issuer="https://login.lab.org"),
         "0.0.0.0",
         ["needs --oidc-client-id", "needs --public-url"],
     ),
-    "an address with a path": (PeopleSettings(public_url="https://lab.org/gpus"), "127.0.0.1", ["--public-url"]),
-    "no account": (PeopleSettings(service=["webhook"]), "127.0.0.1", ["expected NAMESPACE:NAME"]),
-    "no network": (PeopleSettings(trusted_proxy=["ingress"]), "127.0.0.1", ["--trusted-proxy"]),
+    "an address with a path": (SignInSettings(public_url="https://lab.org/gpus"), "127.0.0.1", ["--public-url"]),
+    "no account": (SignInSettings(service=["webhook"]), "127.0.0.1", ["expected NAMESPACE:NAME"]),
+    "no network": (SignInSettings(trusted_proxy=["ingress"]), "127.0.0.1", ["--trusted-proxy"]),
 }
 
 
 @pytest.mark.parametrize(("settings", "address", "told"), WRONG.values(), ids=WRONG)
-def test_settings_about_people_that_cannot_be_used(settings: PeopleSettings, address: str, told: list[str]) -> None:
+def test_mistakes_in_the_settings_of_sign_in_are_explained(
+    settings: SignInSettings, address: str, told: list[str]
+) -> None:
     found = list(mistakes(settings, address))
 
     assert len(found) == len(told)
@@ -47,8 +49,8 @@ def test_settings_about_people_that_cannot_be_used(settings: PeopleSettings, add
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
-def test_trying_it_on_this_machine_is_fine(address: str) -> None:
-    assert not list(mistakes(PeopleSettings(dev=True), address))
+def test_dev_mode_is_allowed_on_this_machine(address: str) -> None:
+    assert not list(mistakes(SignInSettings(dev=True), address))
 
 
 def test_a_provider_and_an_address_are_enough() -> None:
@@ -56,25 +58,25 @@ def test_a_provider_and_an_address_are_enough() -> None:
 
 
 UNTOLD = {
-    "no address to write from": (LetterSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
-    "no mail server": (LetterSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
-    "no webhook": (LetterSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
+    "no address to write from": (NotificationSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
+    "no mail server": (NotificationSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
+    "no webhook": (NotificationSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
     "a secret that can be guessed": (
-        LetterSettings(webhook_url="https://chat", webhook_secret="hunter2"),
+        NotificationSettings(webhook_url="https://chat", webhook_secret="hunter2"),
         "at least 16",
     ),
 }
 
 
 @pytest.mark.parametrize(("settings", "told"), UNTOLD.values(), ids=UNTOLD)
-def test_settings_about_letters_that_cannot_be_used(settings: LetterSettings, told: str) -> None:
-    (mistake,) = mistakes_in_letters(settings)
+def test_mistakes_in_the_settings_of_notifications_are_explained(settings: NotificationSettings, told: str) -> None:
+    (mistake,) = mistakes_in_notifications(settings)
 
     assert told in mistake
     assert "hunter2" not in mistake
 
 
-def test_everything_wrong_is_told_in_one_answer() -> None:
+def test_all_mistakes_are_in_one_answer() -> None:
     words = ["booking", "--dev", "--bind-address", "0.0.0.0", "--zone", "Mars", "--smtp-url", "smtp://mail.lab.org"]
     done = CliRunner().invoke(app, words, prog_name="carrel")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

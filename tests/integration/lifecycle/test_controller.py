@@ -11,10 +11,11 @@ from typing import Any
 
 import aiohttp
 
-from carrel.kubernetes.cluster import Deletion, Json, MergePatch, Selection
-from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, LEASES, PODS
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
+from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
 from carrel.ledger.gpus import Node
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -118,7 +119,7 @@ async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_wok
         assert list(waits) == ["WaitingForGPU"]
         assert "16,276 MiB" in waits["WaitingForGPU"]
 
-        await lab.client.delete(PODS, "first", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "first", "lab", how=DeleteOptions(grace_seconds=0))
 
         async def is_free() -> bool:
             return not await lab.held()
@@ -146,7 +147,7 @@ async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
         await becomes(reaches("Pending", ""), "the claim is pending")
         await a_bound_pod(lab, "train", annotations={"gpu.scheduling/claim": "two"})
         await becomes(reaches("Bound", "n1:0,1"), "the claim is bound")
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await becomes(reaches("Pending", ""), "the claim is pending again")
 
 
@@ -164,7 +165,7 @@ async def test_when_the_leader_is_killed_the_other_replica_takes_over() -> None:
         follower = other if leader is one else one
         await becomes(lambda: follower.ask("/readyz"), "the other answers")
         assert await leader.end(signal.SIGKILL) == -signal.SIGKILL
-        await lab.client.delete(PODS, "train", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
 
         async def is_free() -> bool:
             return not await lab.held()

@@ -12,12 +12,13 @@ from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import Kubelets
 from carrel.dialects.carrel import LeaseRecord
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import BindTarget, Deletion, JsonPatch
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
-from carrel.kubernetes.objects.resources import CRDS, GPU_CLAIMS, GPU_NODE_STATUSES, MUTATING_WEBHOOKS, PODS, SECRETS
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
@@ -57,7 +58,7 @@ class Recorder:
         self._api = api
         self.used: set[Right] = set()
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         if request.path != "/version":  # which everybody may read
             call = call_of(request, self._api.kinds, ADMIN)
             resource = "/".join(filter(None, (call.kind.plural, call.target.subresource)))
@@ -93,7 +94,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         # Somebody has deleted a Lease, and the extender's cache still has it.
         replica.cluster_ledger.lease_written(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
         replaced = await replica.sees(await lab.pod("c", limits=GPU_MEM))
-        await lab.client.delete(PODS, "c", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "c", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
         assert isinstance(await replica.scheduler.bind(replaced, "n2"), Refusal)
         await _wake(lab, replica)
@@ -125,7 +126,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
             async with Election(Client(recorder), Candidate("carrel", "carrel-controller", identity)).leading():
                 pass
         for name in ("a", "b"):
-            await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda gone=name: replica.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
             assert await replica.collector.collect()
         await _tell(lab, replica)
@@ -230,7 +231,7 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
 
 async def _wake(lab: Lab, replica: Replica) -> None:
     sleeps = await lab.pod("sleeps", limits=GPU_MEM)
-    replica.wake([Holder(sleeps["metadata"]["uid"], "lab/sleeps")])
+    replica.wake([Holder(sleeps["metadata"]["uid"], "lab", "sleeps")])
     version = sleeps["metadata"]["resourceVersion"]
     await eventually(
         lambda: (pod := replica.pods.store.get("sleeps", "lab")) and pod.metadata.resource_version != version

@@ -6,15 +6,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Deletion, Selection
-from carrel.kubernetes.objects.resources import EVENTS, GPU_CLAIMS, PODS
+from carrel.kubernetes.cluster import DeleteOptions, Selection
+from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -54,7 +56,7 @@ async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have
                 assert await extender.bind(pod, "n1") is None
             await lab.pod("waits", annotations={"carrel.dev/gpu-cards": "4"})
             for name in ("goes", "goes-too"):
-                await lab.client.delete(PODS, name, "lab", how=Deletion(grace_seconds=0))
+                await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
             held = await _settled(lab, {uids["claims"], uids["stays"]})
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from carrel.kubernetes.cluster import Deletion
+from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import PODS
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.slot_reconciler import SlotReconciler
@@ -57,7 +57,7 @@ async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_dele
             await eventually(lambda: leader.counts("held"))
             assert leader.rooms == ["n1"]
             (before,) = await reservation_pods(lab)
-            await lab.client.delete(PODS, before.metadata.name, RESERVATIONS, how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, before.metadata.name, RESERVATIONS, how=DeleteOptions(grace_seconds=0))
 
             def is_another() -> bool:
                 lease = leader.replica.cluster_ledger.lease("gpu-n1-0")
@@ -65,7 +65,7 @@ async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_dele
                 return reservation is not None and reservation.pod not in ("", before.metadata.uid)
 
             await eventually(is_another)
-            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: leader.replica.pods.store.get("a", "lab") is None)
             lab.clock.now = lab.clock.now.replace(year=lab.clock.now.year + 1)  # long enough for every time-out
             await leader.replica.collector.collect()

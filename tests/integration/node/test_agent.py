@@ -6,10 +6,10 @@ from typing import Any
 import grpc
 import pytest
 
-from carrel.dialects.gpushare import Unit
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
-from carrel.kubernetes.cluster import EVERYTHING, BindTarget, Deletion, FieldValidation, Forbidden, MergePatch
+from carrel.dialects.options import Unit
+from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.node.interfaces import HandedOver
 from carrel.node.settings import Mode, WholeCards
 from tests.kit.agent import an_agent, becomes
@@ -145,7 +145,7 @@ async def test_a_pod_that_was_handed_another_card_sets_both_aside_until_it_is_go
         assert [(event.reason, event.involved_object.name) for event in events] == [("OtherGPUHandedOver", "a")]
 
         running.kubelet.handed_over = ()
-        await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+        await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
         await becomes(reasons, [None, None])
 
 

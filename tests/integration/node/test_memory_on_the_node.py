@@ -5,15 +5,17 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import visible_devices
-from carrel.kubernetes.cluster import BindTarget, Deletion, MergePatch
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES, NODES, PODS
+from carrel.dialects import gpushare, visible_devices
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.node.interfaces import HandedOver
 from carrel.node.settings import MemoryResource
 from tests.kit.agent import an_agent, becomes
 from tests.kit.eventually import eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
+from tests.kit.objects import pod
 
 MEM = "aliyun.com/gpu-mem"
 CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
@@ -85,7 +87,8 @@ async def test_an_ill_card_is_taken_off_but_not_what_pods_hold_of_it() -> None:
             await eventually(lambda: extender.ledger.cards("n1"))
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
-                admitted = visible_devices.shown(container, "carrel.dev/devices", 12207)
+                told = gpushare.variables(pod(limits=[{MEM: "12207"}]), {**container, "name": "c0"})
+                admitted = visible_devices.shown(container, "carrel.dev/devices", told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the good card, 12207 held of the ill one
@@ -145,7 +148,7 @@ async def test_the_way_does_not_change_under_a_pod_and_the_message_says_what_it_
             )
             await becomes(said, ("node", words))
             assert await shown(lab)() != [None, None]
-            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await becomes(said, ("plugin", ""))
             await eventually(lambda: running.agent.memory.is_registered)
             await becomes(shown(lab), [None, None])  # the kubelet writes its own
@@ -194,7 +197,7 @@ async def test_a_pod_that_came_round_the_scheduler_sets_aside_what_it_can_see() 
             words = f"lab/a holds aliyun.com/gpu-mem, is promised no card by any Lease, and can see {cards}"
             await becomes(reasons, [words, words])
             await becomes(shown(lab), ["100", "100"])
-            await lab.client.delete(PODS, "a", "lab", how=Deletion(grace_seconds=0))
+            await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
             await becomes(reasons, [None, None])
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import NotFound
-from carrel.kubernetes.objects.resources import GPU_NODE_STATUSES
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.kit.agent import TWO_CARDS, write_cards
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import a_kubelet

@@ -11,7 +11,7 @@ from tests.kit.eventually import eventually
 from tests.kit.sinks import MailSink
 
 
-async def test_who_books_gets_a_mail_from_the_running_service(tmp_path: Path) -> None:
+async def test_a_booking_in_the_running_service_is_notified_by_mail(tmp_path: Path) -> None:
     async with MailSink().listening() as mail:
         process = booking_process(tmp_path, "--smtp-url", mail.url, "--mail-from", "carrel@lab.example")
         service = await asyncio.to_thread(process.__enter__)

@@ -1,4 +1,4 @@
-"""The pages over HTTP: what they say, to whom, and what they do with nonsense."""
+"""The pages over HTTP: what they show, to whom, and how they answer invalid input."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.bookings.people import Role, Scope
+from carrel.bookings.people import Role, Scope, is_address
 from carrel.bookings.store.database import Database
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on
@@ -50,36 +50,36 @@ async def book(visitor: Visitor, **other: str) -> str:
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/admin", "/bookings/x"])
-async def test_a_stranger_is_sent_to_sign_in_and_back(opened: Opened, path: str) -> None:
+async def test_a_person_who_is_not_signed_in_is_redirected_to_the_sign_in_page(opened: Opened, path: str) -> None:
     answer = await opened.nobody.get(path, accept="text/html")
 
     assert answer.status == 303
     assert "/sign-in?back=" in answer.headers["location"]
 
 
-async def test_a_page_whose_session_has_ended_is_loaded_anew(opened: Opened) -> None:
-    """Else the page for signing in would appear inside the form that asked for a verdict."""
+async def test_a_page_whose_session_has_ended_is_reloaded(opened: Opened) -> None:
+    """Otherwise the sign-in page would appear inside the form."""
     answer = await opened.nobody.get("/timeline/verdict", accept="text/html, */*", hx_request="true")
 
     assert (answer.status, answer.headers["hx-refresh"]) == (401, "true")
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_a_member_sees_every_page_but_the_admins(member: Visitor, path: str) -> None:
+async def test_a_member_sees_every_page_except_the_admin_page(member: Visitor, path: str) -> None:
     answer = await member.get(path)
 
     assert answer.status == 200
     assert 'href="/admin"' not in text_of(answer)
 
 
-async def test_the_admins_page_is_for_admins(member: Visitor, admin: Visitor) -> None:
+async def test_the_admin_page_is_for_admins(member: Visitor, admin: Visitor) -> None:
     assert (await admin.get("/admin")).status == 200
     refused = await member.get("/admin")
     assert refused.status == 403
     assert "This page is for lab admins" in text_of(refused)
 
 
-async def test_nothing_inline_needs_to_be_allowed(member: Visitor, admin: Visitor) -> None:
+async def test_pages_have_no_inline_scripts_or_styles(member: Visitor, admin: Visitor) -> None:
     for answer in [await member.get(path) for path in PAGES] + [await admin.get("/admin")]:
         assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=", text_of(answer))
         assert "script-src 'self'" in answer.headers["content-security-policy"]
@@ -88,10 +88,10 @@ async def test_nothing_inline_needs_to_be_allowed(member: Visitor, admin: Visito
 # --- booking ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_first_legal_start_is_filled_in_with_the_reason(opened: Opened, member: Visitor) -> None:
+async def test_the_first_possible_start_is_filled_in_with_the_reason(opened: Opened, member: Visitor) -> None:
     page = text_of(await member.get("/timeline"))
     assert value_of(page, "start") == "2026-11-16T13:00"  # in Stockholm
-    assert "A card can be booked now" in page
+    assert "You can book a GPU now." in page
 
     where = await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
     opened.clock.now += DAY
@@ -100,11 +100,11 @@ async def test_the_first_legal_start_is_filled_in_with_the_reason(opened: Opened
 
     page = text_of(await member.get("/timeline"))
     assert value_of(page, "start") == "2026-12-01T13:00"
-    assert "The first start is Tue 1 Dec 13:00. Your cooldown ends then." in page
+    assert "The first possible start is Tue 1 Dec 13:00. Your cooldown ends then." in page
     assert 'class="cooldown"' in page
 
 
-async def test_where_all_cards_are_taken_the_first_that_becomes_free_is_offered(
+async def test_when_all_gpus_are_booked_the_start_is_when_the_first_becomes_free(
     opened: Opened, member: Visitor
 ) -> None:
     for who in (OTHER, "cleo@lab.org"):
@@ -113,16 +113,14 @@ async def test_where_all_cards_are_taken_the_first_that_becomes_free_is_offered(
     page = text_of(await member.get("/timeline"))
 
     assert value_of(page, "start") == "2026-11-18T13:00"
-    assert "A card becomes free then for so long." in page
-    assert "0 of 2 can be booked now, the next" in page
+    assert "A GPU is free for the whole time then." in page
+    assert "0 of 2 can be booked now, next free" in page
 
 
-async def test_cards_that_can_be_booked_are_told_apart_from_those_that_are_idle(
-    opened: Opened, member: Visitor
-) -> None:
-    assert "idle" not in models_of(await member.get("/"))  # without a cluster nobody can tell
+async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened, member: Visitor) -> None:
+    assert "idle" not in models_of(await member.get("/"))  # unknown without a cluster
 
-    opened.shelf.idle_cards = {A6000: 0}
+    opened.inventory.idle_gpus = {A6000: 0}
     told = models_of(await member.get("/"))
 
     assert "0 idle now" in told
@@ -130,7 +128,7 @@ async def test_cards_that_can_be_booked_are_told_apart_from_those_that_are_idle(
     assert "free" not in re.sub(r"<[^>]+>", "", told)
 
 
-async def test_who_books_at_once_gets_the_whole_length_though_the_minute_has_begun(
+async def test_a_booking_from_now_has_its_whole_length_although_the_minute_has_begun(
     opened: Opened, member: Visitor
 ) -> None:
     opened.clock.now = NOW + timedelta(seconds=40)
@@ -153,20 +151,23 @@ async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visi
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        pytest.param({"start": "2027-03-28T02:30", "end": "2027-03-30T09:00"}, "The clock never shows 02:30", id="DST"),
-        pytest.param({"cards": "3"}, "There are 2 cards", id="more cards than there are"),
-        pytest.param({"cards": "🦆"}, "is not a number of cards", id="no number"),
+        pytest.param({"start": "2027-03-28T02:30", "end": "2027-03-30T09:00"}, "02:30 does not exist", id="DST"),
+        pytest.param({"cards": "3"}, "There are 2 ", id="more GPUs than there are"),
+        pytest.param({"cards": "🦆"}, "is not a number of GPUs", id="not a number"),
         pytest.param({"end": "2026-11-20T08:00"}, "The end must be after the start", id="end before start"),
-        pytest.param({"start": "1900-01-01T00:00"}, "has passed", id="the year 1900"),
-        pytest.param({"start": "9999-12-30T00:00", "end": "9999-12-31T23:59"}, "too far away", id="the year 9999"),
+        pytest.param({"start": "1970-01-02T00:00"}, "has passed", id="year 1970"),
+        pytest.param({"start": "1900-01-01T00:00"}, "in the past or future", id="year 1900"),
+        pytest.param(
+            {"start": "9999-12-30T00:00", "end": "9999-12-31T23:59"},
+            "in the past or future",
+            id="year 9999",
+        ),
         pytest.param({"model": "<b>h100</b>"}, "There is no model", id="an unknown model"),
-        pytest.param({"model": ""}, "Which model?", id="no model"),
-        pytest.param({"user": OTHER}, "Only a lab admin may act for others", id="for another"),
+        pytest.param({"model": ""}, "Choose a model.", id="no model"),
+        pytest.param({"user": OTHER}, "Only a lab admin may act for others", id="for another person"),
     ],
 )
-async def test_a_form_that_cannot_be_booked_comes_back_with_the_reason(
-    member: Visitor, other: dict[str, str], said: str
-) -> None:
+async def test_a_refused_form_is_shown_again_with_the_reason(member: Visitor, other: dict[str, str], said: str) -> None:
     answer = await member.send("/timeline", **{**WISH, **other})
 
     assert 400 <= answer.status < 500
@@ -188,13 +189,13 @@ async def test_a_form_that_cannot_be_booked_comes_back_with_the_reason(
         "/timeline/table?from=nonsense",
         "/usage?days=-1",
         "/usage.csv?days=1e9",
-        "/map?card=%00&node=%27",
+        "/map?gpu=%00&node=%27",
         "/bookings/none",
         "/bookings/none/verdict?end=x",
         "/no-such-page",
     ],
 )
-async def test_nonsense_in_an_address_is_answered_calmly(member: Visitor, path: str) -> None:
+async def test_an_invalid_address_is_answered_without_an_error(member: Visitor, path: str) -> None:
     answer = await member.get(path)
 
     assert answer.status in (200, 404)
@@ -204,7 +205,7 @@ async def test_nonsense_in_an_address_is_answered_calmly(member: Visitor, path: 
 # --- one booking -----------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_changed_meanwhile_is_not_overwritten(member: Visitor) -> None:
+async def test_a_change_by_somebody_else_is_not_overwritten(member: Visitor) -> None:
     where = await book(member)
     assert (await member.send(f"{where}/change", end="2026-11-24T09:00", version="1")).status == 303
 
@@ -214,7 +215,7 @@ async def test_what_was_changed_meanwhile_is_not_overwritten(member: Visitor) ->
     assert "changed meanwhile" in text_of(late)
 
 
-async def test_another_may_look_but_not_touch_and_an_admin_says_why(
+async def test_others_can_see_a_booking_and_an_admin_can_cancel_it_with_a_reason(
     opened: Opened, member: Visitor, admin: Visitor
 ) -> None:
     where = await book(member)
@@ -227,7 +228,7 @@ async def test_another_may_look_but_not_touch_and_an_admin_says_why(
     assert "Reason: broken fan" in text_of(await member.get(where))
 
 
-async def test_a_day_before_the_end_a_banner_says_so(opened: Opened, member: Visitor) -> None:
+async def test_a_banner_warns_a_day_before_the_end(opened: Opened, member: Visitor) -> None:
     await book(member)
     opened.clock.now = NOW + timedelta(days=7)
     assert "Your booking ends in" not in text_of(await member.get("/"))
@@ -256,7 +257,7 @@ async def test_a_calendar_feed_is_shown_once_works_and_can_be_revoked(opened: Op
     assert (await opened.nobody.get(address[1])).status == 404
 
 
-async def test_a_token_for_reading_makes_no_feed_that_outlives_it(opened: Opened) -> None:
+async def test_a_read_only_token_cannot_create_a_feed(opened: Opened) -> None:
     reader = await opened.caller(MEMBER, frozenset({Scope.READ}))
 
     for path in ("/feed", "/feed/revoke", "/api/v1/feed"):
@@ -266,7 +267,7 @@ async def test_a_token_for_reading_makes_no_feed_that_outlives_it(opened: Opened
 # --- usage and admin -------------------------------------------------------------------------------------------------
 
 
-async def test_usage_can_be_taken_along_as_a_table(opened: Opened, member: Visitor) -> None:
+async def test_usage_can_be_downloaded_as_csv(opened: Opened, member: Visitor) -> None:
     await book(member)
     opened.clock.now = NOW + timedelta(days=10)
 
@@ -277,22 +278,22 @@ async def test_usage_can_be_taken_along_as_a_table(opened: Opened, member: Visit
     assert "120.0" in text_of(await member.get("/usage"))
 
 
-async def test_usage_does_not_count_what_is_still_to_come(opened: Opened, member: Visitor) -> None:
+async def test_usage_counts_bookings_only_until_now(opened: Opened, member: Visitor) -> None:
     await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
     opened.clock.now = NOW + timedelta(minutes=15)
 
     assert (await member.get("/usage.csv")).body.decode().splitlines()[1].endswith(",0.25")
-    assert '<dt>Card hours</dt><dd class="figure">0.2</dd>' in text_of(await member.get("/usage"))
+    assert '<dt>Booked GPU hours</dt><dd class="figure">0.2</dd>' in text_of(await member.get("/usage"))
 
 
-async def test_the_log_tells_times_as_people_do(member: Visitor, admin: Visitor) -> None:
+async def test_the_log_shows_local_times(member: Visitor, admin: Visitor) -> None:
     await book(member)
     log = text_of(await admin.get("/admin")).partition('id="log"')[2]
 
     assert ">Fri 20 Nov 09:00</time>" in log
 
 
-async def test_a_note_commands_no_terminal(opened: Opened, member: Visitor) -> None:
+async def test_control_characters_are_removed_from_notes(opened: Opened, member: Visitor) -> None:
     where = await book(member, note="\x1b]0;mine\x07 line\none \x9b2J\x00")
 
     shown = (await (await opened.caller(ADMIN)).get(f"/api/v1{where}")).json
@@ -310,24 +311,22 @@ async def test_a_member_sees_only_their_own_usage(opened: Opened, member: Visito
 
 
 @pytest.mark.parametrize("offset", ["", "Z", "-12:00"])
-async def test_a_booking_at_the_end_of_the_calendar_is_not_understood(
-    opened: Opened, member: Visitor, offset: str
-) -> None:
+async def test_a_booking_at_the_end_of_the_calendar_is_refused(opened: Opened, member: Visitor, offset: str) -> None:
     far = {"start": f"9999-12-20T00:00{offset}", "end": f"9999-12-31T23:00{offset}"}
 
     assert (await member.send("/timeline", **{**WISH, **far})).status == 422
     await book(member)
 
 
-async def test_rules_are_tried_before_they_are_set(member: Visitor, admin: Visitor) -> None:
+async def test_the_admin_page_shows_which_bookings_other_rules_would_break(member: Visitor, admin: Visitor) -> None:
     await book(member)
 
-    assert "1 booking would break them." in text_of(await admin.get("/admin?max=3"))
+    assert "1 booking would break these rules." in text_of(await admin.get("/admin?max=3"))
     assert "No booking would break these rules." in text_of(await admin.get("/admin?max=5"))
     assert "is not a number from 0 to" in text_of(await admin.get("/admin?max=-1"))
 
 
-async def test_maintenance_takes_cards_out_and_gives_them_back(member: Visitor, admin: Visitor) -> None:
+async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:
     closed = {"model": A6000, "cards": "2", "start": "2026-11-21T00:00", "end": "2026-11-22T00:00", "why": "new fan"}
     assert (await admin.send("/admin/maintenance", **closed)).status == 303
     assert (await member.send("/timeline", **WISH)).status == 422
@@ -340,7 +339,7 @@ async def test_maintenance_takes_cards_out_and_gives_them_back(member: Visitor, 
     await book(member)
 
 
-async def test_only_a_platform_admin_gives_roles_and_says_why(opened: Opened, admin: Visitor) -> None:
+async def test_only_a_platform_admin_grants_roles_with_a_reason(opened: Opened, admin: Visitor) -> None:
     platform = await a_visitor(opened, "root@lab.org", Role.PLATFORM_ADMIN)
     wanted = {"email": OTHER, "role": "lab-admin"}
 
@@ -350,8 +349,20 @@ async def test_only_a_platform_admin_gives_roles_and_says_why(opened: Opened, ad
     assert await opened.people.granted(OTHER) is Role.LAB_ADMIN
 
 
-async def test_a_day_that_begins_at_one_o_clock_can_be_chosen(with_tables: Path, tmp_path: Path) -> None:
-    """In Santiago the clock is set forward at midnight: that day has none."""
+@pytest.mark.parametrize("email", ["a b@x", "a@b@c", "@x", "a@", "nobody", f"{'a' * 250}@x.org"])
+async def test_a_role_is_granted_to_e_mail_addresses_only(opened: Opened, email: str) -> None:
+    platform = await a_visitor(opened, "root@lab.org", Role.PLATFORM_ADMIN)
+
+    by_page = await platform.send("/admin/roles", email=email, role="lab-admin", why="help")
+
+    assert by_page.status == 422
+    assert "is not an e-mail address" in text_of(by_page)
+    assert not is_address(email)
+    assert await opened.people.granted(email) is None
+
+
+async def test_a_day_without_midnight_can_be_chosen(with_tables: Path, tmp_path: Path) -> None:
+    """In Santiago the clock is set forward at midnight."""
     database = Database(f"sqlite:///{shutil.copy(with_tables, tmp_path)}")
     opened = opened_on(database, zone="America/Santiago")
     visitor = await a_visitor(opened, MEMBER)

@@ -1,4 +1,4 @@
-"""Somebody with a browser, without the browser: a session, and forms that prove that they are ours."""
+"""A signed-in person without a real browser: a session, and forms with the CSRF token."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ class Visitor:
         return await self.caller.get(path, accept="text/html", cookie=f"carrel={self.secret}")
 
     async def send(self, path: str, csrf: str | None = None, **form: str) -> Answer:
-        """Without `csrf`: the right one."""
+        """`csrf` is the right token unless it is given."""
         proof = csrf_of(self.secret) if csrf is None else csrf
         body = urlencode({**form, "csrf": proof}).encode()
         return await self.caller.post(path, body, content_type=FORM, accept="text/html", cookie=f"carrel={self.secret}")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse, Transport
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory import EmbeddedApi
+from kubernetes_in_memory.http_server import serve
+from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.lab import a_lab
 
@@ -15,15 +16,12 @@ CARDS = "cards: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
 class AsRelease:
     """The embedded API, but for what it says it is."""
 
-    def __init__(self, api: Transport, minor: str) -> None:
+    def __init__(self, api: EmbeddedApi, minor: str) -> None:
         self._api = api
-        self._version = ApiResponse(200, b'{"major": "1", "minor": "%s"}' % minor.encode())
+        self._version = HttpResponse(200, b'{"major": "1", "minor": "%s"}' % minor.encode())
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: RequestLike) -> HttpResponse:
         return self._version if request.path == "/version" else await self._api.send(request)
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
 
 
 @pytest.mark.parametrize("component", ["agent", "booking", "controller", "extender", "webhook"])

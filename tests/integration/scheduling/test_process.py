@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kubernetes_in_memory.http import serve
+from kubernetes_in_memory.http_server import serve
 from tests.integration.scheduling.served_extender import ExtenderClient
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

@@ -1,4 +1,4 @@
-"""Signing in at a real OpenID Connect provider, and everything that must not get anybody in."""
+"""Sign-in with a real OpenID Connect provider, and everything that must be refused."""
 
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -8,8 +8,8 @@ import jwt
 import pytest
 from yarl import URL
 
-from carrel.bookings.sign_in import RoleBook
-from tests.integration.sign_in.opened import NOON, Plan, Service, a_service
+from carrel.bookings.sign_in import RoleOptions
+from tests.integration.sign_in.service import NOON, Service, ServicePlan, a_service
 from tests.kit.lab import Clock
 from tests.kit.oidc_provider import OidcProvider
 
@@ -21,12 +21,12 @@ def provider() -> OidcProvider:
 
 @pytest.fixture
 async def service(provider: OidcProvider) -> AsyncIterator[Service]:
-    async with a_service(Plan(provider, roles=RoleBook(lab_admin_groups=frozenset({"staff"})))) as service:
+    async with a_service(ServicePlan(provider, roles=RoleOptions(lab_admin_groups=frozenset({"staff"})))) as service:
         provider.now = service.clock
         yield service
 
 
-async def test_who_signs_in_is_known_by_address_in_lower_case(service: Service) -> None:
+async def test_a_person_is_known_by_the_e_mail_address_in_lower_case(service: Service) -> None:
     status, _ = await service.get("/sign-in?back=/page")
 
     assert status == 200
@@ -47,14 +47,14 @@ async def test_a_group_gives_a_role(service: Service, provider: OidcProvider) ->
     assert (await service.get("/api/v1/me"))[1]["roles"] == ["lab-admin", "member"]
 
 
-async def test_a_page_that_needs_a_person_sends_the_browser_to_sign_in_and_back(service: Service) -> None:
+async def test_a_page_redirects_to_the_sign_in_and_back(service: Service) -> None:
     headers = {"accept": "text/html"}
-    async with service.visitor.get(f"{service.url}/page?day=3", headers=headers) as answer:
+    async with service.browser.get(f"{service.url}/page?day=3", headers=headers) as answer:
         assert answer.status == 200
         assert str(answer.url) == f"{service.url}/page?day=3"
 
 
-async def test_a_new_key_of_the_provider_is_fetched_once_it_is_used(service: Service, provider: OidcProvider) -> None:
+async def test_a_new_key_of_the_provider_is_fetched_when_it_is_used(service: Service, provider: OidcProvider) -> None:
     await service.get("/sign-in?back=/page")
     provider.rotate()
     service.clock.now += timedelta(minutes=2)
@@ -63,9 +63,7 @@ async def test_a_new_key_of_the_provider_is_fetched_once_it_is_used(service: Ser
     assert provider.key_reads == 2
 
 
-async def test_invented_keys_do_not_make_us_ask_the_provider_again_and_again(
-    service: Service, provider: OidcProvider
-) -> None:
+async def test_unknown_keys_do_not_cause_a_request_each(service: Service, provider: OidcProvider) -> None:
     await service.get("/sign-in?back=/page")
     for _ in range(3):
         provider.rotate()
@@ -73,49 +71,49 @@ async def test_invented_keys_do_not_make_us_ask_the_provider_again_and_again(
     assert provider.key_reads == 1
 
 
-LIES: dict[str, dict[str, Any]] = {
+WRONG_CLAIMS: dict[str, dict[str, Any]] = {
     "another audience": {"aud": "somebody else"},
-    "several audiences, made for another": {"aud": ["carrel", "other"], "azp": "other"},
+    "several audiences, for another client": {"aud": ["carrel", "other"], "azp": "other"},
     "another issuer": {"iss": "https://evil.example"},
     "expired": {"exp": int(NOON.timestamp()) - 3600},
-    "from the future": {"iat": int(NOON.timestamp()) + 3600},
+    "issued in the future": {"iat": int(NOON.timestamp()) + 3600},
     "not valid yet": {"nbf": int(NOON.timestamp()) + 3600},
-    "times that are words": {"exp": "soon"},
-    "without an end": {"exp": None},
-    "another sign-in's nonce": {"nonce": "another"},
+    "a time that is no number": {"exp": "soon"},
+    "no expiry": {"exp": None},
+    "the nonce of another sign-in": {"nonce": "another"},
     "no nonce": {"nonce": None},
-    "no address": {"email": None},
-    "an address that is a list": {"email": ["ada@lab.example"]},
-    "an address that was not verified": {"email_verified": False},
+    "no e-mail address": {"email": None},
+    "an e-mail address that is a list": {"email": ["ada@lab.example"]},
+    "an e-mail address that was not verified": {"email_verified": False},
 }
 
 
-@pytest.mark.parametrize("lies", LIES.values(), ids=LIES)
-async def test_a_wrong_claim_lets_nobody_in(service: Service, provider: OidcProvider, lies: dict[str, Any]) -> None:
-    provider.lies = lies
+@pytest.mark.parametrize("wrong", WRONG_CLAIMS.values(), ids=WRONG_CLAIMS)
+async def test_a_wrong_claim_is_refused(service: Service, provider: OidcProvider, wrong: dict[str, Any]) -> None:
+    provider.wrong_claims = wrong
 
     assert (await service.get("/sign-in?back=/page"))[0] == 403
     assert service.cookie == ""
 
 
-def _by_a_stranger(provider: OidcProvider, claims: dict[str, Any]) -> str:
-    stranger = OidcProvider(Clock(NOON))
-    stranger.rotate()
-    stranger.key_id = provider.key_id
-    return stranger.signed(claims)
+def _with_another_key(provider: OidcProvider, claims: dict[str, Any]) -> str:
+    other = OidcProvider(Clock(NOON))
+    other.rotate()
+    other.key_id = provider.key_id
+    return other.signed(claims)
 
 
 FORGERIES: dict[str, Callable[[OidcProvider, dict[str, Any]], str]] = {
-    "signed by a stranger under the provider's key id": _by_a_stranger,
+    "another key under the key id of the provider": _with_another_key,
     "not signed": lambda _, claims: jwt.encode(claims, "", "none"),
     "signed with a shared secret": lambda _, claims: jwt.encode(claims, "the client's secret, made longer", "HS256"),
-    "no token at all": lambda _, claims: "not.a.token",
-    "an empty word": lambda _, claims: "",
+    "not a token": lambda _, claims: "not.a.token",
+    "empty": lambda _, claims: "",
 }
 
 
 @pytest.mark.parametrize("forge", FORGERIES.values(), ids=FORGERIES)
-async def test_a_forged_id_token_lets_nobody_in(
+async def test_a_forged_id_token_is_refused(
     service: Service, provider: OidcProvider, forge: Callable[[OidcProvider, dict[str, Any]], str]
 ) -> None:
     provider.sign = lambda claims: forge(provider, claims)
@@ -125,17 +123,17 @@ async def test_a_forged_id_token_lets_nobody_in(
 
 
 async def _callback(service: Service) -> str:
-    """The address that the provider sends the browser to, not yet visited."""
-    async with service.visitor.get(f"{service.url}/sign-in", allow_redirects=False) as to_provider:
+    """The URL to which the provider redirects the browser, before it is opened."""
+    async with service.browser.get(f"{service.url}/sign-in", allow_redirects=False) as to_provider:
         where = to_provider.headers["location"]
-    async with service.visitor.get(where, allow_redirects=False) as back:
+    async with service.browser.get(where, allow_redirects=False) as back:
         return back.headers["location"].removeprefix(service.url)
 
 
 async def test_a_sign_in_works_once(service: Service, provider: OidcProvider) -> None:
     callback = await _callback(service)
     cookies = {
-        name: cookie.value for name, cookie in service.visitor.cookie_jar.filter_cookies(URL(service.url)).items()
+        name: cookie.value for name, cookie in service.browser.cookie_jar.filter_cookies(URL(service.url)).items()
     }
     provider.codes_work_once = False
     assert (await service.get(callback, allow_redirects=False))[0] == 303
@@ -143,38 +141,38 @@ async def test_a_sign_in_works_once(service: Service, provider: OidcProvider) ->
     status, page = await service.get(callback, cookies=cookies)
 
     assert status == 403
-    assert "used before" in page
+    assert "already used" in page
 
 
 async def test_a_later_sign_in_of_the_same_browser_replaces_the_earlier(service: Service) -> None:
     earlier, later = await _callback(service), await _callback(service)
 
     status, page = await service.get(earlier)
-    assert (status, "not begun in this browser" in page) == (403, True)
+    assert (status, "not started in this browser" in page) == (403, True)
     assert (await service.get(later, allow_redirects=False))[0] == 303
 
 
 @pytest.mark.parametrize(
     "cookie", ["", "x", "begun=&secret=&back_to=", "begun=9999-99-99&secret=s", "begun=0001-01-01&secret=s"]
 )
-async def test_a_forged_attempt_signs_nobody_in(service: Service, cookie: str) -> None:
+async def test_a_forged_attempt_cookie_is_refused(service: Service, cookie: str) -> None:
     callback = await _callback(service)
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     assert (await service.get(callback, headers={"cookie": f"carrel-sign-in={cookie}"}))[0] == 403
 
 
-async def test_a_state_of_another_browser_signs_nobody_in(service: Service) -> None:
+async def test_the_state_of_another_browser_is_refused(service: Service) -> None:
     callback = await _callback(service)
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     status, page = await service.get(callback)
 
     assert status == 403
-    assert "not begun in this browser" in page
+    assert "not started in this browser" in page
 
 
-async def test_strangers_make_us_write_nothing(service: Service) -> None:
+async def test_a_started_sign_in_writes_nothing(service: Service) -> None:
     before = repr(vars(service.people))
     for _ in range(3):
         await _callback(service)
@@ -182,7 +180,7 @@ async def test_strangers_make_us_write_nothing(service: Service) -> None:
     assert repr(vars(service.people)) == before
 
 
-async def test_who_dawdles_at_the_provider_begins_again(service: Service) -> None:
+async def test_a_sign_in_that_takes_too_long_is_refused(service: Service) -> None:
     callback = await _callback(service)
     service.clock.now += timedelta(minutes=11)
 
@@ -190,25 +188,25 @@ async def test_who_dawdles_at_the_provider_begins_again(service: Service) -> Non
 
 
 @pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"])
-async def test_after_signing_in_nobody_is_sent_elsewhere(service: Service, back: str) -> None:
-    async with service.visitor.get(f"{service.url}/sign-in", params={"back": back}, allow_redirects=False) as begun:
+async def test_after_signing_in_nobody_is_redirected_to_another_site(service: Service, back: str) -> None:
+    async with service.browser.get(f"{service.url}/sign-in", params={"back": back}, allow_redirects=False) as begun:
         where = begun.headers["location"]
-    async with service.visitor.get(where, allow_redirects=False) as at_provider:
+    async with service.browser.get(where, allow_redirects=False) as at_provider:
         callback = at_provider.headers["location"]
-    async with service.visitor.get(callback, allow_redirects=False) as finished:
+    async with service.browser.get(callback, allow_redirects=False) as finished:
         assert finished.headers["location"] == "/"
 
 
-async def test_who_is_in_no_group_of_members_is_told_so(provider: OidcProvider) -> None:
-    async with a_service(Plan(provider, roles=RoleBook(member_groups=frozenset({"gpu-users"})))) as service:
+async def test_a_person_in_no_member_group_is_refused(provider: OidcProvider) -> None:
+    async with a_service(ServicePlan(provider, roles=RoleOptions(member_groups=frozenset({"gpu-users"})))) as service:
         status, page = await service.get("/sign-in")
 
     assert status == 403
     assert "no group" in page
 
 
-async def test_a_provider_that_does_not_answer_is_no_error_of_ours(provider: OidcProvider) -> None:
-    async with a_service(Plan(provider)) as service:
+async def test_a_provider_that_does_not_answer_is_reported(provider: OidcProvider) -> None:
+    async with a_service(ServicePlan(provider)) as service:
         provider.app.router.routes.clear()
         status, page = await service.get("/sign-in")
 

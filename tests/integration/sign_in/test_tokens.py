@@ -1,4 +1,4 @@
-"""Bearer tokens: of our own, of a command line that a person allowed, and of Kubernetes."""
+"""Bearer tokens: of Carrel, of a command line that a person allowed, and of Kubernetes."""
 
 import base64
 import hashlib
@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from carrel.bookings.people import Grant, Role
-from carrel.bookings.sign_in import Kubernetes, RoleBook, Vouching
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.bookings.sign_in import RoleOptions, TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
-from tests.integration.sign_in.opened import Plan, Service, a_service, csrf_in
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
+from tests.integration.sign_in.service import Service, ServicePlan, a_service, csrf_in
 from tests.kit.lab import Clock
 
 WEBHOOK = "system:serviceaccount:carrel:webhook"
@@ -40,9 +40,9 @@ def _with(token: str) -> dict[str, Any]:
     return {"headers": {"authorization": f"Bearer {token}"}}
 
 
-async def test_a_token_is_shown_once_and_recognises_its_maker(service: Service) -> None:
+async def test_a_token_is_shown_once_and_identifies_its_person(service: Service) -> None:
     made = await _token(service, scopes=["read"])
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     _, me = await service.get("/api/v1/me", **_with(made["token"]))
     assert (me["email"], me["scopes"], me["how"]) == ("ada@lab.example", ["read"], "token")
@@ -52,14 +52,14 @@ async def test_a_token_is_shown_once_and_recognises_its_maker(service: Service) 
     assert made["token"] not in repr(vars(service.people))
 
 
-async def test_a_write_with_a_token_needs_no_proof_of_a_page(service: Service) -> None:
+async def test_a_write_with_a_token_needs_no_csrf_token(service: Service) -> None:
     made = await _token(service)
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     assert (await service.call("POST", "/write", json={}, **_with(made["token"])))[0] == 200
 
 
-async def test_a_token_ends_when_it_expires_or_is_revoked(service: Service) -> None:
+async def test_a_token_expires_and_can_be_revoked(service: Service) -> None:
     short, long = await _token(service, days=1), await _token(service, days=3650)
     service.clock.now += timedelta(hours=11)
     headers = {"x-csrf-token": await service.csrf()}
@@ -71,9 +71,9 @@ async def test_a_token_ends_when_it_expires_or_is_revoked(service: Service) -> N
     assert (await service.get("/api/v1/me", **_with(short["token"])))[0] == 401
 
 
-async def test_a_token_made_for_trying_it_is_worth_nothing_for_real(service: Service) -> None:
+async def test_a_dev_token_is_refused_by_a_service_without_dev(service: Service) -> None:
     made = await _token(service)
-    async with a_service(Plan()) as for_real:
+    async with a_service(ServicePlan()) as for_real:
         for name, kept in vars(service.people).items():
             setattr(for_real.people, name, kept)  # the same database
 
@@ -90,13 +90,13 @@ async def test_no_token_lasts_longer_than_the_service_allows(service: Service) -
 @pytest.mark.parametrize(
     "wanted", [{"label": "a\x00b"}, {"label": ""}, {"days": 0}, {"scopes": []}, {"scopes": ["all"]}]
 )
-async def test_a_token_that_cannot_be_is_the_callers_mistake(service: Service, wanted: dict[str, Any]) -> None:
+async def test_an_invalid_token_request_is_a_client_error(service: Service, wanted: dict[str, Any]) -> None:
     headers = {"x-csrf-token": await service.csrf()}
     status, _ = await service.call("POST", "/api/v1/tokens", json={"label": "x", **wanted}, headers=headers)
     assert status == 422
 
 
-async def test_nobody_revokes_anothers_token(service: Service) -> None:
+async def test_nobody_can_revoke_the_token_of_another_person(service: Service) -> None:
     made = await _token(service)
     await service.call("POST", "/sign-in/dev", data={"email": "eve@lab.example", "back": "/page"})
     headers = {"x-csrf-token": await service.csrf()}
@@ -105,22 +105,22 @@ async def test_nobody_revokes_anothers_token(service: Service) -> None:
     assert (await service.get("/api/v1/me", **_with(made["token"])))[0] == 200
 
 
-async def test_a_token_cannot_make_tokens(service: Service) -> None:
+async def test_a_token_cannot_create_tokens(service: Service) -> None:
     made = await _token(service, scopes=["read", "book", "admin"])
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     status, problem = await service.call("POST", "/api/v1/tokens", json={"label": "child"}, **_with(made["token"]))
     assert (status, problem["code"]) == (403, "forbidden")
 
 
-async def test_a_role_that_is_taken_away_is_taken_from_tokens_too(service: Service) -> None:
+async def test_a_removed_role_is_removed_from_tokens_too(service: Service) -> None:
     given = Grant("ada@lab.example", Role("platform-admin"), "root@lab.example", "she runs it", service.clock.now)
     await service.people.grant(given)
     made = await _token(service, scopes=["read", "book", "admin"])
     line = _CommandLine("read book admin")
     body = {"code": await line.allowed(service), "verifier": line.verifier}
     _, by_browser = await service.call("POST", "/api/v1/tokens/exchange", json=body)
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
     for token in (made["token"], by_browser["token"]):
         assert (await service.get("/api/v1/people", **_with(token)))[0] == 200
 
@@ -130,11 +130,11 @@ async def test_a_role_that_is_taken_away_is_taken_from_tokens_too(service: Servi
         assert (await service.get("/api/v1/people", **_with(token)))[0] == 403
 
 
-async def test_an_admins_token_without_the_scope_is_no_admin(service: Service) -> None:
+async def test_a_token_of_an_admin_without_the_scope_has_no_admin_rights(service: Service) -> None:
     form = {"email": "root@lab.example", "role": "platform-admin", "back": "/page"}
     await service.call("POST", "/sign-in/dev", data=form)
     weak, strong = await _token(service), await _token(service, scopes=["admin"])
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     assert (await service.get("/api/v1/people", **_with(weak["token"])))[0] == 403
     assert (await service.get("/api/v1/people", **_with(strong["token"])))[0] == 200
@@ -144,28 +144,28 @@ async def test_an_admins_token_without_the_scope_is_no_admin(service: Service) -
     "header",
     ["Bearer carrel_forged", "Bearer ", "Bearer", "Basic YTpi", "carrel_x", "Bearer x.y.z", "Bearer " + "a" * 10_000],
 )
-async def test_a_bad_header_is_refused_even_beside_a_good_session(service: Service, header: str) -> None:
+async def test_a_bad_header_is_refused_even_with_a_valid_session(service: Service, header: str) -> None:
     status, problem = await service.get("/api/v1/me", headers={"authorization": header})
     assert (status, problem["code"]) == (401, "not-signed-in")
 
 
 class _CommandLine:
-    """What `carrel login` asks."""
+    """What `carrel login` sends."""
 
     verifier = "v" * 43
     port, state = 51000, "s" * 43
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    question = f"/cli-login?port={port}&state={state}&challenge={challenge}&label=carrel+on+desk&scopes=read+book"
+    page = f"/cli-login?port={port}&state={state}&challenge={challenge}&label=carrel+on+desk&scopes=read+book"
 
     def __init__(self, scopes: str = "read book") -> None:
         self.scopes = scopes
 
     async def allowed(self, service: Service) -> str:
         """The code that the browser brings to the command line."""
-        _, page = await service.get(self.question)
+        _, page = await service.get(self.page)
         fields = {"port": self.port, "state": self.state, "challenge": self.challenge, "label": "carrel on desk"}
         form = {"csrf": csrf_in(page), "scopes": self.scopes, **fields}
-        async with service.visitor.post(f"{service.url}/cli-login", data=form, allow_redirects=False) as answer:
+        async with service.browser.post(f"{service.url}/cli-login", data=form, allow_redirects=False) as answer:
             where = urlsplit(answer.headers["location"])
         assert (where.scheme, where.netloc) == ("http", f"127.0.0.1:{self.port}")
         brought = parse_qs(where.query)
@@ -173,10 +173,10 @@ class _CommandLine:
         return brought["code"][0]
 
 
-async def test_a_command_line_gets_a_token_once_its_person_allows_it(service: Service) -> None:
+async def test_a_command_line_gets_a_token_when_the_person_allows_it(service: Service) -> None:
     line = _CommandLine()
     body = {"code": await line.allowed(service), "verifier": line.verifier}
-    service.visitor.cookie_jar.clear()
+    service.browser.cookie_jar.clear()
 
     status, made = await service.call("POST", "/api/v1/tokens/exchange", json=body)
     assert status == 200
@@ -185,7 +185,7 @@ async def test_a_command_line_gets_a_token_once_its_person_allows_it(service: Se
     assert (await service.call("POST", "/api/v1/tokens/exchange", json=body))[0] == 403, "a code works once"
 
 
-async def test_a_program_that_stole_the_code_gets_nothing(service: Service) -> None:
+async def test_a_stolen_code_is_useless_without_the_verifier(service: Service) -> None:
     code = await _CommandLine().allowed(service)
 
     status, problem = await service.call("POST", "/api/v1/tokens/exchange", json={"code": code, "verifier": "w" * 43})
@@ -199,13 +199,13 @@ async def test_another_site_cannot_allow_a_command_line(service: Service) -> Non
 
 
 @pytest.mark.parametrize("port", ["80", "0", "99999", "-1"])
-async def test_only_a_command_line_on_loopback_is_asked_about(service: Service, port: str) -> None:
-    question = _CommandLine.question.replace("port=51000", f"port={port}")
-    assert (await service.get(question))[0] == 422
+async def test_a_command_line_needs_a_valid_port(service: Service, port: str) -> None:
+    page = _CommandLine.page.replace("port=51000", f"port={port}")
+    assert (await service.get(page))[0] == 422
 
 
 class _Reviews:
-    """A cluster that knows some tokens, and counts how often it is asked."""
+    """A cluster that knows some tokens and counts the requests."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -242,38 +242,42 @@ def reviews() -> _Reviews:
 
 @pytest.fixture
 async def in_cluster(reviews: _Reviews) -> AsyncIterator[Service]:
-    roles = RoleBook(lab_admin_groups=frozenset({"staff"}), services=frozenset({WEBHOOK}))
+    roles = RoleOptions(lab_admin_groups=frozenset({"staff"}), services=frozenset({WEBHOOK}))
 
-    def kubernetes(roles: RoleBook, clock: Clock) -> Kubernetes:
-        return Kubernetes(Client(reviews), roles, clock.seconds, Vouching("carrel-booking", "oidc:"))
+    def kubernetes(roles: RoleOptions, clock: Clock) -> TokenReviewer:
+        return TokenReviewer(Client(reviews), roles, clock.seconds, TokenReviewOptions("carrel-booking", "oidc:"))
 
     reviews.audiences = ["carrel-booking"]
-    async with a_service(Plan(kubernetes=kubernetes, roles=roles)) as service:
+    async with a_service(ServicePlan(kubernetes=kubernetes, roles=roles)) as service:
         yield service
 
 
-async def test_kubernetes_vouches_for_users_and_for_our_own_processes(in_cluster: Service, reviews: _Reviews) -> None:
+async def test_tokens_of_users_and_of_carrels_own_processes_are_accepted(
+    in_cluster: Service, reviews: _Reviews
+) -> None:
     for _ in range(3):
         _, me = await in_cluster.get("/api/v1/me", **_with("ada-token"))
     assert (me["email"], me["roles"], me["how"]) == ("ada@lab.example", ["lab-admin", "member"], "serviceaccount")
-    assert reviews.asked == 1, "the answer is remembered for a minute"
+    assert reviews.asked == 1, "the answer is cached for a minute"
 
     _, me = await in_cluster.get("/api/v1/me", **_with("webhook-token"))
     assert (me["email"], me["roles"]) == (WEBHOOK, ["service"])
 
 
 @pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody", "kept-in-a-secret"])
-async def test_who_could_be_made_by_anybody_is_nobody(in_cluster: Service, token: str) -> None:
+async def test_other_tokens_of_the_cluster_are_refused(in_cluster: Service, token: str) -> None:
     assert (await in_cluster.get("/api/v1/me", **_with(token)))[0] == 401
 
 
-async def test_who_is_in_no_group_of_members_is_let_in_by_no_way(reviews: _Reviews) -> None:
+async def test_a_user_in_no_member_group_needs_a_grant(reviews: _Reviews) -> None:
     reviews.audiences = ["carrel-booking"]
 
-    def kubernetes(roles: RoleBook, clock: Clock) -> Kubernetes:
-        return Kubernetes(Client(reviews), roles, clock.seconds, Vouching("carrel-booking", "oidc:"))
+    def kubernetes(roles: RoleOptions, clock: Clock) -> TokenReviewer:
+        return TokenReviewer(Client(reviews), roles, clock.seconds, TokenReviewOptions("carrel-booking", "oidc:"))
 
-    async with a_service(Plan(kubernetes=kubernetes, roles=RoleBook(member_groups=frozenset({"lab"})))) as service:
+    async with a_service(
+        ServicePlan(kubernetes=kubernetes, roles=RoleOptions(member_groups=frozenset({"lab"})))
+    ) as service:
         status, problem = await service.get("/page", **_with("ada-token"))
         assert (status, problem["code"]) == (403, "no-role")
 
@@ -299,7 +303,7 @@ async def test_a_token_revoked_in_the_cluster_works_at_most_a_minute_longer(
     assert (await in_cluster.get("/api/v1/me", **_with("ada-token")))[0] == 401
 
 
-async def test_a_cluster_that_is_away_is_not_the_callers_fault(in_cluster: Service, reviews: _Reviews) -> None:
+async def test_a_cluster_that_does_not_answer_is_a_503(in_cluster: Service, reviews: _Reviews) -> None:
     reviews.is_up = False
 
     status, problem = await in_cluster.get("/api/v1/me", **_with("ada-token"))

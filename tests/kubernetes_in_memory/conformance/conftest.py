@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes_in_memory.conformance.served import embedded_api
+from kubernetes_in_memory.testing import running_api
 
 
 @pytest.fixture(params=[False, True], ids=["http", "https"])
 def kubeconfig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Override it to run the scenarios on another server."""
-    with embedded_api(tmp_path, tls=request.param) as config:
-        yield config
+    with running_api(tls=request.param) as api:
+        path = tmp_path / "kubeconfig"
+        path.write_text(api.kubeconfig)
+        yield path
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.calls import ApiRequest, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
+from kubernetes_in_memory.messages import HttpRequest
+from tests.kit.faults import Faulty
 
 Json = dict[str, Any]
 
@@ -38,7 +39,7 @@ class Answer:
 
 
 class Caller:
-    def __init__(self, transport: Transport, token: str = "") -> None:
+    def __init__(self, transport: EmbeddedApi | Faulty, token: str = "") -> None:
         self.transport = transport
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
@@ -53,7 +54,7 @@ class Caller:
     ) -> Answer:
         headers = {"content-type": media_type, "accept": accept, **self._headers}
         content = b"" if body is None else msgspec.json.encode(body)
-        answer = await self.transport.send(ApiRequest(method, path, query, headers, content))
+        answer = await self.transport.send(HttpRequest(method, path, query, headers, content))
         return Answer(answer.status, msgspec.json.decode(answer.body), answer.headers)
 
     async def made(self, path: str, body: Json, **query: str) -> Json:
@@ -64,7 +65,7 @@ class Caller:
     @asynccontextmanager
     async def watching(self, path: str, accept: str = "application/json", **query: str) -> AsyncIterator["Watching"]:
         headers = {"accept": accept, **self._headers}
-        answer = await self.transport.send(ApiRequest("GET", path, {"watch": "true", **query}, headers))
+        answer = await self.transport.send(HttpRequest("GET", path, {"watch": "true", **query}, headers))
         assert answer.stream is not None, answer.body
         try:
             yield Watching(_lines(answer.stream))

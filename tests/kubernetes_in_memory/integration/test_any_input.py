@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.kubernetes.calls import ApiRequest
 from kubernetes_in_memory import fields
 from kubernetes_in_memory.kinds import BUILT_IN, Kind
+from kubernetes_in_memory.messages import HttpRequest
 from tests.kit.json import documents, scalars
 from tests.kubernetes_in_memory.integration.caller import Caller, Json, embedded
 
@@ -56,7 +56,7 @@ def bodies(kind: Kind) -> st.SearchStrategy[Json]:
 
 async def survives(call: Caller, path: str, body: bytes) -> None:
     before = (await call("GET", path)).body
-    answer = await call.transport.send(ApiRequest("POST", path, {}, {}, body))
+    answer = await call.transport.send(HttpRequest("POST", path, {}, {}, body))
     if answer.status >= 400:
         told = msgspec.json.decode(answer.body)
         assert (told["kind"], bool(told["message"])) == ("Status", True)
@@ -73,7 +73,7 @@ def test_any_object_is_stored_or_refused(kind: Kind, data: st.DataObject) -> Non
 @pytest.mark.parametrize("kind", QUESTIONS, ids=lambda kind: kind.plural)
 @given(body=documents(st.sampled_from(["spec", "token", "user", "groups", "resourceAttributes", "verb"])))
 def test_any_question_is_answered(kind: Kind, body: Any) -> None:
-    request = ApiRequest("POST", collection_of(kind), {}, {}, msgspec.json.encode(body))
+    request = HttpRequest("POST", collection_of(kind), {}, {}, msgspec.json.encode(body))
     assert asyncio.run(embedded().transport.send(request)).status in (201, 400, 422)
 
 
@@ -96,7 +96,7 @@ def test_any_patch_of_a_pod_is_applied_or_refused(media_type: str, subresource: 
         pods = "/api/v1/namespaces/default/pods"
         await call.made(pods, {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "a", "image": "b"}]}})
         headers = {"content-type": media_type}
-        request = ApiRequest("PATCH", f"{pods}/x{subresource}", {}, headers, msgspec.json.encode(patch))
+        request = HttpRequest("PATCH", f"{pods}/x{subresource}", {}, headers, msgspec.json.encode(patch))
         assert (await call.transport.send(request)).status in (200, 400, 409, 422)
 
     asyncio.run(run())
@@ -109,7 +109,7 @@ def test_any_verb_on_a_pod_is_answered(subresource: str, body: Any) -> None:
         call = embedded()
         pods = "/api/v1/namespaces/default/pods"
         await call.made(pods, {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "a", "image": "b"}]}})
-        request = ApiRequest("POST", f"{pods}/x/{subresource}", {}, {}, msgspec.json.encode(body))
+        request = HttpRequest("POST", f"{pods}/x/{subresource}", {}, {}, msgspec.json.encode(body))
         assert (await call.transport.send(request)).status in (201, 400, 409, 422)
 
     asyncio.run(run())
@@ -121,7 +121,7 @@ def test_any_deletion_is_answered(body: Any) -> None:
         call = embedded()
         maps = "/api/v1/namespaces/default/configmaps"
         await call.made(maps, {"metadata": {"name": "x"}})
-        request = ApiRequest("DELETE", f"{maps}/x", {}, {}, msgspec.json.encode(body))
+        request = HttpRequest("DELETE", f"{maps}/x", {}, {}, msgspec.json.encode(body))
         assert (await call.transport.send(request)).status in (200, 400, 409)
 
     asyncio.run(run())

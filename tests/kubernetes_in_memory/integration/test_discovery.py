@@ -6,9 +6,9 @@ import kubernetes.client as official
 import msgspec
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest
 from kubernetes_in_memory import fields
 from kubernetes_in_memory.kinds import BUILT_IN
+from kubernetes_in_memory.messages import HttpRequest
 from tests.kubernetes_in_memory.integration.caller import Caller, Json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -81,7 +81,7 @@ async def test_open_api_says_that_strict_validation_is_understood(call: Caller) 
 
 
 async def test_old_clients_get_an_empty_open_api_in_protobuf(call: Caller) -> None:
-    request = ApiRequest(
+    request = HttpRequest(
         "GET", "/openapi/v2", headers={"accept": "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"}
     )
     answer = await call.transport.send(request)
@@ -90,7 +90,7 @@ async def test_old_clients_get_an_empty_open_api_in_protobuf(call: Caller) -> No
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz"])
 async def test_it_is_well(call: Caller, path: str) -> None:
-    answer = await call.transport.send(ApiRequest("GET", path))
+    answer = await call.transport.send(HttpRequest("GET", path))
     assert (answer.status, answer.body) == (200, b"ok")
 
 
@@ -189,6 +189,6 @@ class TestProtobuf:
     @staticmethod
     async def send(call: Caller, path: str, body: bytes) -> Json:
         headers = {"content-type": "application/vnd.kubernetes.protobuf"}
-        answer = await call.transport.send(ApiRequest("POST", path, {}, headers, body))
+        answer = await call.transport.send(HttpRequest("POST", path, {}, headers, body))
         tree: Json = msgspec.json.decode(answer.body)
         return tree

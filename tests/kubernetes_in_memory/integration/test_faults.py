@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest
-from carrel.kubernetes.cluster import Unknown
-from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
+from kubernetes_in_memory.faults import AnswerLost, Crashed, FaultPlan
+from kubernetes_in_memory.messages import HttpRequest
+from tests.kit.faults import Faulty
 from tests.kubernetes_in_memory.integration.caller import MERGE, Caller, api_of, config_map, embedded, names
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -57,7 +57,7 @@ async def test_an_update_may_be_refused_with_a_conflict(call: Caller) -> None:
 
 async def test_a_lost_answer_is_of_a_write_that_took_effect(call: Caller) -> None:
     process, faults = faulty(call, lose_answer=1.0)
-    with pytest.raises(Unknown):
+    with pytest.raises(AnswerLost):
         await process("POST", MAPS, config_map())
     assert names(await call("GET", MAPS)) == ["one"]
     assert "the answer was lost" in faults.story[0]
@@ -112,7 +112,7 @@ async def test_gone_comes_in_both_of_its_forms(call: Caller) -> None:
     process, faults = faulty(call, expire_watch=1.0)
     forms = set()
     for _ in range(20):
-        answer = await process.transport.send(ApiRequest("GET", MAPS, {"watch": "1", "resourceVersion": "1"}))
+        answer = await process.transport.send(HttpRequest("GET", MAPS, {"watch": "1", "resourceVersion": "1"}))
         if answer.stream is None:
             forms.add(("status", answer.status))
         else:
@@ -126,7 +126,7 @@ async def test_one_seed_is_one_run() -> None:
         healthy = embedded()
         process, faults = faulty(healthy, seed=seed, refuse=0.3, lose_answer=0.3, stale_list=0.3)
         for number in range(40):
-            with suppress(Unknown):
+            with suppress(AnswerLost):
                 await process("POST", MAPS, config_map(f"m{number}"))
             await process("GET", MAPS)
         return faults.story

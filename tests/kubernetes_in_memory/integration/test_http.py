@@ -6,7 +6,7 @@ import ssl
 import aiohttp
 import msgspec
 
-from kubernetes_in_memory.http import LARGEST_BODY, serve
+from kubernetes_in_memory.http_server import LARGEST_BODY, serve
 from tests.kubernetes_in_memory.integration.caller import LIMIT_S, PODS, Caller, api_of, pod, wait_until
 
 

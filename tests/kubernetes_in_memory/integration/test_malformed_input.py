@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.calls import ApiRequest
+from kubernetes_in_memory.messages import HttpRequest
 from tests.kubernetes_in_memory.integration.caller import PODS, Caller, Json, config_map, pod
 
 
@@ -149,7 +149,7 @@ async def test_what_has_the_wrong_type_cannot_be_decoded(call: Caller, changes: 
     ],
 )
 async def test_a_body_that_is_no_object_of_the_kind_is_refused(call: Caller, body: bytes, told: str) -> None:
-    answer = await call.transport.send(ApiRequest("POST", PODS, body=body))
+    answer = await call.transport.send(HttpRequest("POST", PODS, body=body))
     assert answer.status == 400
     assert told in answer.body.decode()
 

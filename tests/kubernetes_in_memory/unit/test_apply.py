@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.parsing import Malformed
 from kubernetes_in_memory.apply import ApplyConflict, server_side_apply, track_update
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.merge_keys import merge_keys_for
 from kubernetes_in_memory.ownership import Holding, fields_v1, owned_paths
 
@@ -204,7 +204,7 @@ def test_before_the_first_apply_everything_belongs_to_whoever_wrote_it() -> None
     ],
 )
 def test_a_document_that_cannot_be_applied_is_malformed(applied: Json) -> None:
-    with pytest.raises(Malformed, match="applied configuration"):
+    with pytest.raises(MalformedInput, match="applied configuration"):
         apply(None, applied)
 
 

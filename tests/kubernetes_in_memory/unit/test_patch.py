@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.parsing import Malformed
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.patch import merge_keys_for, merge_patch, strategic_merge
 
 Json = dict[str, Any]
@@ -216,7 +216,7 @@ def test_each_kind_has_its_merge_keys(kind: str, target: Json, patch: Json, expe
     ],
 )
 def test_a_bad_directive_is_malformed(patch: Json) -> None:
-    with pytest.raises(Malformed, match="strategic merge patch"):
+    with pytest.raises(MalformedInput, match="strategic merge patch"):
         strategic_merge(pod(containers=[{"name": "a"}]), {"spec": patch}, POD)
 
 

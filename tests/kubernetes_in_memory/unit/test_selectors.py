@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.parsing import Malformed
+from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.selectors import FieldRequirement, FieldSelector, LabelSelector, label_selector_of
 
 LABELS = {"app": "train", "tier": "booked", "rank": "3", "empty": "", "carrel.dev/node": "n1"}
@@ -70,12 +70,12 @@ def test_a_label_selector_matches(text: str, matches: bool) -> None:
     ],
 )
 def test_a_label_selector_that_cannot_be_read_is_malformed(text: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedInput):
         LabelSelector.parse(text)
 
 
 def test_a_malformed_label_selector_says_where() -> None:
-    with pytest.raises(Malformed, match=r"label selector 'app in train': word 3 is 'train'; expected '\('"):
+    with pytest.raises(MalformedInput, match=r"label selector 'app in train': word 3 is 'train'; expected '\('"):
         LabelSelector.parse("app in train")
 
 
@@ -119,7 +119,7 @@ def test_the_selector_of_a_spec_matches(document: dict[str, object] | None, matc
     ],
 )
 def test_the_selector_of_a_spec_that_cannot_be_read_is_malformed(document: dict[str, object]) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedInput):
         label_selector_of(document)
 
 
@@ -159,7 +159,7 @@ def test_a_field_selector_tells_which_fields_it_needs() -> None:
     ],
 )
 def test_a_field_selector_that_cannot_be_read_is_malformed(text: str) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedInput):
         FieldSelector.parse(text)
 
 
@@ -210,5 +210,5 @@ def test_any_text_is_a_selector_or_malformed(text: str) -> None:
     for parse in (LabelSelector.parse, FieldSelector.parse):
         try:
             parse(text)
-        except Malformed:
+        except MalformedInput:
             continue

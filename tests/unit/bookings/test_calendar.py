@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from carrel.bookings.calendar import Calendar, Maintenance, Span, days
 from carrel.bookings.rules import Booking
-from carrel.bookings.tiers import standing
+from carrel.bookings.tiers import person_tier
 from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A100, A6000
 
@@ -31,14 +31,14 @@ def test_bookings_of_other_models_do_not_count() -> None:
     assert calendar.free(day(0), day(5)) == 1
 
 
-def test_a_card_is_free_again_at_the_instant_a_booking_ends() -> None:
+def test_a_gpu_is_free_again_at_the_instant_a_booking_ends() -> None:
     calendar = Calendar(A6000, 1, [booked(0, 5)])
 
     assert calendar.free(day(5), day(6)) == 1
     assert calendar.free(day(5) - timedelta(microseconds=1), day(6)) == 0
 
 
-def test_the_fewest_free_cards_of_a_stretch_count() -> None:
+def test_the_fewest_free_gpus_of_a_period_count() -> None:
     calendar = Calendar(A6000, 3, [booked(1, 2), booked(3, 4, cards=2)])
 
     assert calendar.free(day(0), day(5)) == 1
@@ -51,20 +51,20 @@ def test_the_fewest_free_cards_of_a_stretch_count() -> None:
     ]
 
 
-def test_a_stretch_that_begins_inside_a_booking_knows_it() -> None:
+def test_a_period_that_begins_inside_a_booking_counts_it() -> None:
     calendar = Calendar(A6000, 1, [booked(0, 5)])
 
     assert list(calendar.spans(day(2), day(6))) == [Span(day(2), day(5), 0), Span(day(5), day(6), 1)]
 
 
-def test_maintenance_takes_cards_away_and_cancelled_bookings_give_them_back() -> None:
+def test_maintenance_takes_gpus_away_and_cancelled_bookings_give_them_back() -> None:
     cancelled = Booking("c", "bob", A6000, day(0), day(9), cancelled_at=day(2))
     calendar = Calendar(A6000, 2, [cancelled], [Maintenance(A6000, day(4), day(5), 2)])
 
     assert [span.free for span in calendar.spans(day(0), day(6))] == [1, 2, 0, 2]
 
 
-def test_capacity_that_shrank_below_what_is_promised_shows_as_less_than_nothing() -> None:
+def test_free_gpus_are_negative_when_more_are_booked_than_there_are() -> None:
     assert Calendar(A6000, 1, [booked(0, 1, cards=3)]).free(day(0), day(1)) == -2
 
 
@@ -76,10 +76,10 @@ def test_capacity_that_shrank_below_what_is_promised_shows_as_less_than_nothing(
         pytest.param(2, 2, 0, 3, id="longer than the gap: between the bookings"),
         pytest.param(2, 3, 0, 8, id="longer than any gap: after the last"),
         pytest.param(2, 1, 5.5, 8, id="not before an instant inside a booking"),
-        pytest.param(3, 1, 0, None, id="more cards than there are"),
+        pytest.param(3, 1, 0, None, id="more GPUs than there are"),
     ],
 )
-def test_the_next_free_slot(cards: int, length: float, not_before: float, expected: float | None) -> None:
+def test_the_next_free_start(cards: int, length: float, not_before: float, expected: float | None) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 3), booked(5, 8)])
 
     found = calendar.next_free(cards, length * DAY, day(not_before))
@@ -87,7 +87,7 @@ def test_the_next_free_slot(cards: int, length: float, not_before: float, expect
     assert found == (None if expected is None else day(expected))
 
 
-def test_a_model_that_is_away_for_ever_has_no_next_slot() -> None:
+def test_a_model_in_endless_maintenance_has_no_next_free_start() -> None:
     for_ever = Maintenance(A6000, day(0), datetime.max.replace(tzinfo=UTC), 1)
 
     assert Calendar(A6000, 1, maintenance=[for_ever]).next_free(1, DAY, day(0)) is None
@@ -99,7 +99,7 @@ stretches = st.tuples(st.integers(0, 30), st.integers(1, 10), st.integers(1, 2))
 
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 40), st.integers(1, 5), st.integers(1, 3))
-def test_the_next_free_slot_is_free_and_no_whole_day_before_it_is(
+def test_the_next_free_start_is_free_and_no_whole_day_before_it_is(
     bookings: list[Booking], not_before: int, length: int, cards: int
 ) -> None:
     calendar = Calendar(A6000, 3, bookings)
@@ -114,23 +114,23 @@ def test_the_next_free_slot_is_free_and_no_whole_day_before_it_is(
         earlier += DAY
 
 
-def test_who_has_a_booking_that_runs_now_is_booked_until_the_last_of_them_ends() -> None:
+def test_a_person_with_active_bookings_is_booked_until_the_last_of_them_ends() -> None:
     bookings = [booked(0, 5, name="long"), booked(0, 2, name="short"), booked(0, 9, user="bob")]
 
-    assert standing(bookings, "ada", day(1)).tier is Tier.BOOKED
-    assert standing(bookings, "ada", day(1)).booking == bookings[0]
-    assert standing(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
+    assert person_tier(bookings, "ada", day(1)).tier is Tier.BOOKED
+    assert person_tier(bookings, "ada", day(1)).booking == bookings[0]
+    assert person_tier(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
 
 
-def test_a_booking_in_the_future_does_not_make_a_pod_booked() -> None:
-    assert standing([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
+def test_a_planned_booking_does_not_make_a_pod_booked() -> None:
+    assert person_tier([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
 
 
 def shared(start: float, end: float) -> Booking:
     return Booking("s", "ada", A6000, day(start), day(end), share=True)
 
 
-def test_shares_fill_cards_one_after_the_other() -> None:
+def test_shares_fill_gpus_one_after_the_other() -> None:
     bookings = [booked(0, 9), shared(0, 4), shared(1, 4), shared(2, 3)]
     calendar = Calendar(A6000, 3, bookings, shares_per_card=2)
 
@@ -144,29 +144,29 @@ def test_shares_fill_cards_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("wish", "said"),
     [
-        pytest.param(booked(0, 1, cards=1), None, id="there is room"),
+        pytest.param(booked(0, 1, cards=1), "", id="there is room"),
         pytest.param(
             booked(0, 2, cards=2),
-            "1 of 2 cards of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
+            "1 of 2 GPUs of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
             id="not for all of them",
         ),
         pytest.param(
-            booked(0, 2, cards=3), "There are 2 cards of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
+            booked(0, 2, cards=3), "There are 2 GPUs of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
         ),
         pytest.param(
-            booked(3, 4), "0 of 2 cards of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
+            booked(3, 4), "0 of 2 GPUs of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
         ),
-        pytest.param(booked(2, 2), None, id="of no length: the rules tell it"),
+        pytest.param(booked(2, 2), "", id="of no length: another rule says so"),
     ],
 )
-def test_what_the_calendar_says_of_a_wish(wish: Booking, said: str | None) -> None:
+def test_a_shortage_is_explained_with_numbers(wish: Booking, said: str) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
 
-    assert [broken.message for broken in calendar.check(wish)] == ([said] if said else [])
+    assert calendar.shortage(wish) == said
 
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 20), st.integers(0, 20))
-def test_the_least_of_each_day_is_what_asking_for_that_day_alone_gives(
+def test_what_is_free_by_day_equals_what_is_free_on_each_day_alone(
     bookings: list[Booking], first: int, count: int
 ) -> None:
     """The days are local ones, which begin and end inside bookings."""

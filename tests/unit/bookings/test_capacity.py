@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.bookings.capacity import Stock, model_named, stock_of
+from carrel.bookings.capacity import ModelCapacity, capacity_of, model_named
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 
@@ -13,16 +13,16 @@ def a_card(index: int, model: str = "A6000", memory: int = 49140, unusable: str 
     return Gpu(f"GPU-{index}", "n1", index, model, MiB(memory), unusable=unusable)
 
 
-def test_healthy_cards_are_counted_by_model() -> None:
+def test_healthy_gpus_are_counted_by_model() -> None:
     nodes = [
         Node("n1", (a_card(0), a_card(1, memory=40000), a_card(2, unusable="XID 79"), a_card(3, "T4", 15360))),
         Node("n2", (a_card(4), a_card(5, "H100", 81920)), unusable="the agent is silent"),
     ]
 
-    assert stock_of(nodes) == {
-        "A6000": Stock("A6000", 2, MiB(40000)),
-        "H100": Stock("H100", 0, MiB(81920)),
-        "T4": Stock("T4", 1, MiB(15360)),
+    assert capacity_of(nodes) == {
+        "A6000": ModelCapacity("A6000", 2, MiB(40000)),
+        "H100": ModelCapacity("H100", 0, MiB(81920)),
+        "T4": ModelCapacity("T4", 1, MiB(15360)),
     }
 
 
@@ -38,14 +38,14 @@ def test_healthy_cards_are_counted_by_model() -> None:
         pytest.param("-", None, id="nothing"),
     ],
 )
-def test_a_part_of_a_name_will_do_if_it_means_one_model(word: str, meant: str | None) -> None:
+def test_a_part_of_a_name_is_enough_if_it_means_one_model(word: str, meant: str | None) -> None:
     found = model_named(word, MODELS)
 
     assert found == meant if meant else isinstance(found, Refusal)
 
 
-def test_which_models_could_be_meant_is_told() -> None:
+def test_the_models_that_could_be_meant_are_listed() -> None:
     assert str(model_named("a100", MODELS)) == (
-        "“a100” may be NVIDIA-A100-PCIE-40GB or NVIDIA-A100-SXM4-80GB; say which."
+        "“a100” may be NVIDIA-A100-PCIE-40GB or NVIDIA-A100-SXM4-80GB; give the full name."
     )
     assert str(model_named("h100", [])) == "There is no model “h100”. There are: none."

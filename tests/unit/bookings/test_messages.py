@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.notifications.messages import Letter, Occasion, reminder, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, reminder, subject, text
 from carrel.bookings.rules import Booking
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -31,40 +31,40 @@ TIMES = {
 
 
 @pytest.mark.parametrize(("began", "left", "occasion"), TIMES.values(), ids=TIMES)
-def test_who_is_reminded_when(began: timedelta, left: timedelta, occasion: str | None) -> None:
-    letter = reminder(a_booking(began, left), NOON)
+def test_when_a_reminder_is_due(began: timedelta, left: timedelta, occasion: str | None) -> None:
+    notification = reminder(a_booking(began, left), NOON)
 
-    assert (letter.occasion.value if letter else None) == occasion
+    assert (notification.occasion.value if notification else None) == occasion
 
 
-def test_a_cancelled_booking_reminds_nobody() -> None:
+def test_a_cancelled_booking_has_no_reminder() -> None:
     assert reminder(a_booking(48 * HOUR, HOUR, cancelled=NOON - HOUR), NOON) is None
 
 
-def test_a_reminder_is_the_same_letter_until_the_end_is_moved() -> None:
+def test_a_reminder_keeps_its_id_until_the_end_is_moved() -> None:
     def id_at(now: datetime, left: timedelta) -> str:
-        letter = reminder(a_booking(72 * HOUR, left), now)
-        assert letter is not None
-        return letter.id
+        notification = reminder(a_booking(72 * HOUR, left), now)
+        assert notification is not None
+        return notification.id
 
     assert id_at(NOON, 20 * HOUR) == id_at(NOON + HOUR, 20 * HOUR) == "ends-in-24h-b1-20261117T080000Z"
     assert id_at(NOON, 22 * HOUR) != id_at(NOON, 20 * HOUR)
 
 
-def test_a_reminder_is_of_no_use_after_the_end_and_news_after_three_days() -> None:
-    letter = reminder(a_booking(48 * HOUR, HOUR), NOON)
-    assert letter is not None
-    assert letter.useless_after == NOON + HOUR
-    assert Letter("log-1", Occasion.CANCELLED, "ada@lab.example", NOON).useless_after == NOON + timedelta(days=3)
+def test_a_reminder_is_useless_after_the_end_and_other_notifications_after_three_days() -> None:
+    notification = reminder(a_booking(48 * HOUR, HOUR), NOON)
+    assert notification is not None
+    assert notification.useless_after == NOON + HOUR
+    assert Notification("log-1", Occasion.CANCELLED, "ada@lab.example", NOON).useless_after == NOON + timedelta(days=3)
 
 
-def test_a_letter_says_what_when_who_did_it_why_and_what_next() -> None:
+def test_a_notification_says_what_happened_who_did_it_why_and_what_to_do() -> None:
     facts = {"model": "A6000", "cards": "2", "start": "2026-11-20T08:00:00Z", "end": "2026-11-25T08:00:00Z"}
     facts |= {"actor": "boss@lab.example", "why": "she asked me to"}
-    letter = Letter("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", 7, facts)
+    notification = Notification("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", 7, facts)
 
-    assert subject(letter, LAB) == "Booked: A6000 until Wed 25 Nov 2026 09:00 CET"
-    assert text(letter, LAB, "https://gpus.lab.example") == (
+    assert subject(notification, LAB) == "Booked: A6000 until Wed 25 Nov 2026 09:00 CET"
+    assert text(notification, LAB, "https://gpus.lab.example") == (
         "Booked: A6000 until Wed 25 Nov 2026 09:00 CET.\n\n"
         "Model: A6000 (2)\nFrom:  Fri 20 Nov 2026 09:00 CET\nUntil: Wed 25 Nov 2026 09:00 CET (5 d)\n"
         "Done by boss@lab.example: she asked me to\n\n"
@@ -74,7 +74,7 @@ def test_a_letter_says_what_when_who_did_it_why_and_what_next() -> None:
 
 def test_a_revoked_pod_is_named() -> None:
     facts = {"pod": "train-0", "namespace": "lab", "node": "n1", "actor": "the controller", "why": "for lab/other"}
-    letter = Letter("log-8", Occasion.REVOKED, "ada@lab.example", NOON, facts=facts)
+    notification = Notification("log-8", Occasion.REVOKED, "ada@lab.example", NOON, facts=facts)
 
-    assert subject(letter, LAB) == "train-0 lost its card to a booking"
-    assert "Pod: train-0\nNode: n1\nDone by the controller: for lab/other" in text(letter, LAB)
+    assert subject(notification, LAB) == "train-0 lost its GPU to a booking"
+    assert "Pod: train-0\nNode: n1\nDone by the controller: for lab/other" in text(notification, LAB)

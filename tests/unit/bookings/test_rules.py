@@ -1,4 +1,4 @@
-"""The house rules, all at once, and when the next booking may start."""
+"""The booking rules, all at once, and when the next booking may start."""
 
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import TITLES, Booking, Rules, check, check_change, earliest_start, words
+from carrel.bookings.rules import RULES, Booking, BookingRules, check, check_change, earliest_start, words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -22,8 +22,8 @@ def a_wish(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
     return a_booking(NOW + start_in, NOW + start_in + lasting, "wish")
 
 
-def broken(wish: Booking, *own: Booking, rules: Rules | None = None) -> list[str]:
-    return [rule.rule for rule in check(wish, own, NOW, rules or Rules()).broken]
+def broken(wish: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
+    return [rule.rule for rule in check(wish, own, NOW, rules or BookingRules()).broken]
 
 
 ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
@@ -35,7 +35,7 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
     ("wish", "own", "expected"),
     [
         pytest.param(a_wish(), [], [], id="a first booking"),
-        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is running"),
+        pytest.param(a_wish(20 * DAY), [ACTIVE], ["no-active-overlap"], id="while one is active"),
         pytest.param(a_wish(), [PLANNED], ["future-limit"], id="while one is planned"),
         pytest.param(a_wish(9 * DAY), [ENDED], [], id="14 full days after the last one ended"),
         pytest.param(
@@ -56,13 +56,13 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
             a_wish(-DAY, timedelta(hours=1)),
             [ACTIVE, PLANNED, ENDED],
             ["min-duration", "not-in-the-past", "no-active-overlap", "future-limit", "cooldown"],
-            id="all broken rules are told at once",
+            id="all broken rules are found at once",
         ),
         pytest.param(
             a_wish(),
             [a_booking(NOW + DAY, NOW + 2 * DAY, "c", cancelled=NOW - DAY)],
             [],
-            id="a booking that was cancelled before it began never was",
+            id="a booking that was cancelled before it began does not count",
         ),
         pytest.param(
             a_wish(13 * DAY),
@@ -79,28 +79,28 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
         pytest.param(a_wish(), [a_booking(NOW + DAY, NOW + 6 * DAY, "wish")], [], id="a change of the same booking"),
     ],
 )
-def test_the_rules(wish: Booking, own: list[Booking], expected: list[str]) -> None:
+def test_broken_rules_are_found(wish: Booking, own: list[Booking], expected: list[str]) -> None:
     assert broken(wish, *own) == expected
 
 
 def test_a_lab_may_change_the_rules() -> None:
-    rules = Rules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
+    rules = BookingRules(min_duration=timedelta(hours=1), max_duration=60 * DAY, cooldown=timedelta(0), planned=2)
 
     assert broken(a_wish(lasting=timedelta(hours=1)), PLANNED, rules=rules) == []
     assert broken(a_wish(), PLANNED, a_booking(NOW + 50 * DAY, NOW + 51 * DAY, "p2"), rules=rules) == ["future-limit"]
 
 
-def test_a_cooldown_also_lies_before_a_planned_booking() -> None:
-    rules = Rules(planned=2)
+def test_the_cooldown_also_applies_before_a_planned_booking() -> None:
+    rules = BookingRules(planned=2)
 
     assert broken(a_wish(25 * DAY, DAY), PLANNED, rules=rules) == []
     assert broken(a_wish(25 * DAY, 2 * DAY), PLANNED, rules=rules) == ["cooldown"]
 
 
 def test_the_earliest_start_follows_the_last_booking_and_its_cooldown() -> None:
-    assert earliest_start([], NOW, Rules()) == NOW
-    assert earliest_start([ENDED], NOW, Rules()) == NOW + 9 * DAY
-    assert earliest_start([ENDED, ACTIVE, PLANNED], NOW, Rules()) == NOW + 59 * DAY
+    assert earliest_start([], NOW, BookingRules()) == NOW
+    assert earliest_start([ENDED], NOW, BookingRules()) == NOW + 9 * DAY
+    assert earliest_start([ENDED, ACTIVE, PLANNED], NOW, BookingRules()) == NOW + 59 * DAY
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_fourteen_days_are_336_hours_also_across_dst(ended: datetime, next_start
     end = ended.replace(tzinfo=STOCKHOLM)
     own = a_booking(end - DAY, end)
 
-    found = earliest_start([own], end.astimezone(UTC), Rules())
+    found = earliest_start([own], end.astimezone(UTC), BookingRules())
 
     assert found == next_start.replace(tzinfo=STOCKHOLM)
 
@@ -123,15 +123,15 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
     wish = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wish")
 
-    verdict = check(wish, [], start, Rules())
+    verdict = check(wish, [], start, BookingRules())
 
     assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
 
-def test_the_words_say_what_when_and_what_next_in_the_labs_zone() -> None:
+def test_a_message_says_what_is_wrong_and_when_it_would_work_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
-    verdict = check(a_wish(), [own], NOW, Rules(), STOCKHOLM)
+    verdict = check(a_wish(), [own], NOW, BookingRules(), STOCKHOLM)
 
     assert [rule.message for rule in verdict.broken] == [
         "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
@@ -154,25 +154,30 @@ def test_a_time_without_a_zone_is_refused() -> None:
         (-timedelta(hours=1), "-1 h"),
     ],
 )
-def test_lengths_are_said_exactly(length: timedelta, said: str) -> None:
+def test_lengths_are_written_exactly(length: timedelta, said: str) -> None:
     assert words(length) == said
 
 
 def changed(
-    old: Booking, start: datetime, end: datetime, *others: Booking, now: datetime = NOW, rules: Rules | None = None
+    old: Booking,
+    start: datetime,
+    end: datetime,
+    *others: Booking,
+    now: datetime = NOW,
+    rules: BookingRules | None = None,
 ) -> list[str]:
     new = a_booking(start, end, old.id)
-    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or Rules()).broken]
+    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or BookingRules()).broken]
 
 
-def test_a_change_is_judged_without_its_own_booking_and_also_while_one_runs() -> None:
+def test_a_change_is_judged_without_its_own_booking_and_also_while_one_is_active() -> None:
     assert changed(PLANNED, NOW + 41 * DAY, NOW + 50 * DAY, ACTIVE) == []
     assert changed(ACTIVE, ACTIVE.start, NOW + 9 * DAY) == []
     assert changed(ACTIVE, ACTIVE.start, NOW + 27 * DAY, PLANNED) == ["max-duration", "cooldown"]
 
 
-def test_a_booking_that_only_shrinks_heeds_neither_a_new_longest_nor_a_new_cooldown() -> None:
-    strict = Rules(max_duration=2 * DAY, cooldown=60 * DAY)
+def test_a_booking_may_become_shorter_under_stricter_rules() -> None:
+    strict = BookingRules(max_duration=2 * DAY, cooldown=60 * DAY)
 
     assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, ACTIVE, rules=strict) == []
     assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == ["max-duration", "cooldown"]
@@ -185,21 +190,21 @@ def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
     assert changed(ENDED, ENDED.start, NOW + DAY) == ["over"]
 
 
-def test_a_share_is_of_one_card_and_only_where_cards_are_shared() -> None:
+def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
     share = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
     shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, cards=2, share=True)
 
     assert broken(share) == ["shares"]
-    assert broken(share, rules=Rules(shares_per_card=4)) == []
-    assert broken(shares, rules=Rules(shares_per_card=4)) == ["shares"]
+    assert broken(share, rules=BookingRules(shares_per_card=4)) == []
+    assert broken(shares, rules=BookingRules(shares_per_card=4)) == ["shares"]
 
 
 def test_every_rule_that_can_be_broken_has_a_title() -> None:
     wishes = [a_wish(lasting=DAY / 2), a_wish(lasting=20 * DAY), a_wish(-DAY), a_wish(lasting=-DAY)]
-    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, Rules()).broken]
+    told = [rule for wish in wishes for rule in check(wish, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()).broken]
 
     assert all(rule.title for rule in told)
-    assert {rule.rule for rule in told} < set(TITLES)
+    assert {rule.rule for rule in told} < {row.name for row in RULES}
 
 
 def test_days_of_the_calendar_have_23_24_or_25_hours() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from carrel.dialects import carrel, protected_keys
 from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.interface import Reading
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, Share, ShareState
@@ -32,14 +33,14 @@ NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
     ],
 )
 def test_a_vector_request_is_read(annotations: dict[str, str], request_: Request | None) -> None:
-    assert carrel.request_of(pod(annotations)) == request_
+    assert carrel.request_of(pod(annotations), Reading()) == request_
 
 
 @pytest.mark.parametrize("key", ["carrel.dev/gpu-cards", "carrel.dev/gpu-memory-mib"])
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "two", "1e3", "99999999999999999999"])
 def test_a_malformed_request_is_named(key: str, text: str) -> None:
     with pytest.raises(Malformed, match=key):
-        carrel.request_of(pod({key: text}))
+        carrel.request_of(pod({key: text}), Reading())
 
 
 def test_devices_are_written_per_pod_and_per_container() -> None:
@@ -65,11 +66,11 @@ def test_a_shared_card_is_recorded_on_its_lease() -> None:
         0,
         "GPU-a",
         (
-            Share(Holder("uid-1", "lab/train"), "GPU-a", MiB(8138), ShareState.ASSIGNED),
-            Share(Holder("uid-2", "lab/serve"), "GPU-a", MiB(4069)),
+            Share(Holder("uid-1", "lab", "train"), "GPU-a", MiB(8138), ShareState.ASSIGNED),
+            Share(Holder("uid-2", "lab", "serve"), "GPU-a", MiB(4069)),
         ),
-        kept_for=Holder("uid-3", "lab/urgent"),
-        kept_from=(Holder("uid-2", "lab/serve"),),
+        kept_for=Holder("uid-3", "lab", "urgent"),
+        kept_from=(Holder("uid-2", "lab", "serve"),),
     )
     written = carrel.write_lease(record, "carrel-system", NOW)
     assert written == {
@@ -92,7 +93,7 @@ def test_a_shared_card_is_recorded_on_its_lease() -> None:
 
 
 def test_who_has_to_give_a_card_back_is_forgotten_with_whom_it_is_kept_for() -> None:
-    booked, victim = Holder("uid-3", "lab/urgent"), Holder("uid-2", "lab/serve")
+    booked, victim = Holder("uid-3", "lab", "urgent"), Holder("uid-2", "lab", "serve")
     kept = LeaseRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),)).keeping(booked, [victim])
 
     assert kept.without("uid-2") == LeaseRecord("node-a", 0, "GPU-a", kept_for=booked)
@@ -103,7 +104,7 @@ def test_who_has_to_give_a_card_back_is_forgotten_with_whom_it_is_kept_for() -> 
 
 
 def test_a_whole_card_has_a_holder_as_the_peers_write_it() -> None:
-    record = LeaseRecord("node-a", 1, "GPU-b", (Share(Holder("uid-1", "lab/train"), "GPU-b", None),))
+    record = LeaseRecord("node-a", 1, "GPU-b", (Share(Holder("uid-1", "lab", "train"), "GPU-b", None),))
     written = carrel.write_lease(record, "carrel-system", NOW)
     assert written["spec"]["holderIdentity"] == "uid-1"
     assert written["metadata"]["labels"] == {"gpu.scheduling/managed": "true", "gpu.scheduling/pod": "train"}
@@ -126,7 +127,7 @@ def test_an_annotation_never_lowers_what_the_holder_has() -> None:
     }
     record = carrel.read_lease(lease(forged))
     assert record is not None
-    assert record.shares == (Share(Holder("uid-1", "lab/train"), "", None, ShareState.ASSIGNED),)
+    assert record.shares == (Share(Holder("uid-1", "lab", "train"), "", None, ShareState.ASSIGNED),)
 
 
 def test_other_leases_are_not_read() -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from carrel.dialects import gpushare
-from carrel.dialects.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod, Unit
+from carrel.dialects.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod
+from carrel.dialects.interface import Reading
+from carrel.dialects.options import DialectOptions, Unit
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing import Malformed
@@ -18,9 +20,13 @@ PLACED = {
 }
 
 
+def in_units(unit: Unit) -> Reading:
+    return Reading(DialectOptions(memory_unit=unit))
+
+
 def test_the_containers_of_a_pod_share_one_card() -> None:
     request = gpushare.request_of(
-        pod(limits=[{"aliyun.com/gpu-mem": "2000"}, {}, {"aliyun.com/gpu-mem": "3000"}]), Unit.MIB
+        pod(limits=[{"aliyun.com/gpu-mem": "2000"}, {}, {"aliyun.com/gpu-mem": "3000"}]), in_units(Unit.MIB)
     )
     assert request == Request(1, Memory(MiB(5000)))
     assert request.containers == (
@@ -30,7 +36,9 @@ def test_the_containers_of_a_pod_share_one_card() -> None:
 
 
 def test_the_unit_is_the_clusters() -> None:
-    assert gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "8"}]), Unit.GIB) == Request(1, Memory(MiB(8192)))
+    assert gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "8"}]), in_units(Unit.GIB)) == Request(
+        1, Memory(MiB(8192))
+    )
     assert Unit.GIB.from_memory(MiB(16276)) == 15
 
 
@@ -53,21 +61,21 @@ def test_the_unit_is_the_clusters() -> None:
     ],
 )
 def test_init_containers_count_by_when_they_run(init: list[dict[str, object]], expected: int) -> None:
-    request = gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "1000"}], init=init), Unit.MIB)
+    request = gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "1000"}], init=init), in_units(Unit.MIB))
     assert request is not None
     assert request.amount == Memory(MiB(expected))
 
 
 @pytest.mark.parametrize("limits", [{}, {"aliyun.com/gpu-mem": "0"}, {"cpu": "1"}])
 def test_a_pod_that_asks_for_no_memory_asks_for_nothing(limits: dict[str, str]) -> None:
-    assert gpushare.request_of(pod(limits=[limits]), Unit.MIB) is None
+    assert gpushare.request_of(pod(limits=[limits]), in_units(Unit.MIB)) is None
 
 
 @pytest.mark.parametrize("amount", ["-1", "0.5", "2^63", "9223372036854775808", "lots", " 1"])
 def test_a_malformed_amount_names_pod_field_and_value(amount: str) -> None:
     field = r"pod lab/train: spec\.containers\[0\]\.resources\.limits\['aliyun\.com/gpu-mem'\] is"
     with pytest.raises(Malformed, match=field):
-        gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": amount}]), Unit.MIB)
+        gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": amount}]), in_units(Unit.MIB))
 
 
 def test_a_placed_pod_is_read_and_written_word_for_word() -> None:

@@ -13,8 +13,6 @@ from carrel.dialects import hand_over_record
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.hand_over_record import HandedOver, HandOver, Phase, Why
 from carrel.dialects.registry import dialects_of
-from carrel.dialects.tier import tier_of
-from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
 from tests.kit.objects import config_map, pod, pod_from
 
@@ -304,24 +302,3 @@ def test_no_pod_asks_for_a_gpu_afterwards_and_twice_is_once(
         shown = [each["value"] for each in container["env"] if each["name"] != "HOME"]
         assert set(shown) == {""}
         assert sum(each["name"] == "NVIDIA_VISIBLE_DEVICES" for each in container["env"]) == 1
-
-
-# --- tiers -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("annotations", "tier"),
-    [
-        ({}, None),
-        ({"carrel.dev/tier": "booked"}, Tier.BOOKED),
-        ({"carrel.dev/tier": "opportunistic"}, Tier.OPPORTUNISTIC),
-        ({"carrel.dev/tier": "golden", "terminate-at": "1900-01-01T08:00:00Z"}, None),
-        ({"terminate-at": "1900-01-01T08:00:00Z"}, Tier.OPPORTUNISTIC),
-        ({"terminate-at": "2026-11-16T12:00:00Z"}, None),
-        ({"terminate-at": "whenever"}, None),
-        ({"carrel.dev/tier": "booked", "terminate-at": "1900-01-01T08:00:00Z"}, Tier.BOOKED),
-    ],
-    ids=str,
-)
-def test_the_tier_of_a_pod(annotations: dict[str, str], tier: Tier | None) -> None:
-    assert tier_of(pod(annotations)) is tier

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects import kai, kai_reservation
+from carrel.dialects.interface import Reading
 from carrel.dialects.kai import SharedGpu
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, Reservation
 from carrel.ledger.gpus import MiB
@@ -35,7 +36,7 @@ from tests.kit.objects import init_container, pod, pod_from
     ],
 )
 def test_a_fraction_is_a_request(annotations: dict[str, str], cards: int, amount: Amount) -> None:
-    request = kai.request_of(pod(annotations))
+    request = kai.request_of(pod(annotations), Reading())
     assert request == Request(cards, amount)
     assert isinstance(request, Request)
     assert request.containers == (ContainerNeed("c0", cards, amount),)
@@ -47,7 +48,7 @@ def test_a_fraction_is_a_request(annotations: dict[str, str], cards: int, amount
 )
 def test_the_named_container_uses_the_fraction(name: str, init: bool) -> None:
     notes = {"gpu-fraction": "0.5", "gpu-fraction-container-name": name}
-    request = kai.request_of(pod(notes, limits=[{}, {}], init=[init_container("prepare", {})]))
+    request = kai.request_of(pod(notes, limits=[{}, {}], init=[init_container("prepare", {})]), Reading())
     assert isinstance(request, Request)
     assert request.containers == (ContainerNeed(name, 1, Portion(Fraction(1, 2)), init=init),)
 
@@ -57,7 +58,7 @@ def test_the_named_container_uses_the_fraction(name: str, init: bool) -> None:
 )
 def test_a_fraction_lies_between_0_and_1(text: str) -> None:
     with pytest.raises(Malformed, match=r"pod lab/train: metadata\.annotations\['gpu-fraction'\] is"):
-        kai.request_of(pod({"gpu-fraction": text}))
+        kai.request_of(pod({"gpu-fraction": text}), Reading())
 
 
 @pytest.mark.parametrize(
@@ -75,12 +76,12 @@ def test_a_fraction_lies_between_0_and_1(text: str) -> None:
 )
 def test_other_malformed_words_are_named(key: str, text: str) -> None:
     with pytest.raises(Malformed, match=key):
-        kai.request_of(pod({"gpu-memory": "1", key: text}))
+        kai.request_of(pod({"gpu-memory": "1", key: text}), Reading())
 
 
 def test_a_pod_without_containers_is_malformed() -> None:
     with pytest.raises(Malformed, match="the pod has none"):
-        kai.request_of(pod({"gpu-fraction": "0.5"}, limits=[]))
+        kai.request_of(pod({"gpu-fraction": "0.5"}, limits=[]), Reading())
 
 
 @pytest.mark.parametrize(
@@ -91,13 +92,13 @@ def test_a_pod_without_containers_is_malformed() -> None:
     ],
 )
 def test_words_that_contradict_each_other_are_refused(annotations: dict[str, str], reason: str) -> None:
-    refusal = kai.request_of(pod(annotations))
+    refusal = kai.request_of(pod(annotations), Reading())
     assert isinstance(refusal, Refusal)
     assert reason in refusal.reason
 
 
 def test_a_pod_without_these_words_asks_for_no_fraction() -> None:
-    assert kai.request_of(pod()) is None
+    assert kai.request_of(pod(), Reading()) is None
 
 
 def test_the_groups_of_a_pod_are_read_and_written() -> None:

@@ -10,11 +10,14 @@ from tests.kit.objects import pod_from
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 SEAL = Seal((b"key",))
 BOOKED = {"carrel.dev/tier": "booked", "carrel.dev/user": "alice"}
+HAMI = {**BOOKED, "carrel.dev/hami": '{"containers":{"main":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}}'}
+RECORDED = {**HAMI, **SEAL.write("lab/p", HAMI, NOON)}
 SEALED = {**BOOKED, **SEAL.write("lab/p", BOOKED, NOON)}
 
 
 def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
     assert SEAL.is_on("lab/p", SEALED, NOON)
+    assert SEAL.is_on("lab/p", RECORDED, NOON)
     assert SEAL.is_on("lab/p", {**SEALED, "terminate-at": "2099-01-01T00:00:00Z"}, NOON), "an end may be moved later"
 
 
@@ -27,6 +30,9 @@ def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
         pytest.param("lab/p", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON, id="another tier"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/user": "eve"}, NOON, id="another user"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/gpu-model": "H100"}, NOON, id="another model"),
+        pytest.param("lab/p", {**SEALED, "carrel.dev/hami": "{}"}, NOON, id="a request that was not recorded"),
+        pytest.param("lab/p", {**RECORDED, "carrel.dev/hami": "{}"}, NOON, id="another recorded request"),
+        pytest.param("lab/p", {key: RECORDED[key] for key in SEALED}, NOON, id="the recorded request is taken off"),
         pytest.param("lab/p", SEALED, NOON + timedelta(minutes=3), id="copied onto a later pod"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/admitted": "rubbish"}, NOON, id="rubbish"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/admitted": "2026-11-16T12:00:00Z é"}, NOON, id="no hex"),

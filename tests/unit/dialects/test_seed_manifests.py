@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
-from carrel.dialects import gpuclaim, kai_reservation, maia, registry
+from carrel.dialects import gpuclaim, gpushare, kai, kai_reservation, maia, registry
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, Reservation
-from carrel.dialects.registry import Dialect, PodRequest
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Gang, Memory, Policy, Portion, Request
 from tests.kit.objects import claim, gpu_node_status, pod_from
@@ -120,14 +120,14 @@ def no_claims(namespace: str, name: str) -> None:
 
 def test_seed_001_a_pod_that_asks_for_gpu_mem_8138() -> None:
     ask = registry.request_of(pod_from(yaml.safe_load(GPUSHARE)), no_claims)
-    assert ask == PodRequest(Dialect.GPUSHARE, Request(1, Memory(MiB(8138))))
+    assert ask == PodRequest(gpushare.DIALECT, Request(1, Memory(MiB(8138))))
 
 
 def test_seed_002_a_pod_with_its_claim() -> None:
     theirs, manifest = yaml.safe_load_all(CLAIM_AND_POD)
     named = claim(theirs["spec"], theirs["metadata"]["name"], "default")
     ask = registry.request_of(pod_from(manifest), lambda namespace, name: named if name == "my-gpu-request" else None)
-    assert ask == PodRequest(Dialect.GPUCLAIM, Request(2, WHOLE, policy=Policy.CONTIGUOUS), "my-gpu-request")
+    assert ask == PodRequest(gpuclaim.DIALECT, Request(2, WHOLE, policy=Policy.CONTIGUOUS), "my-gpu-request")
 
 
 def test_seed_002_a_gang_of_four_cards_each() -> None:
@@ -150,7 +150,7 @@ def test_seed_002_the_islands_of_a_node() -> None:
 
 def test_seed_003_a_pod_that_asks_for_half_a_card() -> None:
     ask = registry.request_of(pod_from(yaml.safe_load(FRACTION)), no_claims)
-    assert ask == PodRequest(Dialect.KAI, Request(1, Portion(Fraction(1, 2))))
+    assert ask == PodRequest(kai.DIALECT, Request(1, Portion(Fraction(1, 2))))
 
 
 def test_seed_003_the_reservation_pod() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from carrel.dialects import gpuclaim, gpushare, nvidia
 from carrel.dialects.gpuclaim import Phase
-from carrel.dialects.registry import Dialect
+from carrel.dialects.registry import DIALECTS
 
 
 @pytest.mark.parametrize(
@@ -31,10 +31,11 @@ def test_the_phases_of_a_claim() -> None:
 
 
 def test_a_dialect_is_named_by_the_words_a_user_wrote() -> None:
-    assert [dialect.value for dialect in Dialect] == [
+    assert [dialect.words for dialect in DIALECTS] == [
         "nvidia.com/gpu",
         "aliyun.com/gpu-mem",
         "gpu.scheduling/claim",
         "gpu-fraction or gpu-memory",
         "carrel.dev/gpu-cards or carrel.dev/gpu-memory-mib",
+        "nvidia.com/gpumem, nvidia.com/gpumem-percentage, nvidia.com/gpucores or another word of HAMi",
     ]

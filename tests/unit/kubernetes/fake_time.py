@@ -21,7 +21,7 @@ class FakeTime:
         self._order = count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
-    def pace(self) -> Timing:
+    def timing(self) -> Timing:
         """Without chance: every wait is as long as it may be."""
         return Timing(now=lambda: self.now, sleep=self.sleep, chance=lambda: 1.0)
 

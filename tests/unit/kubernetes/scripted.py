@@ -4,7 +4,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
 Answer = ApiResponse | Exception
 

@@ -5,32 +5,32 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from carrel.kubernetes.cluster import EVERYTHING, Change, Event, Page, Selection
-from carrel.kubernetes.objects.views import Metadata, Pod
+from carrel.kubernetes.cluster import EVERYTHING, ChangeType, ListPage, Selection, WatchEvent
+from carrel.kubernetes.objects.kinds import Metadata, Pod
 
 
 def pod(name: str, version: int, uid: str = "") -> Pod:
     return Pod(metadata=Metadata(name=name, namespace="lab", uid=uid or f"uid-{name}", resource_version=str(version)))
 
 
-def added(name: str, version: int, uid: str = "") -> Event[Any]:
-    return Event(Change.ADDED, pod(name, version, uid), str(version))
+def added(name: str, version: int, uid: str = "") -> WatchEvent[Any]:
+    return WatchEvent(ChangeType.ADDED, pod(name, version, uid), str(version))
 
 
-def modified(name: str, version: int, uid: str = "") -> Event[Any]:
-    return Event(Change.MODIFIED, pod(name, version, uid), str(version))
+def modified(name: str, version: int, uid: str = "") -> WatchEvent[Any]:
+    return WatchEvent(ChangeType.MODIFIED, pod(name, version, uid), str(version))
 
 
-def deleted(name: str, version: int, uid: str = "") -> Event[Any]:
-    return Event(Change.DELETED, pod(name, version, uid), str(version))
+def deleted(name: str, version: int, uid: str = "") -> WatchEvent[Any]:
+    return WatchEvent(ChangeType.DELETED, pod(name, version, uid), str(version))
 
 
-def bookmark(version: int) -> Event[Any]:
-    return Event(Change.BOOKMARK, None, str(version))
+def bookmark(version: int) -> WatchEvent[Any]:
+    return WatchEvent(ChangeType.BOOKMARK, None, str(version))
 
 
-def page(version: int, *items: Pod, token: str = "") -> Page[Any]:
-    return Page(items, str(version), token)
+def page(version: int, *items: Pod, token: str = "") -> ListPage[Any]:
+    return ListPage(items, str(version), token)
 
 
 SILENCE = object()
@@ -40,7 +40,7 @@ SILENCE = object()
 class ScriptedCluster:
     """Lists and watches are given in order; the last list is repeated, and after the last watch all is silent."""
 
-    def __init__(self, lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = ()) -> None:
+    def __init__(self, lists: Sequence[ListPage[Any] | Exception], watches: Sequence[Sequence[object]] = ()) -> None:
         self._lists = list(lists)
         self._watches = list(watches)
         self.tokens: list[str] = []
@@ -55,7 +55,7 @@ class ScriptedCluster:
         limit: int = 0,
         continue_token: str = "",
         resource_version: str = "",
-    ) -> Page[Any]:
+    ) -> ListPage[Any]:
         self.tokens.append(continue_token)
         answer = self._lists.pop(0) if len(self._lists) > 1 else self._lists[0]
         if isinstance(answer, Exception):
@@ -65,7 +65,7 @@ class ScriptedCluster:
     @asynccontextmanager
     async def watch(
         self, resource: object, selection: Selection = EVERYTHING, *, resource_version: str
-    ) -> AsyncIterator[AsyncIterator[Event[Any]]]:
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[Any]]]:
         self.watched_from.append(resource_version)
         script = self._watches.pop(0) if self._watches else [SILENCE]
         self.open_watches += 1
@@ -76,12 +76,12 @@ class ScriptedCluster:
         finally:
             self.open_watches -= 1
 
-    async def _events(self, script: Sequence[object]) -> AsyncIterator[Event[Any]]:
+    async def _events(self, script: Sequence[object]) -> AsyncIterator[WatchEvent[Any]]:
         for word in script:
             if word is SILENCE:
                 await asyncio.Event().wait()
             elif isinstance(word, Exception):
                 raise word
             else:
-                assert isinstance(word, Event)
+                assert isinstance(word, WatchEvent)
                 yield word

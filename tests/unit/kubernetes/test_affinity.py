@@ -5,19 +5,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.kubernetes.objects import views
 from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 
-def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> views.Node:
+def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> NodeObject:
     body = {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": unschedulable}}
-    return msgspec.convert(body, views.Node)
+    return msgspec.convert(body, NodeObject)
 
 
-def a_pod(*terms: dict[str, Any], **selector: str) -> views.Pod:
+def a_pod(*terms: dict[str, Any], **selector: str) -> Pod:
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
     spec: dict[str, Any] = {"nodeSelector": selector, "affinity": {"nodeAffinity": required} if terms else {}}
-    return msgspec.convert({"spec": spec}, views.Pod)
+    return msgspec.convert({"spec": spec}, Pod)
 
 
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         pytest.param(a_pod(expression("zone", "In", "a"), zone="b"), False, id="both must hold"),
     ],
 )
-def test_a_pod_may_run_where_what_it_says_is_true(pod: views.Pod, expected: bool) -> None:
+def test_a_pod_may_run_where_what_it_says_is_true(pod: Pod, expected: bool) -> None:
     assert may_run_on(pod, a_node(zone="a", cards="8")) is expected
 
 
@@ -59,12 +59,12 @@ def test_a_node_that_takes_no_pods_takes_none() -> None:
 DEDICATED = {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}
 
 
-def tolerating(*tolerations: dict[str, str]) -> views.Pod:
-    return msgspec.convert({"spec": {"tolerations": list(tolerations)}}, views.Pod)
+def tolerating(*tolerations: dict[str, str]) -> Pod:
+    return msgspec.convert({"spec": {"tolerations": list(tolerations)}}, Pod)
 
 
-def tainted(*taints: dict[str, str]) -> views.Node:
-    return msgspec.convert({"metadata": {"name": "n1"}, "spec": {"taints": list(taints)}}, views.Node)
+def tainted(*taints: dict[str, str]) -> NodeObject:
+    return msgspec.convert({"metadata": {"name": "n1"}, "spec": {"taints": list(taints)}}, NodeObject)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def tainted(*taints: dict[str, str]) -> views.Node:
         ),
     ],
 )
-def test_a_taint_keeps_away_who_does_not_tolerate_it(pod: views.Pod, taint: dict[str, str], expected: str) -> None:
+def test_a_taint_keeps_away_who_does_not_tolerate_it(pod: Pod, taint: dict[str, str], expected: str) -> None:
     assert intolerable(pod, tainted(taint)) == expected
 
 

@@ -9,18 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.kubernetes.backoff import Timing
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Apply,
     BindTarget,
     Busy,
-    Change,
+    ChangeType,
     ClusterError,
     Conflict,
-    Deletion,
-    Event,
+    DeleteOptions,
     Expired,
     FieldValidation,
     Forbidden,
@@ -33,8 +31,10 @@ from carrel.kubernetes.cluster import (
     StrategicPatch,
     Unavailable,
     Unknown,
+    WatchEvent,
 )
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.unit.kubernetes.scripted import Answering, Scripted, refused, said, streamed
 
 TARGET = BindTarget("lab", "train", "u1", "n1", {"carrel.dev/devices": "GPU-1"})
@@ -113,7 +113,7 @@ class TestWhatIsSent:
 
     async def test_delete_with_everything(self) -> None:
         transport = Scripted(said({}))
-        how = Deletion("u1", "7", grace_seconds=0, propagation="Foreground", dry_run=True)
+        how = DeleteOptions("u1", "7", grace_seconds=0, propagation="Foreground", dry_run=True)
         await Client(transport).delete(PODS, "train", "lab", how=how)
         [asked] = transport.asked
         assert (asked.method, asked.path) == ("DELETE", "/api/v1/namespaces/lab/pods/train")
@@ -157,7 +157,7 @@ class TestBind:
 
 async def test_an_eviction_is_one_call_with_its_preconditions() -> None:
     transport = Scripted(said({"kind": "Status"}, 201))
-    await Client(transport).evict("lab", "train", how=Deletion(uid="u1"))
+    await Client(transport).evict("lab", "train", how=DeleteOptions(uid="u1"))
     (asked,) = transport.asked
     eviction = body_of(asked)
     assert asked.path == "/api/v1/namespaces/lab/pods/train/eviction"
@@ -176,7 +176,7 @@ class TestAServerThatAsksToComeAgain:
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
 
-        return Client(transport, pace=Timing(sleep=sleep)), transport, slept
+        return Client(transport, timing=Timing(sleep=sleep)), transport, slept
 
     @pytest.mark.parametrize("verb", ["get", "create", "delete"])
     async def test_is_asked_again_after_that_time(self, verb: str) -> None:
@@ -307,7 +307,7 @@ def watch_line(change: str, name: str, number: int) -> bytes:
     return json.dumps(document).encode() + b"\n"
 
 
-async def watched(chunks: list[bytes]) -> list[Event[Any]]:
+async def watched(chunks: list[bytes]) -> list[WatchEvent[Any]]:
     async with Client(Scripted(streamed(chunks))).watch(PODS, resource_version="1") as events:
         return [event async for event in events]
 
@@ -335,7 +335,7 @@ async def test_a_bookmark_has_a_version_and_no_object() -> None:
         "type": "BOOKMARK",
         "object": {"metadata": {"resourceVersion": "9", "creationTimestamp": None}, "spec": None},
     }
-    assert await watched([json.dumps(line).encode() + b"\n"]) == [Event(Change.BOOKMARK, None, "9")]
+    assert await watched([json.dumps(line).encode() + b"\n"]) == [WatchEvent(ChangeType.BOOKMARK, None, "9")]
 
 
 async def test_an_expired_version_is_told_in_both_forms() -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from carrel.kubernetes.config import Access, access_from, access_to
-from carrel.kubernetes.credentials import Proof
+from carrel.kubernetes.credentials import Credentials
 from carrel.parsing import Malformed
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -37,25 +37,25 @@ def access(folder: Path, document: Any, context: str = "") -> Access:
     return access_to(write(folder, document), {}, context)
 
 
-async def proof(found: Access) -> Proof:
-    return await found.credential.proof()
+async def credentials(found: Access) -> Credentials:
+    return await found.credential_source.credentials()
 
 
 async def test_a_token_in_the_text(tmp_path: Path) -> None:
     found = access(tmp_path, kubeconfig())
     assert (found.server, found.namespace) == ("https://k8s.example:6443", "default")
-    assert await proof(found) == Proof(token="t0")
+    assert await credentials(found) == Credentials(token="t0")
 
 
 async def test_nobody_is_a_user_too(tmp_path: Path) -> None:
-    assert await proof(access(tmp_path, kubeconfig(context={"cluster": "c"}))) == Proof()
+    assert await credentials(access(tmp_path, kubeconfig(context={"cluster": "c"}))) == Credentials()
 
 
 async def test_certificates_in_the_text(tmp_path: Path) -> None:
     user = {"client-certificate-data": DATA, "client-key-data": DATA}
     cluster = {"server": "https://k8s.example", "certificate-authority-data": DATA, "tls-server-name": "inner"}
     found = access(tmp_path, kubeconfig(user, cluster))
-    assert await proof(found) == Proof(certificate=PEM, key=PEM)
+    assert await credentials(found) == Credentials(certificate=PEM, key=PEM)
     assert (found.trust.authorities, found.trust.server_name, found.trust.insecure) == (PEM, "inner", False)
 
 
@@ -66,7 +66,7 @@ async def test_files_are_found_beside_the_kubeconfig(tmp_path: Path) -> None:
     user = {"client-certificate": "cert.pem", "client-key": str(tmp_path / "key.pem"), "tokenFile": "token"}
     cluster = {"server": "https://k8s.example", "certificate-authority": "ca.pem"}
     found = access(tmp_path, kubeconfig(user, cluster))
-    assert await proof(found) == Proof("t1", PEM.strip(), PEM.strip())
+    assert await credentials(found) == Credentials("t1", PEM.strip(), PEM.strip())
     assert found.trust.authorities == PEM
 
 
@@ -85,7 +85,7 @@ class TestWhereItIsLookedFor:
             write(tmp_path, kubeconfig(), "second"),
         ]
         found = access_from({"KUBECONFIG": os.pathsep.join(map(str, files))})
-        assert await proof(found) == Proof(token="first")
+        assert await credentials(found) == Credentials(token="first")
 
     def test_the_home_folder_comes_last(self, tmp_path: Path) -> None:
         (tmp_path / ".kube").mkdir()
@@ -105,7 +105,7 @@ class TestWhereItIsLookedFor:
         environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "6443"}
         found = access_from(environ, service_account=tmp_path)
         assert (found.server, found.namespace, found.trust.authorities) == (server, "carrel", PEM)
-        assert await proof(found) == Proof(token="t1")
+        assert await credentials(found) == Credentials(token="t1")
 
     def test_a_service_account_without_files_is_told(self, tmp_path: Path) -> None:
         with pytest.raises(Malformed, match=r"ca\.crt"):
@@ -210,7 +210,7 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login", "
         pytest.param(
             kubeconfig({"exec": {**PLUGIN, "interactiveMode": "Always"}}),
             "$.users[0].user.exec.interactiveMode",
-            "nobody sits",
+            "has no terminal",
             id="a plugin that asks",
         ),
         pytest.param(

@@ -14,7 +14,13 @@ import pytest
 
 from carrel.kubernetes.cluster import Unavailable
 from carrel.kubernetes.config import access_to
-from carrel.kubernetes.credentials import FromPlugin, Plugin, Proof, Sources, Stored
+from carrel.kubernetes.credentials import (
+    CredentialLocations,
+    Credentials,
+    ExecPlugin,
+    PluginCredentials,
+    StoredCredentials,
+)
 from carrel.parsing import Malformed
 from tests.unit.kubernetes.test_config import kubeconfig, write
 
@@ -29,24 +35,24 @@ class TestFiles:
             (tmp_path / str(number)).mkdir()
             (tmp_path / str(number) / "token").write_text(f"token-{number}")
         (tmp_path / "data").symlink_to("1")
-        credential = Stored(Sources(token=tmp_path / "data" / "token"))
-        assert await credential.proof() == Proof(token="token-1")
+        credential_source = StoredCredentials(CredentialLocations(token=tmp_path / "data" / "token"))
+        assert await credential_source.credentials() == Credentials(token="token-1")
         (tmp_path / "new").symlink_to("2")
         (tmp_path / "new").rename(tmp_path / "data")
-        assert await credential.proof_after(Proof(token="token-1")) == Proof(token="token-2")
-        assert await credential.proof() == Proof(token="token-2")
+        assert await credential_source.credentials_after(Credentials(token="token-1")) == Credentials(token="token-2")
+        assert await credential_source.credentials() == Credentials(token="token-2")
 
     async def test_a_token_that_was_not_rotated_is_not_tried_again(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("t")
-        credential = Stored(Sources(token=tmp_path / "token"))
-        assert await credential.proof_after(await credential.proof()) is None
+        credential_source = StoredCredentials(CredentialLocations(token=tmp_path / "token"))
+        assert await credential_source.credentials_after(await credential_source.credentials()) is None
 
     async def test_a_missing_file_is_unavailable_until_it_comes(self, tmp_path: Path) -> None:
-        credential = Stored(Sources(token=tmp_path / "token"))
+        credential_source = StoredCredentials(CredentialLocations(token=tmp_path / "token"))
         with pytest.raises(Unavailable, match="token"):
-            await credential.proof()
+            await credential_source.credentials()
         (tmp_path / "token").write_text("late")
-        assert await credential.proof() == Proof(token="late")
+        assert await credential_source.credentials() == Credentials(token="late")
 
 
 @pytest.fixture
@@ -79,22 +85,22 @@ class TestPlugin:
         expires = (NOON + timedelta(hours=1)).isoformat()
         command = program(printing(f"{{'token': f'token-{{run}}', 'expirationTimestamp': '{expires}'}}"))
         now = NOON
-        credential = FromPlugin(Plugin(V1, str(command), environment=os.environ), lambda: now)
-        proofs = await asyncio.gather(*(credential.proof() for _ in range(5)))
-        assert set(proofs) == {Proof(token="token-1")}
+        credential_source = PluginCredentials(ExecPlugin(V1, str(command), environment=os.environ), lambda: now)
+        proofs = await asyncio.gather(*(credential_source.credentials() for _ in range(5)))
+        assert set(proofs) == {Credentials(token="token-1")}
         now = NOON + timedelta(minutes=59)
-        assert await credential.proof() == Proof(token="token-1")
+        assert await credential_source.credentials() == Credentials(token="token-1")
         now = NOON + timedelta(hours=1)
-        assert await credential.proof() == Proof(token="token-2")
+        assert await credential_source.credentials() == Credentials(token="token-2")
         assert runs(tmp_path) == 2
 
     async def test_a_refused_answer_is_asked_for_anew(self, tmp_path: Path, program: Callable[[str], Path]) -> None:
         command = program(printing("{'token': f'token-{run}'}"))
-        credential = FromPlugin(Plugin(V1, str(command), environment=os.environ))
-        first = await credential.proof()
-        assert first == Proof(token="token-1")
-        after = await asyncio.gather(*(credential.proof_after(first) for _ in range(5)))
-        assert set(after) == {Proof(token="token-2")}
+        credential_source = PluginCredentials(ExecPlugin(V1, str(command), environment=os.environ))
+        first = await credential_source.credentials()
+        assert first == Credentials(token="token-1")
+        after = await asyncio.gather(*(credential_source.credentials_after(first) for _ in range(5)))
+        assert set(after) == {Credentials(token="token-2")}
         assert runs(tmp_path) == 2
 
     async def test_it_gets_arguments_variables_and_the_cluster(
@@ -115,7 +121,7 @@ class TestPlugin:
             }
         }
         access = access_to(write(tmp_path, kubeconfig(user)), {**os.environ, "GIVEN": "by us"})
-        told = json.loads((await access.credential.proof()).token)
+        told = json.loads((await access.credential_source.credentials()).token)
         assert told[:3] == [["--for", "lab"], "north", "by us"]
         assert (told[3]["apiVersion"], told[3]["kind"]) == (V1, "ExecCredential")
         assert told[3]["spec"]["interactive"] is False
@@ -123,23 +129,25 @@ class TestPlugin:
 
     async def test_it_may_answer_with_a_certificate(self, program: Callable[[str], Path]) -> None:
         command = program(printing("{'clientCertificateData': 'CERT', 'clientKeyData': 'KEY'}"))
-        credential = FromPlugin(Plugin(V1, str(command), environment=os.environ))
-        assert await credential.proof() == Proof(certificate="CERT", key="KEY")
+        credential_source = PluginCredentials(ExecPlugin(V1, str(command), environment=os.environ))
+        assert await credential_source.credentials() == Credentials(certificate="CERT", key="KEY")
 
     async def test_a_program_that_fails_is_unavailable_and_shows_its_complaint(
         self, tmp_path: Path, program: Callable[[str], Path]
     ) -> None:
         command = program("sys.exit('please log in first')")
-        credential = FromPlugin(Plugin(V1, str(command), environment=os.environ))
+        credential_source = PluginCredentials(ExecPlugin(V1, str(command), environment=os.environ))
         for count in (1, 2):
             with pytest.raises(Unavailable, match="ended with 1: please log in first"):
-                await credential.proof()
+                await credential_source.credentials()
             assert runs(tmp_path) == count
 
     async def test_a_program_that_is_not_installed_says_how_to_get_it(self) -> None:
-        plugin = Plugin(V1, "no-such-login-program", environment=os.environ, install_hint="Install it with: get login")
+        plugin = ExecPlugin(
+            V1, "no-such-login-program", environment=os.environ, install_hint="Install it with: get login"
+        )
         with pytest.raises(Unavailable, match="Install it with: get login"):
-            await FromPlugin(plugin).proof()
+            await PluginCredentials(plugin).credentials()
 
     @pytest.mark.parametrize(
         ("body", "expected"),
@@ -156,8 +164,8 @@ class TestPlugin:
     async def test_a_wrong_answer_is_malformed_and_not_shown(
         self, program: Callable[[str], Path], body: str, expected: str
     ) -> None:
-        credential: Any = FromPlugin(Plugin(V1, str(program(body)), environment=os.environ))
+        credential_source: Any = PluginCredentials(ExecPlugin(V1, str(program(body)), environment=os.environ))
         with pytest.raises(Malformed) as wrong:
-            await credential.proof()
+            await credential_source.credentials()
         assert expected in wrong.value.expected
         assert "secret-key" not in str(wrong.value)

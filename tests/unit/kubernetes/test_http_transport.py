@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from carrel.kubernetes.calls import ApiRequest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Forbidden, MergePatch, Unavailable, Unknown
 from carrel.kubernetes.config import Access, Trust, access_to
-from carrel.kubernetes.credentials import Sources, Stored
-from carrel.kubernetes.http_transport import HttpTransport, Limits
+from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
+from carrel.kubernetes.http_transport import ConnectionLimits, HttpTransport
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.transport import ApiRequest
 from carrel.parsing import Malformed
 from tests.unit.kubernetes.certificates import Authority, Pair
 from tests.unit.kubernetes.test_config import kubeconfig, write
@@ -43,7 +43,7 @@ async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncI
 
 
 @contextlib.asynccontextmanager
-async def transport_to(access: Access, limits: Limits | None = None) -> AsyncIterator[HttpTransport]:
+async def transport_to(access: Access, limits: ConnectionLimits | None = None) -> AsyncIterator[HttpTransport]:
     transport = HttpTransport(access, limits) if limits else HttpTransport(access)
     async with contextlib.aclosing(transport):
         yield transport
@@ -109,7 +109,9 @@ class TestTls:
         alice = authority.person("alice")
         async with serving(echo, server_tls(tmp_path, authority.server(), authority)) as url:
             access = Access(
-                url, Stored(Sources(certificate=alice.certificate, key=alice.key)), Trust(authority.certificate)
+                url,
+                StoredCredentials(CredentialLocations(certificate=alice.certificate, key=alice.key)),
+                Trust(authority.certificate),
             )
             assert '"caller": "alice"' in await asked(access)
             with pytest.raises((Unavailable, Unknown)):
@@ -127,7 +129,7 @@ class TestTls:
 
         become("alice")
         async with serving(echo, server_tls(tmp_path, authority.server(), authority)) as url:
-            access = Access(url, Stored(Sources(**files)), Trust(authority.certificate))
+            access = Access(url, StoredCredentials(CredentialLocations(**files)), Trust(authority.certificate))
             async with transport_to(access) as transport:
                 assert b'"caller": "alice"' in (await transport.send(ASK)).body
                 become("bob")
@@ -149,7 +151,9 @@ class TestTls:
     async def test_what_is_no_certificate_is_told(self, part: str) -> None:
         access = Access("https://127.0.0.1:1", trust=Trust("no certificate"))
         if part == "pair":
-            access = Access("https://127.0.0.1:1", Stored(Sources(certificate="no", key="secret-key")))
+            access = Access(
+                "https://127.0.0.1:1", StoredCredentials(CredentialLocations(certificate="no", key="secret-key"))
+            )
         with pytest.raises(Malformed) as wrong:
             await asked(access)
         assert "PEM" in wrong.value.expected
@@ -180,7 +184,10 @@ class TestRequests:
                 return web.json_response({}, status=401)
             return web.json_response({"items": []})
 
-        async with serving(rotating) as url, transport_to(Access(url, Stored(Sources(token=token)))) as transport:
+        async with (
+            serving(rotating) as url,
+            transport_to(Access(url, StoredCredentials(CredentialLocations(token=token)))) as transport,
+        ):
             await Client(transport).list(PODS)
         assert seen == ["Bearer old", "Bearer new"]
 
@@ -191,7 +198,10 @@ class TestRequests:
             calls.append(request.path)
             return web.json_response({}, status=401)
 
-        async with serving(refusing) as url, transport_to(Access(url, Stored(Sources("t")))) as transport:
+        async with (
+            serving(refusing) as url,
+            transport_to(Access(url, StoredCredentials(CredentialLocations("t")))) as transport,
+        ):
             with pytest.raises(Forbidden):
                 await Client(transport).list(PODS)
         assert len(calls) == 1
@@ -275,7 +285,7 @@ class TestWhatABrokenConnectionMeans:
             await release.wait()
             return web.json_response({})
 
-        async with serving(hanging) as url, transport_to(Access(url), Limits(whole_s=0.2)) as transport:
+        async with serving(hanging) as url, transport_to(Access(url), ConnectionLimits(whole_s=0.2)) as transport:
             with pytest.raises(Unknown):
                 await transport.send(WRITES[0])
             release.set()
@@ -289,7 +299,7 @@ class TestWhatABrokenConnectionMeans:
             await release.wait()
             return web.json_response({})
 
-        limits = Limits(connections=1, connect_s=0.2, whole_s=30)
+        limits = ConnectionLimits(connections=1, connect_s=0.2, whole_s=30)
         async with serving(hanging) as url, transport_to(Access(url), limits) as transport:
             first = asyncio.create_task(transport.send(WRITES[0]))
             await arrived.wait()
@@ -311,7 +321,7 @@ class TestStreams:
             await response.write(b"two\n")
             return response
 
-        async with serving(watching) as url, transport_to(Access(url), Limits(whole_s=0.2)) as transport:
+        async with serving(watching) as url, transport_to(Access(url), ConnectionLimits(whole_s=0.2)) as transport:
             response = await transport.send(replace(ASK, query={"watch": "true"}))
             assert response.stream is not None
             assert await anext(response.stream) == b"one\n"

@@ -10,68 +10,70 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.kubernetes.calls import ApiRequest, ApiResponse
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Unavailable, Unknown
 from carrel.kubernetes.leader_election import (
     Candidate,
     Election,
+    ElectionStep,
+    ElectionTiming,
     FencingToken,
     Leadership,
     LeadershipLost,
-    Seen,
-    Step,
-    Terms,
+    ObservedLease,
     decide,
 )
 from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime
 
-TERMS = Terms(lease_s=15, renew_within_s=10, retry_s=2)
+TERMS = ElectionTiming(lease_s=15, renew_within_s=10, retry_s=2)
 ME = Candidate("default", "carrel", "me", TERMS)
 
 
-def seen(holder: str, since: float = 0, duration_s: int = 15) -> Seen:
+def seen(holder: str, since: float = 0, duration_s: int = 15) -> ObservedLease:
     spec = {"holderIdentity": holder, "leaseDurationSeconds": duration_s, "leaseTransitions": 1}
-    return Seen({"metadata": {"resourceVersion": "1"}, "spec": spec}, since)
+    return ObservedLease({"metadata": {"resourceVersion": "1"}, "spec": spec}, since)
 
 
 @pytest.mark.parametrize(
     ("lease", "now", "step"),
     [
-        pytest.param(None, 0, Step.CREATE, id="there is none"),
-        pytest.param(seen("me"), 0, Step.TAKE, id="mine, of which I do not know: a leadership of its own"),
-        pytest.param(seen(""), 0, Step.TAKE, id="given back"),
-        pytest.param(seen("you"), 14.9, Step.WAIT, id="another's, and fresh"),
-        pytest.param(seen("you"), 15, Step.TAKE, id="another's, unchanged for its duration"),
-        pytest.param(seen("you", since=10), 24.9, Step.WAIT, id="counted from when it was seen"),
-        pytest.param(seen("you", duration_s=60), 59, Step.WAIT, id="another's with longer terms than mine"),
-        pytest.param(seen("you", duration_s=1), 14, Step.WAIT, id="another's with shorter terms than mine"),
-        pytest.param(replace(seen(""), lease={"metadata": {"resourceVersion": "1"}}), 0, Step.TAKE, id="empty"),
+        pytest.param(None, 0, ElectionStep.CREATE, id="there is none"),
+        pytest.param(seen("me"), 0, ElectionStep.TAKE, id="mine, of which I do not know: a leadership of its own"),
+        pytest.param(seen(""), 0, ElectionStep.TAKE, id="given back"),
+        pytest.param(seen("you"), 14.9, ElectionStep.WAIT, id="another's, and fresh"),
+        pytest.param(seen("you"), 15, ElectionStep.TAKE, id="another's, unchanged for its duration"),
+        pytest.param(seen("you", since=10), 24.9, ElectionStep.WAIT, id="counted from when it was seen"),
+        pytest.param(seen("you", duration_s=60), 59, ElectionStep.WAIT, id="of another, with a longer duration"),
+        pytest.param(seen("you", duration_s=1), 14, ElectionStep.WAIT, id="of another, with a shorter duration"),
+        pytest.param(replace(seen(""), lease={"metadata": {"resourceVersion": "1"}}), 0, ElectionStep.TAKE, id="empty"),
     ],
 )
-def test_each_situation_of_a_candidate_has_one_step(lease: Seen | None, now: float, step: Step) -> None:
+def test_each_situation_of_a_candidate_has_one_step(
+    lease: ObservedLease | None, now: float, step: ElectionStep
+) -> None:
     assert decide(lease, ME, now, is_leading=False) is step
 
 
 @pytest.mark.parametrize(
     ("lease", "step"),
     [
-        pytest.param(seen("me"), Step.RENEW, id="still mine"),
-        pytest.param(seen("you"), Step.WAIT, id="another's"),
-        pytest.param(seen(""), Step.TAKE, id="given back in my name: another leadership"),
-        pytest.param(None, Step.CREATE, id="deleted: another leadership"),
+        pytest.param(seen("me"), ElectionStep.RENEW, id="still mine"),
+        pytest.param(seen("you"), ElectionStep.WAIT, id="another's"),
+        pytest.param(seen(""), ElectionStep.TAKE, id="given back in my name: another leadership"),
+        pytest.param(None, ElectionStep.CREATE, id="deleted: another leadership"),
     ],
 )
-def test_each_situation_of_a_leader_has_one_step(lease: Seen | None, step: Step) -> None:
+def test_each_situation_of_a_leader_has_one_step(lease: ObservedLease | None, step: ElectionStep) -> None:
     assert decide(lease, ME, 0, is_leading=True) is step
 
 
-@pytest.mark.parametrize("terms", [(15, 15, 2), (10, 15, 2), (15, 2, 2), (15, 10, 0)])
-def test_terms_that_could_give_two_leaders_are_refused(terms: tuple[int, float, float]) -> None:
+@pytest.mark.parametrize("election_timing", [(15, 15, 2), (10, 15, 2), (15, 2, 2), (15, 10, 0)])
+def test_a_timing_that_could_give_two_leaders_is_refused(election_timing: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="lease_s"):
-        Terms(*terms)
+        ElectionTiming(*election_timing)
 
 
 def test_tokens_grow() -> None:
@@ -90,7 +92,7 @@ class Wire:
         self.hangs.set()
         self.writes = 0
 
-    async def send(self, request: ApiRequest) -> ApiResponse:
+    async def send(self, request: ApiRequest) -> ResponseLike:
         await self.hangs.wait()
         if self.is_cut:
             raise Unavailable(0, "NoConnection", "cut")
@@ -111,7 +113,7 @@ class Process:
     def __init__(self, api: EmbeddedApi, name: str, time: FakeTime) -> None:
         self.time = time
         self.wire = Wire(api)
-        self.election = Election(Client(self.wire), Candidate("default", "carrel", name, TERMS), pace=time.pace())
+        self.election = Election(Client(self.wire), Candidate("default", "carrel", name, TERMS), timing=time.timing())
         self.leadership: Leadership | None = None
         self.tokens: list[FencingToken] = []
         self.lost = 0
@@ -305,7 +307,7 @@ async def test_a_leader_that_lost_and_won_again_has_a_greater_token() -> None:
 
 async def test_whoever_stops_the_process_is_not_told_that_leadership_was_lost() -> None:
     api = EmbeddedApi()
-    election = Election(Client(api), ME, pace=FakeTime().pace())
+    election = Election(Client(api), ME, timing=FakeTime().timing())
 
     async def work() -> None:
         async with election.leading():
@@ -322,7 +324,7 @@ async def test_whoever_stops_the_process_is_not_told_that_leadership_was_lost() 
 async def test_an_error_of_the_work_comes_out_and_the_lease_is_given_back() -> None:
     api = EmbeddedApi()
     client = Client(api)
-    election = Election(client, ME, pace=FakeTime().pace())
+    election = Election(client, ME, timing=FakeTime().timing())
     with pytest.raises(LookupError):
         async with election.leading():
             raise LookupError("no such card")

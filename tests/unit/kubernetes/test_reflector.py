@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Busy, Event, Expired, Forbidden, NotFound, Page, Selection, Unavailable
+from carrel.kubernetes.cluster import Busy, Expired, Forbidden, ListPage, NotFound, Selection, Unavailable, WatchEvent
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
@@ -36,11 +36,11 @@ RHYTHM = WatchTiming(silence_s=180, resync_s=1800, backoff=Backoff(first_s=1, li
 class Reflected:
     """A reflector that runs, and the story that its handler heard."""
 
-    def __init__(self, cluster: Any, time: FakeTime, if_there: bool = False) -> None:
+    def __init__(self, cluster: Any, time: FakeTime, optional: bool = False) -> None:
         self.cluster = cluster
         self.time = time
         self.reflector: Reflector[Any] = Reflector(
-            cluster, PODS, Store(), if_there=if_there, watch_timing=RHYTHM, pace=time.pace()
+            cluster, PODS, Store(), optional=optional, watch_timing=RHYTHM, timing=time.timing()
         )
         self.heard: list[str] = []
         self.reflector.on_change(self._hear)
@@ -58,9 +58,9 @@ class Reflected:
 
 @contextlib.asynccontextmanager
 async def reflecting(
-    lists: Sequence[Page[Any] | Exception], watches: Sequence[Sequence[object]] = (), if_there: bool = False
+    lists: Sequence[ListPage[Any] | Exception], watches: Sequence[Sequence[object]] = (), optional: bool = False
 ) -> AsyncIterator[Reflected]:
-    reflected = Reflected(ScriptedCluster(lists, watches), FakeTime(), if_there)
+    reflected = Reflected(ScriptedCluster(lists, watches), FakeTime(), optional)
     running = asyncio.create_task(reflected.reflector.run())
     await reflected.time.settle()
     try:
@@ -140,7 +140,7 @@ async def test_another_object_of_the_same_name_is_a_deletion_and_an_addition() -
 
 
 async def test_errors_are_tried_again_later_and_later_and_forgotten_when_it_works() -> None:
-    lists: list[Page[Any] | Exception] = [DOWN, Forbidden(403, "Forbidden", "no right"), *[DOWN] * 4, page(10)]
+    lists: list[ListPage[Any] | Exception] = [DOWN, Forbidden(403, "Forbidden", "no right"), *[DOWN] * 4, page(10)]
     async with reflecting(lists, [[added("a", 11), DOWN], [added("b", 12), SILENCE]]) as seen:
         await seen.time.until(lambda: "b" in seen.names)
         waits = [slept for slept in seen.time.slept if slept <= 8]
@@ -232,7 +232,7 @@ class TestNothingGoesBackInTime:
 
 async def test_a_handler_that_raises_ends_it() -> None:
     reflector: Reflector[Any] = Reflector(
-        cast("Any", ScriptedCluster([page(10, pod("a", 1))])), PODS, Store(), pace=FakeTime().pace()
+        cast("Any", ScriptedCluster([page(10, pod("a", 1))])), PODS, Store(), timing=FakeTime().timing()
     )
 
     def broken(old: Any, new: Any) -> None:
@@ -247,7 +247,7 @@ async def test_a_handler_that_raises_ends_it() -> None:
 async def test_whatever_is_doubled_swapped_or_lost_the_next_list_makes_it_right(data: st.DataObject) -> None:
     """A true history is played to the reflector as a bad network would; handlers always tell one story per object."""
     truth: dict[str, tuple[int, str]] = {}
-    events: list[Event[Any]] = []
+    events: list[WatchEvent[Any]] = []
     steps = data.draw(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=12))
     for version, (name, is_deletion) in enumerate(steps, start=11):
         if name not in truth:
@@ -280,7 +280,7 @@ async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_rested()
     api = EmbeddedApi()
     client = Client(api)
     time = FakeTime()
-    reflector: Reflector[Any] = Reflector(client, CONFIG_MAPS, Store(), Selection("default"), pace=time.pace())
+    reflector: Reflector[Any] = Reflector(client, CONFIG_MAPS, Store(), Selection("default"), timing=time.timing())
 
     async def make(name: str) -> None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
@@ -322,7 +322,7 @@ async def test_follows_the_embedded_api_and_misses_no_deletion_while_it_rested()
     ],
 )
 async def test_a_kind_of_others_need_not_be_there_and_is_found_when_it_comes(absent: Exception) -> None:
-    async with reflecting([absent, page(10, pod("a", 1))], if_there=True) as seen:
+    async with reflecting([absent, page(10, pod("a", 1))], optional=True) as seen:
         assert seen.reflector.is_synced, "nobody waits for it"
         assert (seen.names, seen.reflector.failures) == ({}, 0)
 
@@ -334,7 +334,7 @@ async def test_a_kind_of_others_need_not_be_there_and_is_found_when_it_comes(abs
 
 async def test_a_kind_of_others_that_is_taken_away_leaves_nothing_behind() -> None:
     missing = NotFound(404, "NotFound", "no such kind")
-    async with reflecting([page(10, pod("a", 1)), missing], [[missing]], if_there=True) as seen:
+    async with reflecting([page(10, pod("a", 1)), missing], [[missing]], optional=True) as seen:
         await seen.time.until(lambda: not seen.names)
 
         assert seen.heard == ["- → a@1", "a@1 → -"]

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.dialects.kai_objects import POD_GROUPS
 from carrel.kubernetes.objects import resources
 from carrel.kubernetes.objects.resources import Resource
 
@@ -25,9 +27,9 @@ from carrel.kubernetes.objects.resources import Resource
         (resources.CRDS, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/x"),
         (resources.TOKEN_REVIEWS, "/apis/authentication.k8s.io/v1/tokenreviews/x"),
         (resources.SUBJECT_ACCESS_REVIEWS, "/apis/authorization.k8s.io/v1/subjectaccessreviews/x"),
-        (resources.POD_GROUPS, "/apis/scheduling.run.ai/v2alpha2/namespaces/lab/podgroups/x"),
-        (resources.GPU_CLAIMS, "/apis/gpu.scheduling/v1/namespaces/lab/gpuclaims/x"),
-        (resources.GPU_NODE_STATUSES, "/apis/gpu.scheduling/v1/gpunodestatuses/x"),
+        (POD_GROUPS, "/apis/scheduling.run.ai/v2alpha2/namespaces/lab/podgroups/x"),
+        (GPU_CLAIMS, "/apis/gpu.scheduling/v1/namespaces/lab/gpuclaims/x"),
+        (GPU_NODE_STATUSES, "/apis/gpu.scheduling/v1/gpunodestatuses/x"),
     ],
     ids=lambda value: value.kind if isinstance(value, Resource) else "",
 )

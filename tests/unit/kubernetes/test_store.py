@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carrel.kubernetes.objects.views import Metadata, Pod, PodSpec
+from carrel.kubernetes.objects.kinds import Metadata, Pod, PodSpec
 from carrel.kubernetes.store import Key, Store
 
 NAMES = st.sampled_from(["a", "b", "c"])

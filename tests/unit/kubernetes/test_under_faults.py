@@ -13,8 +13,9 @@ from carrel.kubernetes.objects.resources import LEASES
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
 from tests.contracts.objects import lease
+from tests.kit.faults import Faulty
 from tests.unit.kubernetes.fake_time import FakeTime
 
 HERE = Selection("default")
@@ -40,7 +41,7 @@ async def test_the_store_becomes_what_the_server_has(seed: int) -> None:
     plan = FaultPlan(seed, stale_list=0.3, drop_watch=0.1, double_event=0.2, delay_event=0.2, expire_watch=0.3)
     network = Faulty(api, plan, time.sleep)
     reflector: Reflector[Any] = Reflector(
-        Client(network), LEASES, Store(), HERE, watch_timing=WatchTiming(page=3), pace=time.pace()
+        Client(network), LEASES, Store(), HERE, watch_timing=WatchTiming(page=3), timing=time.timing()
     )
     told: dict[str, str] = {}
 

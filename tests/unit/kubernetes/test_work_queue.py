@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from carrel.kubernetes.backoff import Backoff
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from tests.unit.kubernetes.fake_time import FakeTime
 
 
@@ -16,11 +16,11 @@ def time() -> FakeTime:
 
 
 @pytest.fixture
-def queue(time: FakeTime) -> Queue[str]:
-    return Queue(backoff=Backoff(first_s=1, limit_s=8), pace=time.pace())
+def queue(time: FakeTime) -> WorkQueue[str]:
+    return WorkQueue(backoff=Backoff(first_s=1, limit_s=8), timing=time.timing())
 
 
-async def test_keys_come_in_order_and_once(queue: Queue[str]) -> None:
+async def test_keys_come_in_order_and_once(queue: WorkQueue[str]) -> None:
     for key in ("a", "b", "a"):
         queue.add(key)
     assert len(queue) == 2
@@ -28,7 +28,7 @@ async def test_keys_come_in_order_and_once(queue: Queue[str]) -> None:
     assert len(queue) == 0
 
 
-async def test_a_worker_waits_for_the_next_key(queue: Queue[str], time: FakeTime) -> None:
+async def test_a_worker_waits_for_the_next_key(queue: WorkQueue[str], time: FakeTime) -> None:
     waiting = asyncio.create_task(queue.wait_next())
     await time.settle()
     assert not waiting.done()
@@ -36,7 +36,7 @@ async def test_a_worker_waits_for_the_next_key(queue: Queue[str], time: FakeTime
     assert await waiting == "a"
 
 
-async def test_a_key_that_is_worked_on_comes_again_only_afterwards(queue: Queue[str], time: FakeTime) -> None:
+async def test_a_key_that_is_worked_on_comes_again_only_afterwards(queue: WorkQueue[str], time: FakeTime) -> None:
     queue.add("a")
     assert await queue.wait_next() == "a"
     queue.add("a")
@@ -50,7 +50,7 @@ async def test_a_key_that_is_worked_on_comes_again_only_afterwards(queue: Queue[
     assert len(queue) == 0
 
 
-async def test_a_delayed_key_comes_in_time(queue: Queue[str], time: FakeTime) -> None:
+async def test_a_delayed_key_comes_in_time(queue: WorkQueue[str], time: FakeTime) -> None:
     queue.add_after("later", 10)
     queue.add_after("now", 0)
     assert await queue.wait_next() == "now"
@@ -61,7 +61,9 @@ async def test_a_delayed_key_comes_in_time(queue: Queue[str], time: FakeTime) ->
 
 
 @pytest.mark.parametrize("delays", [(10, 3), (3, 10)])
-async def test_the_earliest_of_two_delays_counts(queue: Queue[str], time: FakeTime, delays: tuple[int, int]) -> None:
+async def test_the_earliest_of_two_delays_counts(
+    queue: WorkQueue[str], time: FakeTime, delays: tuple[int, int]
+) -> None:
     for delay in delays:
         queue.add_after("a", delay)
     await time.advance(3)
@@ -71,14 +73,14 @@ async def test_the_earliest_of_two_delays_counts(queue: Queue[str], time: FakeTi
     assert len(queue) == 0
 
 
-async def test_a_key_that_fails_comes_later_and_later_until_it_goes_well(queue: Queue[str], time: FakeTime) -> None:
+async def test_a_key_that_fails_comes_later_and_later_until_it_goes_well(queue: WorkQueue[str], time: FakeTime) -> None:
     assert [queue.retry("a") for _ in range(6)] == [1, 2, 4, 8, 8, 8]
     queue.forget("a")
     assert queue.retry("a") == 1
     assert queue.retry("b") == 1
 
 
-async def test_closing_ends_every_worker_and_forgets_delays(queue: Queue[str], time: FakeTime) -> None:
+async def test_closing_ends_every_worker_and_forgets_delays(queue: WorkQueue[str], time: FakeTime) -> None:
     workers = [asyncio.create_task(queue.wait_next()) for _ in range(3)]
     queue.add_after("late", 5)
     await time.settle()
@@ -90,7 +92,7 @@ async def test_closing_ends_every_worker_and_forgets_delays(queue: Queue[str], t
     assert await queue.wait_next() is None
 
 
-async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: Queue[str], time: FakeTime) -> None:
+async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: WorkQueue[str], time: FakeTime) -> None:
     first, second = (asyncio.create_task(queue.wait_next()) for _ in range(2))
     await time.settle()
     queue.add("a")
@@ -101,18 +103,18 @@ async def test_a_key_is_not_lost_with_the_worker_it_woke(queue: Queue[str], time
 
 
 class TestServing:
-    async def test_no_key_has_two_workers(self, queue: Queue[str], time: FakeTime) -> None:
+    async def test_no_key_has_two_workers(self, queue: WorkQueue[str], time: FakeTime) -> None:
         at_work: set[str] = set()
         worked: list[str] = []
 
-        async def look_after(key: str) -> None:
+        async def process(key: str) -> None:
             assert key not in at_work
             at_work.add(key)
             await time.sleep(1)
             at_work.discard(key)
             worked.append(key)
 
-        workers = [asyncio.create_task(serve(queue, look_after)) for _ in range(4)]
+        workers = [asyncio.create_task(run_worker(queue, process)) for _ in range(4)]
         for _ in range(5):
             for key in ("a", "b", "c"):
                 queue.add(key)
@@ -124,16 +126,16 @@ class TestServing:
         await asyncio.gather(*workers)
 
     async def test_a_key_whose_work_raises_is_tried_again(
-        self, queue: Queue[str], time: FakeTime, caplog: pytest.LogCaptureFixture
+        self, queue: WorkQueue[str], time: FakeTime, caplog: pytest.LogCaptureFixture
     ) -> None:
         moments: list[float] = []
 
-        async def look_after(key: str) -> None:
+        async def process(key: str) -> None:
             moments.append(time.now - 1000)
             if len(moments) < 4:
                 raise LookupError("not yet")
 
-        worker = asyncio.create_task(serve(queue, look_after))
+        worker = asyncio.create_task(run_worker(queue, process))
         queue.add("a")
         await time.advance(100)
         assert moments == [0, 1, 3, 7]

@@ -141,7 +141,7 @@ def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
     [
         pytest.param({"unusable": "unhealthy: XID 79"}, whole(), "is not in use: unhealthy: XID 79", id="unhealthy"),
         pytest.param({"model": A100}, whole(model=A6000), f"is a {A100}, {A6000} asked", id="wrong model"),
-        pytest.param({"model": ""}, whole(model=A6000), f"is a card of unknown model, {A6000} asked", id="no model"),
+        pytest.param({"model": ""}, whole(model=A6000), f"is a GPU of unknown model, {A6000} asked", id="no model"),
         pytest.param(
             {"bandwidth_gbps": 64},
             whole(topology=Topology(TopologyMode.REQUIRED, 300)),

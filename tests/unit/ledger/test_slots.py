@@ -41,7 +41,14 @@ def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
 def test_a_slot_is_as_large_as_the_smallest_card_and_has_no_links() -> None:
     node = as_slots(a_node(16276, 8138), {})
 
-    assert node.gpus == (Gpu("n1/0", "n1", 0, "V", MiB(8138)), Gpu("n1/1", "n1", 1, "V", MiB(8138)))
+    either = frozenset({"GPU-a", "GPU-b"})
+    assert node.gpus == tuple(Gpu(f"n1/{index}", "n1", index, "V", MiB(8138), may_be=either) for index in (0, 1))
+
+
+def test_a_slot_may_be_any_gpu_of_the_node_until_its_reservation_pod_says_which() -> None:
+    slots = as_slots(a_node(100, 100), {0: HELD, 1: WANTED}).gpus
+
+    assert [sorted(slot.possible_uuids) for slot in slots] == [["GPU-a"], ["GPU-a", "GPU-b"]]
 
 
 def test_of_mixed_models_nobody_can_be_promised_one() -> None:

@@ -31,7 +31,7 @@ def waiting(request: Request, *nodes: str) -> Waiting:
 
 def victims(answer: Placement | Revocation | Refusal) -> list[str]:
     assert isinstance(answer, Revocation), answer
-    return [victim.name.removeprefix("lab/") for victim in answer.victims]
+    return [victim.name for victim in answer.victims]
 
 
 def busy(*shares: Share, nodes: int = 1, cards: int = 2) -> Ledger:

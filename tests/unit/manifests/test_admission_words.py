@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from carrel.admission.admission import PRIORITIES
-from carrel.dialects import carrel, cpu_manifest, gpuclaim, kai, kai_reservation, protected_keys, registry
+from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, protected_keys
+from carrel.dialects.registry import ALL
 from carrel.manifests import policies, rbac, webhooks
 
 Json = dict[str, Any]
@@ -18,9 +19,7 @@ Json = dict[str, Any]
 LITERAL = re.compile(r"'([^']*)'")
 PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
-ASKING_ANNOTATIONS = {word for words in registry.ANNOTATIONS.values() for word in words}
-SETTLED = cpu_manifest.ASKED - {carrel.GANG_SIZE, kai.POD_GROUP}
-"""Whoever could change these later would get what their tier was not given for. A pod may join its gang later."""
+ASKING_ANNOTATIONS = set(ALL.by_annotation)
 CARREL = "system:serviceaccount:carrel:"
 
 
@@ -57,14 +56,13 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change_and_is_waited
 
     assert words_of(named(webhook()["matchConditions"], "concerns-gpus")) == {
         *asked,
-        *protected_keys.ANNOTATIONS,
-        *protected_keys.LABELS,
+        *protected_keys.annotations(),
+        *ALL.written_labels,
         f"{kai.GPU_GROUP}/*",
         *ours,
         *PRIORITIES.values(),
-        *cpu_manifest.RESOURCES,
+        *ALL.resources,
     }
-    assert {*registry.RESOURCES.values()} <= cpu_manifest.RESOURCES
     assert webhook()["failurePolicy"] == "Fail"
 
 
@@ -72,13 +70,13 @@ def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
     variables = policy("carrel-protected-keys")["variables"]
 
     assert words_of(named(variables, "forged")) == {
-        *protected_keys.ANNOTATIONS,
-        *protected_keys.LABELS,
+        *protected_keys.annotations(),
+        *ALL.written_labels,
         f"{kai.GPU_GROUP}/*",
         *(f"{prefix}*" for prefix in carrel.PREFIXES),
         *carrel.ASKED,
     }
-    assert words_of(named(variables, "settled")) == SETTLED
+    assert words_of(named(variables, "settled")) == ALL.settled
     assert words_of(named(variables, "isReservation")) - {"system:serviceaccount:", ":"} == {
         *(spelling.namespace for spelling in kai_reservation.SPELLINGS),
         kai_reservation.RESERVED_GPU,
@@ -88,7 +86,7 @@ def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
 def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     spec = policy("carrel-gpu-pods")
 
-    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *registry.RESOURCES.values()}
+    assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *ALL.by_resource}
     assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
 
 

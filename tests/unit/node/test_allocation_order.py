@@ -9,7 +9,7 @@ from carrel.node.allocation_order import Waiting, in_turn
 
 def waiting(pod: str, amount: int = 8138, card: str = "GPU-0", since: int = 1, **more: object) -> Waiting:
     fields: dict[str, object] = {"container": "main", "position": 0, "is_answered": False, **more}
-    return Waiting(holder=Holder(pod, pod), amount=amount, cards=(card,), since_ns=since, **fields)  # type: ignore[arg-type] # passed through
+    return Waiting(holder=Holder(pod, "lab", pod), amount=amount, cards=(card,), since_ns=since, **fields)  # type: ignore[arg-type] # passed through
 
 
 def names(turns: list[Waiting]) -> list[str]:
@@ -42,7 +42,7 @@ def test_containers_of_a_pod_come_in_their_order() -> None:
 
 WAITING = st.builds(
     Waiting,
-    holder=st.sampled_from("abcd").map(lambda name: Holder(name, name)),
+    holder=st.sampled_from("abcd").map(lambda name: Holder(name, "lab", name)),
     container=st.sampled_from(["main", "side"]),
     position=st.integers(0, 3),
     amount=st.integers(1, 3),

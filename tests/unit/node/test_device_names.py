@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.dialects.gpushare import Unit
+from carrel.dialects.options import Unit
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.device_names import LONGEST_MESSAGE, Inventory, minor_of, remembered_resources
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire

@@ -17,66 +17,63 @@ from carrel.bookings.api.models import (
     use_out,
     window_out,
 )
-from carrel.bookings.calendar import Maintenance
 from carrel.bookings.queries import FOREVER
-from carrel.bookings.records import No
-from carrel.bookings.service import TheService
+from carrel.bookings.records import BookingRefusal
+from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson
 from carrel.parsing.time import seconds
 
-router = APIRouter(tags=["affairs"])
+router = APIRouter(tags=["administration"])
 
 A_MONTH = timedelta(days=30)
 
 
-@router.get("/maintenance", summary="When cards cannot be booked")
+@router.get("/maintenance", summary="When GPUs cannot be booked")
 async def maintenance(
-    service: TheService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
+    service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> WindowsOut:
-    windows = await service.consulting.maintenance(start or service.lab.now(), end or FOREVER)
+    windows = await service.queries.maintenance(start or service.context.now(), end or FOREVER)
     return WindowsOut(items=[window_out(window) for window in windows])
 
 
-@router.post("/maintenance", status_code=201, summary="Take cards out of the calendar; bookings in it stay")
-async def add_maintenance(service: TheService, person: CurrentPerson, asked: MaintenanceIn) -> WindowOut:
-    window = await service.bookings.add_maintenance(
-        Maintenance(asked.model, asked.start, asked.end, asked.cards), asked.why, person
-    )
-    if isinstance(window, No):
+@router.post("/maintenance", status_code=201, summary="Take GPUs out of the calendar; bookings in that time stay")
+async def add_maintenance(service: CurrentService, person: CurrentPerson, asked: MaintenanceIn) -> WindowOut:
+    window = await service.commands.add_maintenance(asked.maintenance(), asked.why, person)
+    if isinstance(window, BookingRefusal):
         raise problem_of(window)
     return window_out(window)
 
 
-@router.delete("/maintenance/{id}", status_code=204, summary="Put the cards back")
-async def remove_maintenance(service: TheService, person: CurrentPerson, id: str) -> Response:
-    removed = await service.bookings.remove_maintenance(id if id.isalnum() else "", person)
-    if isinstance(removed, No):
+@router.delete("/maintenance/{id}", status_code=204, summary="End the maintenance")
+async def remove_maintenance(service: CurrentService, person: CurrentPerson, id: str) -> Response:
+    removed = await service.commands.remove_maintenance(id if id.isalnum() else "", person)
+    if isinstance(removed, BookingRefusal):
         raise problem_of(removed)
     return Response(status_code=204)
 
 
 @router.get("/usage", summary="What each person had booked")
 async def usage(
-    service: TheService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
+    service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> UsageOut:
-    """A lab admin sees everybody, others themselves."""
-    until = end or service.lab.now()
+    """A lab admin sees everybody, other people themselves."""
+    until = end or service.context.now()
     since = start or until - A_MONTH
     if since >= until:
         raise malformed(("end", "an instant after the start is expected"))
-    uses = await service.consulting.usage(since, until)
+    uses = await service.queries.usage(since, until)
     seen = [use for use in uses if person.is_lab_admin or use.user == person.email]
     return UsageOut(start=seconds(since), end=seconds(until), items=[use_out(use) for use in seen])
 
 
 @router.get("/audit", summary="Who did what, when, to whose booking, and why")
 async def audit(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     before: Annotated[int, Query(ge=0, lt=2**63)] = 0,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> LogOut:
-    """A lab admin sees everything, others what concerns them. Newest first."""
-    entries = await service.consulting.log(person, before, limit)
+    """A lab admin sees everything, other people what concerns them. Newest first."""
+    entries = await service.queries.log(person, before, limit)
     more = entries[-1].number if len(entries) == limit else None
     return LogOut(items=[entry_out(entry) for entry in entries], next_before=more)

@@ -1,31 +1,29 @@
-"""/api/v1/bookings: list, search, make, preview, change and cancel."""
+"""/api/v1/bookings: list, search, create, preview, change and cancel."""
 
 import base64
 import binascii
-import hashlib
 import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from carrel.bookings import records as port
+from carrel.bookings import records
 from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import (
+    BookingIn,
     BookingOut,
     BookingsOut,
     CancelIn,
     ChangesIn,
-    Email,
     Instant,
     PreviewOut,
-    WishIn,
     Word,
     booking_out,
     preview_out,
 )
 from carrel.bookings.people import Person, normal
-from carrel.bookings.records import BookingRecord, Cursor, No, Once, Reason, State
-from carrel.bookings.service import Service, TheService
+from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
+from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.bookings.sign_in import CurrentPerson
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
@@ -36,33 +34,35 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _ETAG = re.compile(r'(?:W/)?"([0-9]{1,9})"')
 
-IdempotencyKey = Annotated[
+IdempotencyHeader = Annotated[
     str | None,
     Header(
-        description="Your own name for this attempt, such as a UUID: sent again, it gives the same booking.",
+        description="Your own name for this request, such as a UUID: sent again, it returns the same booking.",
         examples=["2f1c7a52-6c0e-4c0f-9d0b-3a8f5a1f0c11"],
     ),
 ]
-IfMatch = Annotated[str | None, Header(description="The ETag that you saw: 412 if it was changed meanwhile.")]
+IfMatch = Annotated[
+    str | None, Header(description="The ETag that you read: 412 if the booking was changed since then.")
+]
 
 
-@router.get("", summary="List and search, by start")
+@router.get("", summary="List and search, ordered by start")
 async def find(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
-    user: Annotated[Email, Query(description="Whose; `me` for one's own.")] = "",
+    user: Annotated[Word, Query(description="Whose; `me` for your own.")] = "",
     model: Word = "",
     state: Annotated[list[State] | None, Query(description="Several may be given.")] = None,
     start: Annotated[Instant | None, Query(description="Those that end after this.")] = None,
     end: Annotated[Instant | None, Query(description="Those that start before this.")] = None,
-    q: Annotated[Word, Query(description="Part of the person, the model, or one's own notes.")] = "",
+    q: Annotated[Word, Query(description="Part of the person, the model, or your own notes.")] = "",
     newest_first: bool = False,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str, Query(max_length=400)] = "",
 ) -> BookingsOut:
-    named = service.lab.model(model) if model else ""
+    named = service.context.model(model) if model else ""
     whose = person.email if user == "me" else normal(user)
-    query = port.Query(
+    query = records.Query(
         user=whose,
         model=named if isinstance(named, str) else model,
         states=frozenset(state or ()),
@@ -74,8 +74,8 @@ async def find(
         newest_first=newest_first,
         limit=limit,
     )
-    page = await service.consulting.find(query)
-    now = service.lab.now()
+    page = await service.queries.find(query)
+    now = service.context.now()
     return BookingsOut(
         items=[booking_out(record, person, now) for record in page.records],
         next_cursor=_write_cursor(page.next) if page.next else None,
@@ -84,70 +84,70 @@ async def find(
 
 @router.post("", status_code=201, summary="Make a booking")
 async def create(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
-    wish: WishIn,
+    asked: BookingIn,
     response: Response,
-    idempotency_key: IdempotencyKey = None,
+    idempotency_key: IdempotencyHeader = None,
 ) -> BookingOut:
-    once = None
+    key = None
     if idempotency_key is not None:
         if not _KEY.fullmatch(idempotency_key):
             raise malformed(("Idempotency-Key", "1 to 255 visible ASCII characters are expected"))
-        once = Once(idempotency_key, hashlib.sha256(wish.model_dump_json().encode()).hexdigest())
-    record = _given(await service.bookings.create(wish.wish(), person, once))
+        key = IdempotencyKey(idempotency_key, asked.fingerprint)
+    record = _accepted(await service.commands.create(asked.request(), person, key))
     response.headers["location"] = f"/api/v1/bookings/{record.booking.id}"
-    return _shown(service, person, record, response)
+    return _answer(service, person, record, response)
 
 
-@router.post("/preview", summary="What would come of it; nothing is changed")
-async def preview(service: TheService, person: CurrentPerson, wish: WishIn) -> PreviewOut:
-    seen = await service.bookings.preview(wish.wish(), person)
-    if isinstance(seen, No):
+@router.post("/preview", summary="What would happen; nothing is changed")
+async def preview(service: CurrentService, person: CurrentPerson, asked: BookingIn) -> PreviewOut:
+    seen = await service.commands.preview(asked.request(), person)
+    if isinstance(seen, BookingRefusal):
         raise problem_of(seen)
     return preview_out(seen)
 
 
 @router.get("/{id}", summary="One booking, and what cancelling it would lead to", response_model=BookingOut)
 async def get(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     id: str,
     response: Response,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Any:
-    record = await service.consulting.get(_checked(id))
+    record = await service.queries.get(_valid_id(id))
     if record is None:
-        raise problem_of(No(Reason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
+        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
     if if_none_match == _etag(record):
         return Response(status_code=304, headers={"etag": _etag(record)})
-    return _shown(service, person, record, response)
+    return _answer(service, person, record, response)
 
 
 @router.patch("/{id}", summary="Extend, shorten or move")
 async def change(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     id: str,
     changes: ChangesIn,
     response: Response,
     if_match: IfMatch = None,
 ) -> BookingOut:
-    outcome = await service.bookings.change(_checked(id), changes.changes(), person, _version(if_match))
-    return _shown(service, person, _given(outcome), response)
+    outcome = await service.commands.change(_valid_id(id), changes.changes(), person, _version(if_match))
+    return _answer(service, person, _accepted(outcome), response)
 
 
-@router.post("/{id}/preview", summary="What would come of a change; nothing is changed")
-async def preview_change(service: TheService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
-    seen = await service.bookings.preview_change(_checked(id), changes.changes(), person)
-    if isinstance(seen, No):
+@router.post("/{id}/preview", summary="What a change would do; nothing is changed")
+async def preview_change(service: CurrentService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
+    seen = await service.commands.preview_change(_valid_id(id), changes.changes(), person)
+    if isinstance(seen, BookingRefusal):
         raise problem_of(seen)
     return preview_out(seen)
 
 
-@router.post("/{id}/cancel", summary="Cancel; a running one ends now, and its cooldown begins")
+@router.post("/{id}/cancel", summary="Cancel; an active booking ends now, and its cooldown begins")
 async def cancel(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     id: str,
     response: Response,
@@ -155,21 +155,21 @@ async def cancel(
     if_match: IfMatch = None,
 ) -> BookingOut:
     reason = why.reason if why else ""
-    outcome = await service.bookings.cancel(_checked(id), person, reason, _version(if_match))
-    return _shown(service, person, _given(outcome), response)
+    outcome = await service.commands.cancel(_valid_id(id), person, reason, _version(if_match))
+    return _answer(service, person, _accepted(outcome), response)
 
 
-def _given(outcome: BookingRecord | No) -> BookingRecord:
-    if isinstance(outcome, No):
+def _accepted(outcome: BookingRecord | BookingRefusal) -> BookingRecord:
+    if isinstance(outcome, BookingRefusal):
         raise problem_of(outcome)
     return outcome
 
 
-def _shown(service: Service, person: Person, record: BookingRecord, response: Response) -> BookingOut:
+def _answer(service: ServiceContext, person: Person, record: BookingRecord, response: Response) -> BookingOut:
     response.headers["etag"] = _etag(record)
-    now = service.lab.now()
+    now = service.context.now()
     is_ahead = record.state(now) in (State.PLANNED, State.ACTIVE)
-    return booking_out(record, person, now, service.bookings.after_cancelling(record) if is_ahead else None)
+    return booking_out(record, person, now, service.commands.after_cancelling(record) if is_ahead else None)
 
 
 def _etag(record: BookingRecord) -> str:
@@ -185,10 +185,10 @@ def _version(if_match: str | None) -> int | None:
     return int(match[1])
 
 
-def _checked(id: str) -> str:
-    """An id that cannot be one is not looked for: it may be anything."""
+def _valid_id(id: str) -> str:
+    """A text that cannot be an id is not looked up."""
     if not _ID.fullmatch(id):
-        raise problem_of(No(Reason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
+        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
     return id
 
 

@@ -1,4 +1,4 @@
-"""/api/v1: what there is, what is free, when; the rules; the feed for calendars."""
+"""/api/v1: models and their availability, the rules, the feed for calendars."""
 
 from datetime import date, timedelta
 from typing import Annotated
@@ -8,124 +8,144 @@ from starlette.requests import Request
 
 from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import (
-    FIRST_YEAR,
-    LAST_YEAR,
     DayOut,
     Days,
     FeedOut,
-    LeaseWriter,
+    GpuCount,
     ModelOut,
     ModelsOut,
     NextFreeOut,
+    RuleOut,
     RulesOut,
     Word,
+    agreed_gpus,
 )
-from carrel.bookings.icalendar import CalendarEvent, calendar
+from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, sequence_of
 from carrel.bookings.people import Scope
-from carrel.bookings.records import Availability, BookingRecord, No, Reason
-from carrel.bookings.rules import words
-from carrel.bookings.service import TheService
-from carrel.bookings.sign_in import CurrentPerson, needs
+from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
+from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule, words
+from carrel.bookings.service import CurrentService
+from carrel.bookings.sign_in import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
 
 router = APIRouter(tags=["calendar"])
 
-HOUR = timedelta(hours=1)
 
-
-@router.get("/models", summary="Each model: how many, how many can be booked now and are idle, when the next can")
-async def models(service: TheService, person: CurrentPerson) -> ModelsOut:
-    today = service.lab.now().astimezone(service.lab.zone).date()
-    found = await service.consulting.availability(today, 0)
+@router.get(
+    "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
+)
+async def models(service: CurrentService, person: CurrentPerson) -> ModelsOut:
+    today = service.context.now().astimezone(service.context.zone).date()
+    found = await service.queries.availability(today, 0)
     return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
 
 
-@router.get("/availability", summary="How many are free through each day of the lab's zone")
+@router.get("/availability", summary="How many GPUs are free all day, for each day in the lab's zone")
 async def availability(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     start: Annotated[date | None, Query(description="First day; today, if not given.")] = None,
     days: Annotated[int, Query(ge=1, le=366)] = 14,
     model: Annotated[list[Word] | None, Query(description="Several may be given.")] = None,
 ) -> ModelsOut:
-    first = start or service.lab.now().astimezone(service.lab.zone).date()
+    first = start or service.context.now().astimezone(service.context.zone).date()
     if not FIRST_YEAR <= first.year <= LAST_YEAR:
         raise malformed(("start", f"a year between {FIRST_YEAR} and {LAST_YEAR} is expected"))
-    named = [service.lab.model(word) for word in model or ()]
+    named = [service.context.model(word) for word in model or ()]
     unknown = [str(each) for each in named if not isinstance(each, str)]
     if unknown:
-        raise problem_of(No(Reason.NOT_FOUND, " ".join(unknown), hint="carrel free"))
-    found = await service.consulting.availability(first, days, [str(each) for each in named])
+        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, " ".join(unknown), hint="carrel free"))
+    found = await service.queries.availability(first, days, [str(each) for each in named])
     return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
 
 
 @router.get("/next-free", summary="The first start that the rules and the calendar allow you")
 async def next_free(
-    service: TheService,
+    service: CurrentService,
     person: CurrentPerson,
     model: Annotated[Word, Query(min_length=1)],
     days: Days = 1,
-    cards: Annotated[LeaseWriter, Query(strict=False)] = 1,
+    gpus: Annotated[GpuCount | None, Query(strict=False, description="How many GPUs; 1, if not given.")] = None,
+    cards: Annotated[GpuCount | None, Query(strict=False, description="The old name of `gpus`.")] = None,
     share: bool = False,
 ) -> NextFreeOut:
-    found = await service.consulting.next_free(person.email, model, timedelta(days=days), cards, share)
-    if isinstance(found, No):
+    wanted = agreed_gpus(gpus, cards) or 1
+    found = await service.queries.next_free(person.email, model, timedelta(days=days), wanted, share)
+    if isinstance(found, BookingRefusal):
         raise problem_of(found)
-    named = service.lab.model(model)
+    named = service.context.model(model)
     return NextFreeOut(model=str(named), earliest_start=seconds(found) if found else None)
 
 
 @router.get("/rules", summary="The rules of this lab")
-async def rules(service: TheService, person: CurrentPerson) -> RulesOut:
-    rules = service.lab.rules
+async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
+    rules = service.context.rules
     return RulesOut(
         min_hours=rules.min_duration / HOUR,
         max_hours=rules.max_duration / HOUR,
         cooldown_hours=rules.cooldown / HOUR,
         planned=rules.planned,
+        shares_per_gpu=rules.shares_per_card,
         shares_per_card=rules.shares_per_card,
         zone=service.zone_name,
+        rules=[_rule_out(row, rules) for row in rules.rows],
     )
 
 
-@router.post("/feed", status_code=201, summary="A secret address of your bookings, for calendars; the last one ends")
-async def make_feed(service: TheService, person: CurrentPerson, request: Request) -> FeedOut:
-    needs(person, Scope.BOOK)
-    secret = await service.bookings.make_feed(person)
-    base = service.identity.premises.public_url or str(request.base_url)
+@router.post(
+    "/feed",
+    status_code=201,
+    summary="Make a secret address of your bookings, for calendars; the last one stops working",
+)
+async def make_feed(service: CurrentService, person: CurrentPerson, request: Request) -> FeedOut:
+    require_scope(person, Scope.BOOK)
+    secret = await service.commands.make_feed(person)
+    base = service.authenticator.options.public_url or str(request.base_url)
     return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
 
 
-@router.delete("/feed", status_code=204, summary="The address works no longer")
-async def revoke_feed(service: TheService, person: CurrentPerson) -> Response:
-    needs(person, Scope.BOOK)
-    await service.bookings.revoke_feed(person)
+@router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")
+async def revoke_feed(service: CurrentService, person: CurrentPerson) -> Response:
+    require_scope(person, Scope.BOOK)
+    await service.commands.revoke_feed(person)
     return Response(status_code=204)
 
 
 @router.get(
     "/feeds/{secret}.ics",
-    summary="The bookings of whoever made this address (RFC 5545)",
+    summary="The bookings of the person who made this address (RFC 5545)",
     response_class=Response,
     responses={200: {"content": {"text/calendar": {"schema": {"type": "string"}}}}},
 )
-async def feed(service: TheService, secret: str) -> Response:
-    found = await service.consulting.feed(secret) if secret.isascii() else None
+async def feed(service: CurrentService, secret: str) -> Response:
+    found = await service.queries.feed(secret) if secret.isascii() else None
     if found is None:
-        raise problem_of(No(Reason.NOT_FOUND, "There is no such feed, or it was revoked."))
-    text = calendar(map(_event, found), service.lab.now(), "GPU bookings")
+        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such feed, or it was revoked."))
+    text = calendar(map(_event, found), service.context.now(), "GPU bookings")
     return Response(text, media_type="text/calendar; charset=utf-8")
+
+
+def _rule_out(row: Rule, rules: BookingRules) -> RuleOut:
+    limit = row.limit
+    return RuleOut(
+        code=row.name,
+        title=row.title,
+        words=row.label(rules, 1) if row.label else "",
+        option=limit.names[0] if limit else None,
+        value=limit.write(rules.limit(limit)) if limit else None,
+    )
 
 
 def _model_out(found: Availability) -> ModelOut:
     return ModelOut(
         model=found.stock.model,
-        cards=found.stock.cards,
+        gpus=found.stock.cards,
         memory_mib=found.stock.memory,
         free_now=max(0, found.free_now),
         idle_now=found.idle_now,
         next_free=seconds(found.next_free) if found.next_free else None,
         overbooked=found.overbooked,
+        shares_per_gpu=found.shares_per_card,
         shares_per_card=found.shares_per_card,
         days=[
             DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
@@ -134,16 +154,7 @@ def _model_out(found: Availability) -> ModelOut:
 
 
 def _event(record: BookingRecord) -> CalendarEvent:
-    """A booking that is changed keeps its uid; one that never was is cancelled."""
     booking = record.booking
-    ends = booking.ends if booking.counts else booking.end
-    what = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
-    return CalendarEvent(
-        uid=f"{booking.id}@carrel",
-        sequence=record.version - 1,
-        start=booking.start,
-        end=ends,
-        summary=f"GPU: {what}{booking.model}",
-        description=" · ".join(filter(None, (words(ends - booking.start), record.note))),
-        is_cancelled=not booking.counts,
-    )
+    end = booking.ends if booking.counts else booking.end
+    description = " · ".join(filter(None, (words(end - booking.start), record.note)))
+    return booking_event(booking, sequence_of(record.version), description)

@@ -1,4 +1,4 @@
-"""How the API says no: every refusal as RFC 9457, everything wrong at once, and no word of a stack trace."""
+"""The refusals of the API, as RFC 9457 problems: everything that is wrong at once, and never a stack trace."""
 
 import logging
 from typing import Any
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from carrel.bookings.api.models import ProblemOut
-from carrel.bookings.records import No, Reason, StoreUnavailable
+from carrel.bookings.records import BookingRefusal, RefusalReason, StoreUnavailable
 from carrel.http.problems import PROBLEM_JSON, Problem, answer_problem
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
@@ -18,50 +18,50 @@ from carrel.parsing.time import seconds
 log = logging.getLogger(__name__)
 
 STATUS = {
-    Reason.RULES: 422,
-    Reason.NOT_FOUND: 404,
-    Reason.FORBIDDEN: 403,
-    Reason.CHANGED: 412,
-    Reason.KEY_REUSED: 409,
-    Reason.NOT_READY: 503,
+    RefusalReason.RULES: 422,
+    RefusalReason.NOT_FOUND: 404,
+    RefusalReason.FORBIDDEN: 403,
+    RefusalReason.CHANGED: 412,
+    RefusalReason.KEY_REUSED: 409,
+    RefusalReason.NOT_READY: 503,
 }
 TITLE = {
-    Reason.NOT_FOUND: "Not found",
-    Reason.FORBIDDEN: "Not allowed",
-    Reason.CHANGED: "Changed meanwhile",
-    Reason.KEY_REUSED: "The key is taken",
-    Reason.NOT_READY: "Not ready",
+    RefusalReason.NOT_FOUND: "Not found",
+    RefusalReason.FORBIDDEN: "Not allowed",
+    RefusalReason.CHANGED: "Changed meanwhile",
+    RefusalReason.KEY_REUSED: "The key was used already",
+    RefusalReason.NOT_READY: "Not ready",
 }
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {PROBLEM_JSON: {"schema": ProblemOut.model_json_schema()}}}
     for status, what in {
         400: "The request cannot be understood.",
-        401: "Nobody is signed in.",
+        401: "Not signed in.",
         403: "Not allowed.",
         404: "Not found.",
         409: "The idempotency key was used for another request.",
         412: "Changed meanwhile.",
         413: "Too large.",
-        422: "Rules are broken: all of them are told.",
+        422: "Rules are broken; all of them are listed.",
         429: "Too many requests.",
         503: "The store or the cluster does not answer.",
     }.items()
 }
-"""What any route may answer, for the OpenAPI."""
+"""What any route may answer, for the OpenAPI document."""
 
 
-def problem_of(no: No) -> Problem:
+def problem_of(refusal: BookingRefusal) -> Problem:
     fields: dict[str, Any] = {}
-    if no.reason is Reason.RULES:
-        fields["earliest_start"] = seconds(no.earliest_start) if no.earliest_start else None
-        fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in no.problems]
-    detail = " ".join(problem.message for problem in no.problems) or no.message
-    title = no.message if no.reason is Reason.RULES else TITLE[no.reason]
-    return Problem(STATUS[no.reason], no.reason.value, title, detail, no.hint, **fields)
+    if refusal.reason is RefusalReason.RULES:
+        fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None
+        fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in refusal.problems]
+    detail = " ".join(problem.message for problem in refusal.problems) or refusal.message
+    title = refusal.message if refusal.reason is RefusalReason.RULES else TITLE[refusal.reason]
+    return Problem(STATUS[refusal.reason], refusal.reason.value, title, detail, refusal.hint, **fields)
 
 
 def malformed(*items: tuple[str, str]) -> Problem:
-    """Each item: which field, and what was expected."""
+    """Each item: the field, and what is expected."""
     problems = [
         {"code": "malformed", "title": "Not understood", "field": _shown(name), "message": _shown(message)}
         for name, message in items
@@ -92,20 +92,25 @@ async def _answer_malformed(_: Request, error: Exception) -> Response:
 async def _answer_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed")
-    problem = Problem(error.status_code, code, _shown(str(error.detail)), "There is nothing here that answers this.")
+    problem = Problem(
+        error.status_code,
+        code,
+        _shown(str(error.detail)),
+        "There is no such route, or it does not support this method.",
+    )
     return problem.with_headers(error.headers or {}).response()
 
 
 async def _answer_unavailable(_: Request, error: Exception) -> Response:
     log.error("store_unavailable: %s", error)
-    why = "The database does not answer. What was asked for may have been done: ask again with the same key."
+    why = "The database does not answer. The request may have taken effect: send it again with the same key."
     return Problem(503, "store-unavailable", "Bookings cannot be reached", why, "try again in a minute").response()
 
 
 async def _answer_defect(request: Request, error: Exception) -> Response:
     log.error("defect method=%s path=%s", request.method, request.url.path, exc_info=error)
     why = "This is a defect of the service; it was logged."
-    return Problem(500, "defect", "Something broke", why).response()
+    return Problem(500, "defect", "Internal error", why).response()
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -114,5 +119,5 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 
 def _shown(text: str) -> str:
-    """A forged name may be long, or half a character, which cannot be sent."""
+    """A forged name may be long, or contain a lone surrogate, which cannot be sent."""
     return text.removeprefix("Value error, ").encode("utf-8", "replace").decode()[:200]

@@ -1,9 +1,8 @@
-"""MAIA's own addresses, for its webhook and its clients: its words, its token, its way to say no.
+"""MAIA's own addresses, for its webhook and its clients: its JSON, its token, its refusals.
 
-The summary shows how many cards are idle to anybody, as MAIA does; who has them only to who knows the token.
+The summary shows anybody how many GPUs are idle, as MAIA does, and who uses them only to callers with the token.
 """
 
-import hmac
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -11,20 +10,21 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Response
 from starlette.requests import Request
 
-from carrel.bookings.api.models import FIRST_YEAR, LAST_YEAR, is_writable
-from carrel.bookings.inventories import idle_cards
-from carrel.bookings.people import How, Person, Role
-from carrel.bookings.records import No, Reason, StoreUnavailable, Wish
-from carrel.bookings.service import Service, TheService
+from carrel.bookings.api.models import is_writable
+from carrel.bookings.inventory import idle_gpus
+from carrel.bookings.people import How, Person, Role, is_address, normal
+from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.dialects import carrel, maia
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
 from carrel.parsing.fields import Field
 
 CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)
-"""Whoever knows the token may book for anybody, as with MAIA; the log says that it was so."""
+"""A caller with the token may book for anybody, as with MAIA; the log names this client."""
 REASON = "booked through MAIA"
-LONGEST_NAME = 255
+MAX_NAME = 255
 """As in MAIA's own tables."""
 
 router = APIRouter(include_in_schema=False)
@@ -32,65 +32,64 @@ router = APIRouter(include_in_schema=False)
 
 @router.post("/maia-api/gpu-schedulability/")
 @router.post("/maia/gpu-booking/gpu-schedulability/")
-async def schedulability(service: TheService, request: Request) -> Response:
-    """Has this person a booking now? Or, with a booking: make one."""
+async def schedulability(service: CurrentService, request: Request) -> Response:
+    """Has this person an active booking? Or, with a booking in the body: make one."""
     try:
-        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.lab.zone)
+        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.context.zone)
     except Malformed as malformed:
-        return _said(maia.not_booked([str(malformed)]), 400)
+        return _answer(maia.not_booked([str(malformed)]), 400)
     names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
-    if not all(is_writable(name) and len(name) <= LONGEST_NAME for name in names):
-        return _said(maia.not_booked(["Short text without control characters is expected."]), 400)
+    if not all(is_writable(name) and len(name) <= MAX_NAME for name in names):
+        return _answer(maia.not_booked(["Short text without control characters is expected."]), 400)
     if enquiry.wish and not all(
         FIRST_YEAR <= time.year <= LAST_YEAR for time in (enquiry.wish.start, enquiry.wish.end)
     ):
-        return _said(maia.not_booked([f"A year between {FIRST_YEAR} and {LAST_YEAR} is expected."]), 400)
-    if not _knows_token(service, enquiry.token):
-        return _said(maia.not_booked(["The token is wrong."]), 403)
+        return _answer(maia.not_booked([f"A year between {FIRST_YEAR} and {LAST_YEAR} is expected."]), 400)
+    if enquiry.wish and not is_address(normal(enquiry.user)):
+        return _answer(maia.not_booked(["user_email must be an e-mail address."]), 400)
+    if not service.knows_token(enquiry.token):
+        return _answer(maia.not_booked(["The token is wrong."]), 403)
     try:
         if enquiry.wish is not None:
             return await _book(service, enquiry, enquiry.wish)
-        standing = await service.consulting.standing(enquiry.user, enquiry.namespace)
+        person_tier = await service.queries.person_tier(enquiry.user, enquiry.namespace)
     except StoreUnavailable:
-        return _said(maia.not_booked(["The bookings cannot be reached; try again in a minute."]), 503)
-    booking = standing.booking
+        return _answer(maia.not_booked(["The bookings cannot be read; try again in a minute."]), 503)
+    booking = person_tier.booking
     verdict = maia.Verdict(True, booking.ends, booking.model) if booking else maia.Verdict(False)
-    return _said(maia.write_verdict(verdict))
+    return _answer(maia.write_verdict(verdict))
 
 
 @router.get("/maia-api/gpu-stats/")
 @router.get("/maia/resources/gpu_status_summary/")
-async def summary(service: TheService, request: Request) -> Response:
+async def summary(service: CurrentService, request: Request) -> Response:
     bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if service.sight is not None:
-        free = idle_cards(service.sight.ledger)
-        tenancies = tuple(_tenancies(service)) if _knows_token(service, bearer) else ()
-        return _said(maia.write_summary(maia.Summary(free, tenancies)))
-    today = service.lab.now().astimezone(service.lab.zone).date()
-    found = await service.consulting.availability(today, 0)
-    return _said(maia.write_summary(maia.Summary({each.stock.model: max(0, each.free_now) for each in found})))
+    if service.cluster_view is not None:
+        free = idle_gpus(service.cluster_view.ledger)
+        tenancies = tuple(_tenancies(service)) if service.knows_token(bearer) else ()
+        return _answer(maia.write_summary(maia.Summary(free, tenancies)))
+    today = service.context.now().astimezone(service.context.zone).date()
+    found = await service.queries.availability(today, 0)
+    return _answer(maia.write_summary(maia.Summary({each.stock.model: max(0, each.free_now) for each in found})))
 
 
-async def _book(service: Service, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
-    asked = Wish(wish.model, wish.end, wish.start, user=enquiry.user, namespace=enquiry.namespace, reason=REASON)
-    outcome = await service.bookings.create(asked, CLIENT)
-    if isinstance(outcome, No):
+async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
+    asked = BookingRequest(
+        wish.model, wish.end, wish.start, user=enquiry.user, namespace=enquiry.namespace, reason=REASON
+    )
+    outcome = await service.commands.create(asked, CLIENT)
+    if isinstance(outcome, BookingRefusal):
         reasons = [problem.message for problem in outcome.problems] or [outcome.message]
-        return _said(maia.not_booked(reasons), 503 if outcome.reason is Reason.NOT_READY else 400)
-    return _said(maia.booked())
+        return _answer(maia.not_booked(reasons), 503 if outcome.reason is RefusalReason.NOT_READY else 400)
+    return _answer(maia.booked())
 
 
-def _knows_token(service: Service, given: str) -> bool:
-    """In constant time. Without a token of ours nobody knows it."""
-    return bool(service.maia_token) and hmac.compare_digest(given.encode(errors="replace"), service.maia_token.encode())
-
-
-def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
-    """One per pod that holds cards."""
-    assert service.sight is not None
-    ledger, now = service.sight.ledger, service.lab.now()
+def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
+    """One per pod that holds GPUs."""
+    assert service.cluster_view is not None
+    ledger, now = service.cluster_view.ledger, service.context.now()
     for uid in ledger.holders():
-        shares, pod = ledger.shares_of(uid), service.sight.pod(uid)
+        shares, pod = ledger.shares_of(uid), service.cluster_view.pod(uid)
         card = ledger.card(min(shares)) if shares else None
         if pod is None or card is None:
             continue
@@ -111,13 +110,13 @@ def _tenancies(service: Service) -> Iterable[maia.Tenancy]:
         )
 
 
-def _size(service: Service, share: Share) -> int:
-    card = service.sight.ledger.card(share.gpu) if service.sight else None
+def _size(service: ServiceContext, share: Share) -> int:
+    card = service.cluster_view.ledger.card(share.gpu) if service.cluster_view else None
     return share.memory if share.memory is not None else card.gpu.memory if card else 0
 
 
-def _said(body: dict[str, Any], status: int = 200) -> Response:
-    """Spaced as MAIA's own answers are."""
+def _answer(body: dict[str, Any], status: int = 200) -> Response:
+    """With the same spaces as MAIA's own answers."""
     return Response(json.dumps(body), status, media_type="application/json")
 
 

@@ -1,22 +1,46 @@
-"""What goes over the wire of the API: read strictly, everything wrong at once, with examples for the OpenAPI."""
+"""The JSON of the API: read strictly, with all mistakes listed at once, and with examples for the OpenAPI document.
 
+The number of GPUs is called `gpus`. Older clients call it `cards`: requests may use either, answers have both.
+"""
+
+import hashlib
 import re
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    computed_field,
+    model_validator,
+)
 
-from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Changes, LogEntry, Preview, State, Use, Window, Wish
+from carrel.bookings.calendar import Maintenance
+from carrel.bookings.people import Person, is_address, normal
+from carrel.bookings.records import (
+    BookingRecord,
+    BookingRequest,
+    Changes,
+    LogEntry,
+    MaintenanceWindow,
+    PersonUsage,
+    Preview,
+    State,
+)
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+from carrel.http.problems import Problem
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
-FIRST_YEAR, LAST_YEAR = 1970, 2199
-MOST_CARDS = 1024
+MOST_GPUS = 1024
 MOST_DAYS = 3650
 A_START, AN_END = "2026-12-12T08:00:00Z", "2026-12-17T08:00:00Z"
 _UNWRITABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters, and halves of characters, which no database and no page can show."""
+"""Control characters and lone surrogates, which no database and no page can show."""
 
 
 def _instant(value: object) -> datetime:
@@ -43,6 +67,13 @@ def _writable(text: str) -> str:
     return text.strip()
 
 
+def _address(text: str) -> str:
+    email = normal(text)
+    if email and not is_address(email):
+        raise ValueError("an e-mail address such as ada@lab.org is expected")
+    return email
+
+
 Instant = Annotated[
     datetime,
     BeforeValidator(_instant),
@@ -51,27 +82,45 @@ Instant = Annotated[
 """RFC 3339 with an offset."""
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
-Email = Annotated[str, Field(max_length=320), AfterValidator(_writable)]
-LeaseWriter = Annotated[int, Field(ge=1, le=MOST_CARDS, strict=True)]
+Email = Annotated[Word, AfterValidator(_address)]
+"""In lower case; empty stays empty."""
+GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
 
-class _Said(BaseModel):
-    """What clients say: a field that does not exist is a typing error of theirs, and is told."""
+class _RequestModel(BaseModel):
+    """A field that does not exist is a mistake of the client, and is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class _Told(BaseModel):
+class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class WishIn(_Said):
+class _GpusOut(_ResponseModel):
+    gpus: int
+
+    @computed_field(description="The old name of `gpus`.")  # type: ignore[prop-decorator] # as pydantic documents it
+    @property
+    def cards(self) -> int:
+        return self.gpus
+
+
+def agreed_gpus(gpus: int | None, cards: int | None) -> int | None:
+    """Raises `Problem` if the new and the old name are both given and differ."""
+    if gpus is not None and cards is not None and gpus != cards:
+        why = f"gpus is {gpus} and cards is {cards}. They are two names of one number; give only gpus."
+        raise Problem(422, "contradiction", "gpus and cards differ", why)
+    return cards if gpus is None else gpus
+
+
+class BookingIn(_RequestModel):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
                 {"model": "a6000", "days": 5},
-                {"model": "NVIDIA-RTX-A6000", "start": A_START, "end": AN_END, "cards": 2, "note": "ablation runs"},
+                {"model": "NVIDIA-RTX-A6000", "start": A_START, "end": AN_END, "gpus": 2, "note": "ablation runs"},
                 {"model": "a6000", "days": 1, "user": "ada@lab.org", "reason": "she asked me to, by phone"},
             ]
         }
@@ -81,9 +130,10 @@ class WishIn(_Said):
     start: Annotated[Instant | None, Field(description="Without it: from now.")] = None
     end: Annotated[Instant | None, Field(description="Either this or `days`.")] = None
     days: Annotated[Days | None, Field(description="Of 24 hours each.")] = None
-    cards: LeaseWriter = 1
-    share: Annotated[bool, Field(description="One share of a card's memory instead of whole cards.")] = False
-    user: Annotated[Email, Field(description="For whom, if not for oneself.")] = ""
+    gpus: Annotated[GpuCount | None, Field(description="How many GPUs; 1, if not given.")] = None
+    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
+    share: Annotated[bool, Field(description="One share of a GPU's memory instead of whole GPUs.")] = False
+    user: Annotated[Email, Field(description="For whom, if not for yourself.")] = ""
     namespace: Word = ""
     note: Prose = ""
     reason: Annotated[Prose, Field(description="Needed to book for another, who is shown it.")] = ""
@@ -94,49 +144,63 @@ class WishIn(_Said):
             raise ValueError("either end or days is expected")
         return self
 
-    def wish(self) -> Wish:
+    @model_validator(mode="after")
+    def _has_one_number_of_gpus(self) -> Self:
+        self.gpus = self.cards = agreed_gpus(self.gpus, self.cards) or 1
+        return self
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same request, under whichever name it gives the number of GPUs."""
+        return hashlib.sha256(self.model_dump_json(exclude={"gpus"}).encode()).hexdigest()
+
+    def request(self) -> BookingRequest:
         end = self.end if self.end is not None else _length(self.days or 0)
-        return Wish(
-            self.model, end, self.start, self.cards, self.share, self.user, self.namespace, self.note, self.reason
+        return BookingRequest(
+            self.model, end, self.start, self.gpus or 1, self.share, self.user, self.namespace, self.note, self.reason
         )
 
 
-class ChangesIn(_Said):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"end": AN_END}, {"cards": 1, "note": "one will do"}]})
+class ChangesIn(_RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"end": AN_END}, {"gpus": 1, "note": "one is enough"}]})
 
     start: Instant | None = None
     end: Annotated[Instant | None, Field(description="Later extends, earlier shortens.")] = None
-    cards: LeaseWriter | None = None
+    gpus: GpuCount | None = None
+    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
     note: Prose | None = None
     reason: Annotated[Prose, Field(description="Needed to change another's booking.")] = ""
 
     def changes(self) -> Changes:
-        return Changes(self.start, self.end, self.cards, self.note, self.reason)
+        return Changes(self.start, self.end, agreed_gpus(self.gpus, self.cards), self.note, self.reason)
 
 
-class CancelIn(_Said):
+class CancelIn(_RequestModel):
     reason: Annotated[Prose, Field(description="Needed to cancel another's booking.")] = ""
 
 
-class MaintenanceIn(_Said):
+class MaintenanceIn(_RequestModel):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "a6000", "start": A_START, "end": AN_END, "cards": 2, "why": "fans"}]}
+        json_schema_extra={"examples": [{"model": "a6000", "start": A_START, "end": AN_END, "gpus": 2, "why": "fans"}]}
     )
 
     model: Annotated[Word, Field(min_length=1)]
     start: Instant
     end: Instant
-    cards: LeaseWriter = 1
+    gpus: Annotated[GpuCount | None, Field(description="How many GPUs; 1, if not given.")] = None
+    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
     why: Annotated[Prose, Field(min_length=1)]
 
+    def maintenance(self) -> Maintenance:
+        return Maintenance(self.model, self.start, self.end, agreed_gpus(self.gpus, self.cards) or 1)
 
-class BookingOut(_Told):
+
+class BookingOut(_GpusOut):
     id: str
     user: str
     model: str
     start: str
     end: str
-    cards: int
     share: bool
     state: State
     ends: Annotated[str, Field(description="Its end, or when it was cancelled.")]
@@ -150,97 +214,107 @@ class BookingOut(_Told):
     consequence: Annotated[str | None, Field(description="What cancelling it now would lead to.")] = None
 
 
-class BookingsOut(_Told):
+class BookingsOut(_ResponseModel):
     items: list[BookingOut]
-    next_cursor: Annotated[str | None, Field(description="There is more: pass this as `cursor`.")] = None
+    next_cursor: Annotated[str | None, Field(description="If there is more: pass this as `cursor`.")] = None
 
 
-class ProblemItem(_Told):
+class ProblemItem(_ResponseModel):
     code: Annotated[str, Field(examples=["cooldown"])]
     title: str
     message: str
     field: str | None = None
 
 
-class PreviewOut(_Told):
+class PreviewOut(_GpusOut):
     allowed: bool
     user: str
     model: str
     start: str
     end: str
-    cards: int
     share: bool
     problems: list[ProblemItem]
     earliest_start: str | None
     hint: str | None
 
 
-class DayOut(_Told):
+class DayOut(_ResponseModel):
     day: date
     free: int
     shares: int
     overbooked: int
 
 
-class ModelOut(_Told):
+class ModelOut(_GpusOut):
     model: str
-    cards: Annotated[int, Field(description="Healthy cards.")]
+    gpus: Annotated[int, Field(description="Healthy GPUs.")]
     memory_mib: int
     free_now: Annotated[int, Field(description="Not booked now: these can be booked.")]
-    idle_now: Annotated[int | None, Field(description="Held by nobody now, booked or not. Null: no cluster is seen.")]
-    next_free: Annotated[str | None, Field(description="From when on one is free for the shortest booking.")]
-    overbooked: Annotated[int, Field(description="Promised beyond what there is, at worst.")]
-    shares_per_card: int
+    idle_now: Annotated[int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")]
+    next_free: Annotated[str | None, Field(description="When one is free for the shortest booking.")]
+    overbooked: Annotated[int, Field(description="How many more are booked than there are, at worst.")]
+    shares_per_gpu: int
+    shares_per_card: Annotated[int, Field(description="The old name of `shares_per_gpu`.")]
     days: list[DayOut]
 
 
-class ModelsOut(_Told):
+class ModelsOut(_ResponseModel):
     zone: str
     items: list[ModelOut]
 
 
-class NextFreeOut(_Told):
+class NextFreeOut(_ResponseModel):
     model: str
     earliest_start: Annotated[str | None, Field(description="Null: never.")]
 
 
-class RulesOut(_Told):
+class RuleOut(_ResponseModel):
+    code: Annotated[str, Field(description="As in `problems`, when it is broken.", examples=["cooldown"])]
+    title: Annotated[str, Field(description="What it is called when it is broken.", examples=["Cooldown not over"])]
+    words: Annotated[str, Field(description="The rule in a few words; empty if it does not apply in this lab.")]
+    option: Annotated[str | None, Field(description="Of `carrel booking`; null: it has no limit to set.")] = None
+    value: Annotated[float | None, Field(description="Of the option, as it is set.")] = None
+
+
+class RulesOut(_ResponseModel):
     min_hours: float
     max_hours: float
     cooldown_hours: float
     planned: int
-    shares_per_card: int
+    shares_per_gpu: int
+    shares_per_card: Annotated[int, Field(description="The old name of `shares_per_gpu`.")]
     zone: str
+    rules: Annotated[list[RuleOut], Field(description="Every rule that a booking may break.")]
 
 
-class UseOut(_Told):
+class UseOut(_ResponseModel):
     user: str
     model: str
     bookings: int
-    card_hours: float
+    gpu_hours: float
+    card_hours: Annotated[float, Field(description="The old name of `gpu_hours`.")]
 
 
-class UsageOut(_Told):
+class UsageOut(_ResponseModel):
     start: str
     end: str
     items: list[UseOut]
 
 
-class WindowOut(_Told):
+class WindowOut(_GpusOut):
     id: str
     model: str
     start: str
     end: str
-    cards: int
     why: str
     created_by: str
 
 
-class WindowsOut(_Told):
+class WindowsOut(_ResponseModel):
     items: list[WindowOut]
 
 
-class LogEntryOut(_Told):
+class LogEntryOut(_ResponseModel):
     number: int
     at: str
     actor: str
@@ -251,16 +325,18 @@ class LogEntryOut(_Told):
     details: dict[str, str]
 
 
-class LogOut(_Told):
+class LogOut(_ResponseModel):
     items: list[LogEntryOut]
-    next_before: Annotated[int | None, Field(description="There is more: pass this as `before`.")] = None
+    next_before: Annotated[int | None, Field(description="If there is more: pass this as `before`.")] = None
 
 
-class FeedOut(_Told):
-    url: Annotated[str, Field(description="Shown once. Who knows it sees your bookings; make a new one to revoke it.")]
+class FeedOut(_ResponseModel):
+    url: Annotated[
+        str, Field(description="Shown once. Everybody who has it sees your bookings; make a new one to revoke it.")
+    ]
 
 
-class ProblemOut(_Told):
+class ProblemOut(_ResponseModel):
     """RFC 9457."""
 
     model_config = ConfigDict(
@@ -291,11 +367,11 @@ class ProblemOut(_Told):
     problems: list[ProblemItem] = []
 
 
-# --- from what we know to what is told -------------------------------------------------------------------------------
+# --- from our types to the API's -------------------------------------------------------------------------------------
 
 
 def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:
-    """What is none of others' business is left out for them."""
+    """Without what only its person and lab admins may see, for everybody else."""
     booking = record.booking
     is_private = booking.user != person.email and not person.is_lab_admin
     return BookingOut(
@@ -304,7 +380,7 @@ def booking_out(record: BookingRecord, person: Person, now: datetime, consequenc
         model=booking.model,
         start=seconds(booking.start),
         end=seconds(booking.end),
-        cards=booking.cards,
+        gpus=booking.cards,
         share=booking.share,
         state=record.state(now),
         ends=seconds(booking.ends),
@@ -320,29 +396,29 @@ def booking_out(record: BookingRecord, person: Person, now: datetime, consequenc
 
 
 def preview_out(seen: Preview) -> PreviewOut:
-    wish = seen.wish
+    booking = seen.booking
     return PreviewOut(
         allowed=seen.is_allowed,
-        user=wish.user,
-        model=wish.model,
-        start=seconds(wish.start),
-        end=seconds(wish.end),
-        cards=wish.cards,
-        share=wish.share,
+        user=booking.user,
+        model=booking.model,
+        start=seconds(booking.start),
+        end=seconds(booking.end),
+        gpus=booking.cards,
+        share=booking.share,
         problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
         earliest_start=seconds(seen.earliest_start) if seen.earliest_start else None,
         hint=seen.hint or None,
     )
 
 
-def window_out(window: Window) -> WindowOut:
+def window_out(window: MaintenanceWindow) -> WindowOut:
     m = window.maintenance
     return WindowOut(
         id=window.id,
         model=m.model,
         start=seconds(m.start),
         end=seconds(m.end),
-        cards=m.cards,
+        gpus=m.cards,
         why=window.why,
         created_by=window.created_by,
     )
@@ -355,8 +431,9 @@ def entry_out(entry: LogEntry) -> LogEntryOut:
     )
 
 
-def use_out(use: Use) -> UseOut:
-    return UseOut(user=use.user, model=use.model, bookings=use.bookings, card_hours=round(use.card_hours, 2))
+def use_out(use: PersonUsage) -> UseOut:
+    hours = round(use.card_hours, 2)
+    return UseOut(user=use.user, model=use.model, bookings=use.bookings, gpu_hours=hours, card_hours=hours)
 
 
 def _length(days: float) -> timedelta:

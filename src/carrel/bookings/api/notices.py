@@ -1,4 +1,4 @@
-"""/api/v1/notices: what happened elsewhere, and its person is to be told: a pod lost its card."""
+"""/api/v1/notices: what other components report, so that its person is notified: a pod lost its GPU."""
 
 from typing import Annotated
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from carrel.bookings.api.models import Email, Prose, Word
 from carrel.bookings.people import normal
 from carrel.bookings.records import LogEntry
-from carrel.bookings.service import TheService
+from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson, forbidden
 
 router = APIRouter(prefix="/notices", tags=["notices"])
 
 
-class Revoked(BaseModel):
+class RevokedNotice(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={
@@ -32,7 +32,7 @@ class Revoked(BaseModel):
         },
     )
 
-    id: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="The pod's uid: it loses its card once.")]
+    id: Annotated[str, Field(pattern="^[A-Za-z0-9-]{1,64}$", description="The pod's uid: a pod loses its GPU once.")]
     person: Annotated[Email, Field(min_length=1, description="Whose pod it was.")]
     namespace: Word
     pod: Word
@@ -41,16 +41,16 @@ class Revoked(BaseModel):
     why: Prose = ""
 
 
-class Noted(BaseModel):
-    is_new: Annotated[bool, Field(description="False: it was known; the person is told once.")]
+class NoticeRecorded(BaseModel):
+    is_new: Annotated[bool, Field(description="False: it was reported before; the person is notified once.")]
 
 
-@router.post("/revoked", summary="A pod lost its card; for Carrel's own controller")
-async def revoked(service: TheService, person: CurrentPerson, notice: Revoked) -> Noted:
+@router.post("/revoked", summary="A pod lost its GPU; for Carrel's own controller")
+async def revoked(service: CurrentService, person: CurrentPerson, notice: RevokedNotice) -> NoticeRecorded:
     if not person.is_service:
-        raise forbidden("Only Carrel's own processes may say this", "Name its ServiceAccount by --service.")
+        raise forbidden("Only Carrel's own components may report this", "Name its ServiceAccount by --service.")
     names = ("namespace", "pod", "node", "model")
     details = {name: value for name in names if (value := getattr(notice, name))}
     subject = normal(notice.person)
-    entry = LogEntry(service.lab.now(), person.email, "revoked", subject, why=notice.why, details=details)
-    return Noted(is_new=await service.outbox.note(f"revoked-{notice.id}", entry))
+    entry = LogEntry(service.context.now(), person.email, "revoked", subject, why=notice.why, details=details)
+    return NoticeRecorded(is_new=await service.outbox.note(f"revoked-{notice.id}", entry))

@@ -1,11 +1,11 @@
-"""Asks the booking service, not more often than needed, and remembers what it said for a while.
+"""Asks the booking service, no more often than needed, and remembers its answers for a while.
 
-- An answer counts as fresh for some seconds: a notebook server that starts ten pods asks once.
-- Of several who ask the same at once, one asks.
-- A service that fails is left alone for a moment, so that pods are not made slowly because of it; meanwhile what it
-  said last counts, but not for longer than `believed_s`.
-- Nobody's question silences another's: one that is declined is only itself put off, and who cannot count free cards may
-  still know bookings. Else a pod that is asked about in vain would cost everybody else their booking.
+- An answer is fresh for some seconds: a notebook server that starts ten pods asks once.
+- Of several callers that ask the same question at once, one asks the service.
+- After a failure nobody asks for a moment, so that a service that is down does not slow down the creation of pods.
+  Meanwhile the last answer is used, but not for longer than `usable_s`.
+- A failed question does not block other questions: a declined question only delays itself, and a service that cannot
+  count free GPUs may still know bookings. Otherwise one bad question would cost everybody else their booking.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from carrel.bookings.client.interface import BookingService, Declined, Heard, NoAnswer
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.interface import BookingService, CachedAnswer, Declined, NoAnswer
+from carrel.bookings.client.status import BookingStatus
 
 log = logging.getLogger(__name__)
 
@@ -24,116 +24,116 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-MOST_REMEMBERED = 10_000
-"""People in a lab are fewer; who invents names does not get our memory."""
+MAX_CACHED = 10_000
+"""More than there are people in a lab: invented names must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CacheTiming:
     fresh_s: float = 5.0
-    """Whoever has just booked does not wait longer than this until it counts."""
-    believed_s: float = 300.0
-    """How old an answer may be while the service is silent."""
+    """A new booking counts after this time at the latest."""
+    usable_s: float = 300.0
+    """How old an answer may be while the service does not answer."""
     pause_s: float = 5.0
-    """After a failure nobody asks for so long."""
+    """How long nobody asks after a failure."""
 
 
-class Desk:
-    """The booking desk of one webhook process."""
+class BookingCache:
+    """Implements `bookings.client.interface.BookingLookup`."""
 
-    def __init__(self, service: BookingService, clock: Callable[[], float], memory: Memory | None = None) -> None:
-        settled = memory or Memory()
-        self._bookings = _Answers[tuple[str, str], Verdict](lambda whose: service.verdict(*whose), clock, settled)
-        self._cards = _Answers[None, Mapping[str, int]](lambda _: service.free(), clock, settled)
+    def __init__(self, service: BookingService, clock: Callable[[], float], timing: CacheTiming | None = None) -> None:
+        times = timing or CacheTiming()
+        self._statuses = _Cache[tuple[str, str], BookingStatus](lambda whose: service.status(*whose), clock, times)
+        self._free = _Cache[None, Mapping[str, int]](lambda _: service.free(), clock, times)
 
-    async def verdict(self, user: str, namespace: str) -> Heard[Verdict]:
-        return await self._bookings.heard((user, namespace))
+    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
+        return await self._statuses.get((user, namespace))
 
-    async def free(self) -> Heard[Mapping[str, int]]:
-        return await self._cards.heard(None)
+    async def free(self) -> CachedAnswer[Mapping[str, int]]:
+        return await self._free.get(None)
 
     @property
     def failures(self) -> int:
-        return self._bookings.failures + self._cards.failures
+        return self._statuses.failures + self._free.failures
 
     @property
     def oldest_s(self) -> float:
         """The age of the oldest answer that was used since the service last answered."""
-        return max(self._bookings.oldest_s, self._cards.oldest_s)
+        return max(self._statuses.oldest_s, self._free.oldest_s)
 
 
-class _Said(NamedTuple, Generic[T]):
+class _Entry(NamedTuple, Generic[T]):
     answer: T
     at: float
 
 
-class _Silence(NamedTuple):
+class _Pause(NamedTuple):
     until: float = float("-inf")
     why: str = ""
 
 
-class _Answers(Generic[K, T]):
-    """Those to one kind of question."""
+class _Cache(Generic[K, T]):
+    """The answers to one kind of question."""
 
-    def __init__(self, ask: Callable[[K], Awaitable[T]], clock: Callable[[], float], memory: Memory) -> None:
+    def __init__(self, ask: Callable[[K], Awaitable[T]], clock: Callable[[], float], timing: CacheTiming) -> None:
         self._ask = ask
         self._clock = clock
-        self._memory = memory
-        self._said: OrderedDict[K, _Said[T]] = OrderedDict()
+        self._timing = timing
+        self._answers: OrderedDict[K, _Entry[T]] = OrderedDict()
         self._under_way: dict[K, asyncio.Future[None]] = {}
-        self._declined: OrderedDict[K, _Silence] = OrderedDict()
-        self._silence = _Silence()
+        self._declined: OrderedDict[K, _Pause] = OrderedDict()
+        self._pause = _Pause()
         self.failures = 0
         self.oldest_s = 0.0
 
-    async def heard(self, question: K) -> Heard[T]:
-        # Again and again: whoever asked for all of us may have given up.
-        while self._age(question) > self._memory.fresh_s and self._clock() >= self._silent(question).until:
+    async def get(self, question: K) -> CachedAnswer[T]:
+        # In a loop: the caller that asked for all of us may have been cancelled.
+        while self._age(question) > self._timing.fresh_s and self._clock() >= self._pause_of(question).until:
             await self._ask_once(question)
-        age, why = self._age(question), self._silent(question).why
-        if age <= self._memory.fresh_s:
-            return Heard(self._said[question].answer, age)
-        if age <= self._memory.believed_s:
+        age, why = self._age(question), self._pause_of(question).why
+        if age <= self._timing.fresh_s:
+            return CachedAnswer(self._answers[question].answer, age)
+        if age <= self._timing.usable_s:
             self.oldest_s = max(self.oldest_s, age)
-            return Heard(self._said[question].answer, age, why)
-        return Heard(None, silence=why)
+            return CachedAnswer(self._answers[question].answer, age, why)
+        return CachedAnswer(None, failure=why)
 
     async def _ask_once(self, question: K) -> None:
         if (asked := self._under_way.get(question)) is not None:
             await asyncio.shield(asked)
             return
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way[question] = answered
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way[question] = done
         try:
             answer = await self._ask(question)
         except NoAnswer as no_answer:
-            self._put_off(question, no_answer)
+            self._note_failure(question, no_answer)
         else:
             self.oldest_s = 0.0
-            _remember(self._said, question, _Said(answer, self._clock()))
+            _remember(self._answers, question, _Entry(answer, self._clock()))
         finally:
             del self._under_way[question]
-            answered.set_result(None)
+            done.set_result(None)
 
-    def _put_off(self, question: K, no_answer: NoAnswer) -> None:
+    def _note_failure(self, question: K, no_answer: NoAnswer) -> None:
         self.failures += 1
-        silence = _Silence(self._clock() + self._memory.pause_s, str(no_answer))
+        pause = _Pause(self._clock() + self._timing.pause_s, str(no_answer))
         if isinstance(no_answer, Declined):
-            _remember(self._declined, question, silence)
+            _remember(self._declined, question, pause)
         else:
-            self._silence = silence
-        log.warning("booking_service_silent why=%r", silence.why)
+            self._pause = pause
+        log.warning("booking_service_failed why=%r", pause.why)
 
-    def _silent(self, question: K) -> _Silence:
-        """The longer one."""
-        return max(self._silence, self._declined.get(question, _Silence()))
+    def _pause_of(self, question: K) -> _Pause:
+        """The longer of the two."""
+        return max(self._pause, self._declined.get(question, _Pause()))
 
     def _age(self, question: K) -> float:
-        return self._clock() - self._said[question].at if question in self._said else float("inf")
+        return self._clock() - self._answers[question].at if question in self._answers else float("inf")
 
 
-def _remember(book: OrderedDict[K, V], question: K, what: V) -> None:
-    book[question] = what
-    book.move_to_end(question)
-    while len(book) > MOST_REMEMBERED:
-        book.popitem(last=False)
+def _remember(kept: OrderedDict[K, V], question: K, what: V) -> None:
+    kept[question] = what
+    kept.move_to_end(question)
+    while len(kept) > MAX_CACHED:
+        kept.popitem(last=False)

@@ -1,50 +1,51 @@
-"""The booking desk: what the webhook asks about bookings, and the service behind it.
+"""What components ask about bookings, and of whom.
 
-The desk never raises: a service that is down is an answer too. Its answers may be some seconds old; each says how old.
+`BookingService` asks anew each time and may fail. `BookingLookup` never raises: when the service is down, it answers
+with what is still known, and with the reason. Its answers may be some seconds old; each says how old.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from carrel.dialects.maia import Verdict
+from carrel.bookings.client.status import BookingStatus
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-# No slots: on Python 3.11 a frozen slotted generic cannot be made as `Heard[Shape](…)`.
+# No slots: on Python 3.11 a frozen slotted generic cannot be created as `CachedAnswer[Type](…)`.
 @dataclass(frozen=True)
-class Heard(Generic[T_co]):
-    """What the booking service last said."""
+class CachedAnswer(Generic[T_co]):
+    """What the booking service last answered."""
 
-    said: T_co | None
-    """None: nothing that is recent enough to count."""
+    value: T_co | None
+    """None: there is no answer that is recent enough to be used."""
     age_s: float = 0.0
-    silence: str = ""
-    """Why it was not asked anew, or did not answer; empty if it did."""
+    failure: str = ""
+    """Why there is no newer answer; empty if the answer is up to date."""
 
 
-class BookingDesk(Protocol):
-    async def verdict(self, user: str, namespace: str) -> Heard[Verdict]:
-        """Has this person a booking now?"""
+class BookingLookup(Protocol):
+    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
+        """Has this person an active booking now?"""
         ...
 
-    async def free(self) -> Heard[Mapping[str, int]]:
-        """How many cards of each model nobody uses."""
+    async def free(self) -> CachedAnswer[Mapping[str, int]]:
+        """How many GPUs of each model no pod uses."""
         ...
 
 
 class NoAnswer(Exception):
-    """The booking service is down, slow, or says something else than was asked. The message is a sentence."""
+    """The booking service is down, slow, or answers something else than was asked. The message is a sentence."""
 
 
 class Declined(NoAnswer):
-    """It did answer, only not what was asked: the next question may be answered."""
+    """It answered, but not this question: the next question may be answered."""
 
 
 class BookingService(Protocol):
-    """Asked anew each time. Raises `NoAnswer` and nothing else."""
+    """Asks anew each time. Raises `NoAnswer` and nothing else."""
 
-    async def verdict(self, user: str, namespace: str) -> Verdict: ...
+    async def status(self, user: str, namespace: str) -> BookingStatus: ...
 
     async def free(self) -> Mapping[str, int]: ...

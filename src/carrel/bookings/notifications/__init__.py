@@ -1,1 +1,11 @@
-"""What people are told about their bookings: by mail with a calendar entry, and by a signed webhook."""
+"""Notifications to people about their bookings: by mail with a calendar entry, and by a signed webhook.
+
+Reading order:
+
+    messages          PURE: what a notification says
+    interface         the outbox that keeps notifications, and the channels that send them
+    notifier          makes notifications from the log and from bookings that end soon; sends what is due
+    smtp webhook      the channels
+    revocations       records in the log that a pod lost its GPU, so that its owner is notified
+    settings
+"""

@@ -1,7 +1,8 @@
-"""The outbox: what people are to be told, kept until it was told, and the ways by which it is.
+"""The outbox, which keeps each notification until it is delivered, and the channels by which notifications are sent.
 
-Every letter is told at least once by every way, or given up when it is of no use any more. Booking never waits for it,
-and never fails with it: letters are made afterwards from the log, which is written together with what it tells about.
+Every notification is delivered at least once by every channel, or given up when it is of no use any more. Booking never
+waits for a notification and never fails with one: notifications are made afterwards from the log, which is written in
+the same transaction as the booking.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,59 +10,60 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from carrel.bookings.notifications.messages import Letter
+from carrel.bookings.notifications.messages import Notification
 from carrel.bookings.records import LogEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One letter by one way."""
+    """One notification by one channel."""
 
-    letter: Letter
-    way: str
+    notification: Notification
+    channel: str
     tries: int
-    """With this one."""
+    """This one included."""
 
 
 class Undelivered(Exception):
-    """It did not arrive, or nobody can know. `is_final`: trying again would not help."""
+    """It did not arrive, or that is not known. `is_final`: another try would not help."""
 
     def __init__(self, why: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
         super().__init__(why)
 
 
-class Way(Protocol):
-    """A way to tell people, such as mail."""
+class Channel(Protocol):
+    """Sends notifications, for example by mail."""
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, notification: Notification) -> None:
         """Raises `Undelivered`."""
         ...
 
 
 class Outbox(Protocol):
-    async def collect(self, letter_of: Callable[[LogEntry], Letter | None], ways: Sequence[str]) -> int:
-        """Reads on in the log, and keeps a letter for each way; says how many entries were read. None is told twice."""
+    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
+        """Reads the log from where it stopped, and keeps one notification for each entry and channel. Returns how many
+        entries it read."""
         ...
 
-    async def add(self, letters: Sequence[Letter], ways: Sequence[str], now: datetime) -> None:
-        """Those that are kept already, told or not, are left as they are."""
+    async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
+        """Those that are kept already, delivered or not, stay as they are."""
         ...
 
     async def note(self, key: str, entry: LogEntry) -> bool:
-        """Writes into the log what did not come through us; the same key once, and says whether it was new."""
+        """Writes into the log what another component reports; the same key once. Returns whether it was new."""
         ...
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
-        """What is due now. Nobody else is given it before `until`: so long whoever takes it has to send it."""
+        """What is due now. No other caller gets it before `until`: the caller has that long to send it."""
         ...
 
-    async def told(self, delivery: Delivery, now: datetime) -> None: ...
+    async def delivered(self, delivery: Delivery, now: datetime) -> None: ...
 
     async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
-        """None: it is given up."""
+        """`again` is None: it is given up."""
         ...
 
     async def forget(self, before: datetime) -> int:
-        """Letters that were told or given up before; says how many."""
+        """Deletes notifications that were delivered or given up before then. Returns how many."""
         ...

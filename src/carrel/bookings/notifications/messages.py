@@ -1,4 +1,4 @@
-"""What people are told about their bookings, in which words. A letter may arrive twice; its id is the same then."""
+"""What a notification says. It may arrive twice, with the same id."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,28 +17,29 @@ class Occasion(Enum):
     REVOKED = "revoked"
 
 
-PATIENCE = timedelta(days=3)
-"""After that, news is history."""
+USEFUL_FOR = timedelta(days=3)
+"""How long it makes sense to try to deliver a notification."""
 REMINDERS = {Occasion.ENDS_IN_AN_HOUR: timedelta(hours=1), Occasion.ENDS_IN_A_DAY: timedelta(hours=24)}
-"""The nearest first: who is late with the one sends only the other."""
+"""The nearest first: if the first is due already, the other is not sent any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Notification:
     id: str
-    """The same for the same occasion, so that whoever gets it twice can know. Letters, digits and `-`."""
+    """The same for the same occasion, so that a repetition can be recognised. Letters, digits and `-`."""
     occasion: Occasion
     person: str
     at: datetime
     booking: str = ""
     sequence: int = 0
-    """Rises with what happens to one booking."""
+    """Of the calendar event (`icalendar.sequence_of`)."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """`model`, `cards`, `start`, `end` (RFC 3339), `actor`, `why`; of a revocation `pod`, `namespace`, `node`."""
+    """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a revocation
+    `pod`, `namespace`, `node`."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """Of the booking it is about, if it is about one."""
+        """Start and end of the booking, if the notification is about one."""
         start, end = self.facts.get("start"), self.facts.get("end")
         return (datetime.fromisoformat(start), datetime.fromisoformat(end)) if start and end else None
 
@@ -47,61 +48,61 @@ class Letter:
         """A reminder is of no use once the booking has ended."""
         if self.occasion in REMINDERS and self.span:
             return self.span[1]
-        return self.at + PATIENCE
+        return self.at + USEFUL_FOR
 
 
-def reminder(booking: Booking, now: datetime) -> Letter | None:
-    """What a running booking's person must be told now, if anything. A later end makes it another letter."""
+def reminder(booking: Booking, now: datetime) -> Notification | None:
+    """The reminder that is due now for an active booking, if any. A later end makes a new reminder."""
     left = booking.ends - now
     for occasion, before in REMINDERS.items():
-        # Who has just booked for so short a time knows when it ends.
+        # No reminder for a booking that is shorter than the time between the reminder and the end.
         if booking.is_active(now) and left <= before < booking.ends - booking.start:
             end = booking.ends.astimezone(UTC)
             facts = {"model": booking.model, "cards": str(booking.cards)}
             facts |= {"start": booking.start.isoformat(), "end": end.isoformat()}
             id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
-            return Letter(id, occasion, booking.user, now, booking.id, facts=facts)
+            return Notification(id, occasion, booking.user, now, booking.id, facts=facts)
     return None
 
 
-def subject(letter: Letter, zone: tzinfo) -> str:
-    model = letter.facts.get("model", "a card")
-    end = moment(letter.span[1], zone) if letter.span else ""
+def subject(notification: Notification, zone: tzinfo) -> str:
+    model = notification.facts.get("model", "a GPU")
+    end = moment(notification.span[1], zone) if notification.span else ""
     return {
         Occasion.BOOKED: f"Booked: {model} until {end}",
         Occasion.CHANGED: f"Your booking of {model} was changed: it ends {end}",
         Occasion.CANCELLED: f"Your booking of {model} was cancelled",
         Occasion.ENDS_IN_A_DAY: f"Your booking of {model} ends {end}",
         Occasion.ENDS_IN_AN_HOUR: f"Your booking of {model} ends soon: {end}",
-        Occasion.REVOKED: f"{letter.facts.get('pod', 'Your pod')} lost its card to a booking",
-    }[letter.occasion]
+        Occasion.REVOKED: f"{notification.facts.get('pod', 'Your pod')} lost its GPU to a booking",
+    }[notification.occasion]
 
 
-def text(letter: Letter, zone: tzinfo, link: str = "") -> str:
-    """Plain sentences: what, when, who did it and why, what next."""
-    lines = [subject(letter, zone) + ".", ""]
-    if letter.span:
-        start, end = letter.span
-        lines.append(f"Model: {letter.facts.get('model', '')} ({letter.facts.get('cards', '1')})")
+def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
+    """What happened, when, who did it and why, and what to do next."""
+    lines = [subject(notification, zone) + ".", ""]
+    if notification.span:
+        start, end = notification.span
+        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('cards', '1')})")
         lines.append(f"From:  {moment(start, zone)}")
         lines.append(f"Until: {moment(end, zone)}" + (f" ({words(end - start)})" if end > start else ""))
     lines += [
-        f"{title} {letter.facts[name]}"
+        f"{title} {notification.facts[name]}"
         for name, title in (("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:"))
-        if letter.facts.get(name)
+        if notification.facts.get(name)
     ]
-    actor, why = letter.facts.get("actor", ""), letter.facts.get("why", "")
-    if actor and actor != letter.person:
+    actor, why = notification.facts.get("actor", ""), notification.facts.get("why", "")
+    if actor and actor != notification.person:
         lines.append(f"Done by {actor}" + (f": {why}" if why else "."))
-    lines += ["", _advice(letter)]
+    lines += ["", _advice(notification)]
     return "\n".join(lines) + (f"\n\n{link}" if link else "") + "\n"
 
 
-def _advice(letter: Letter) -> str:
-    if letter.occasion in REMINDERS:
-        return "Pods that use its cards are ended then: save what you need. To go on:  carrel extend --days 1"
-    if letter.occasion is Occasion.REVOKED:
-        return "It goes on without a card where that is possible. A card of your own:  carrel free"
-    if letter.occasion is Occasion.CANCELLED:
+def _advice(notification: Notification) -> str:
+    if notification.occasion in REMINDERS:
+        return "Pods that use its GPUs are ended then: save your work. To go on:  carrel extend --days 1"
+    if notification.occasion is Occasion.REVOKED:
+        return "It continues without a GPU if possible. To book a GPU:  carrel free"
+    if notification.occasion is Occasion.CANCELLED:
         return "When you may book again:  carrel free"
     return "To look at it:  carrel show"

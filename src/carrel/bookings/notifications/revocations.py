@@ -1,7 +1,8 @@
-"""Hears from the cluster whose pod lost its card, and notes it, so that its person is told.
+"""Records in the log that a pod lost its GPU, so that its owner is notified.
 
-The controller's record of a hand-over says it, before the pod goes and until its work goes on. Every replica hears it;
-the pod's uid makes it one note. A record that comes and goes while no replica runs is not heard of.
+The controller writes a hand-over record into the cluster before it ends the pod, and deletes it when the pod's
+successor exists. Every replica sees the record; the pod's uid makes it one log entry. A record that appears and
+disappears while no replica runs is missed.
 """
 
 import logging
@@ -12,9 +13,9 @@ from carrel.bookings.records import LogEntry
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
 from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
-from carrel.kubernetes.objects.shapes import ConfigMap
-from carrel.kubernetes.work_queue import Queue, serve
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 
@@ -25,36 +26,36 @@ RETRY = Backoff(first_s=1.0, limit_s=60.0)
 
 
 class Revocations:
-    """To be made before the mirror runs."""
+    """To be created before the informers run."""
 
     def __init__(self, carrel: ClusterState, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._heard: dict[str, HandOver] = {}
-        self._due: Queue[str] = Queue(backoff=RETRY)
+        self._records: dict[str, HandOver] = {}
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         ours = Selection(carrel.options.namespace, labels=LABEL)
-        carrel.informers.watch(CONFIG_MAPS, ours).on_change(self._hear)
+        carrel.informers.watch(CONFIG_MAPS, ours).on_change(self._on_change)
 
     async def run(self) -> None:
-        await serve(self._due, self._note)
+        await run_worker(self._due, self._note)
 
-    def _hear(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+    def _on_change(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         if new is None or old is not None:
             return
         try:
             record = read_record(new)
         except Malformed as malformed:
-            log.warning("record_not_understood: %s", malformed)
+            log.warning("hand_over_record_malformed: %s", malformed)
             return
         if record.why is Why.REVOKED and is_address(normal(record.user)):
-            self._heard[record.uid] = record
+            self._records[record.uid] = record
             self._due.add(record.uid)
 
     async def _note(self, uid: str) -> None:
-        """Raises `StoreUnavailable`: then it is due again."""
-        record = self._heard[uid]
+        """Raises `StoreUnavailable`: then it is tried again."""
+        record = self._records[uid]
         namespace, pod = record.place
-        why = f"a card was needed for the booked pod {record.needed_by}" if record.needed_by else ""
+        why = f"a GPU was needed for the booked pod {record.needed_by}" if record.needed_by else ""
         details = {"namespace": namespace, "pod": pod}
         entry = LogEntry(record.decided, CONTROLLER, "revoked", normal(record.user), why=why, details=details)
         await self._outbox.note(f"revoked-{uid}", entry)
-        del self._heard[uid]
+        del self._records[uid]

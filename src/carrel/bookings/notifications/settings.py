@@ -1,22 +1,23 @@
-"""How people are told about their bookings: the settings, the task that does it, and the call by which the controller
-says that a pod lost its card."""
+"""The settings of notifications, and the task that sends them."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from email.utils import parseaddr
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from carrel.bookings.people import is_address
 from carrel.parsing import Malformed
 
 if TYPE_CHECKING:
     import aiohttp
 
-    from carrel.bookings.notifications.interface import Way
+    from carrel.bookings.notifications.interface import Channel
     from carrel.bookings.notifications.notifier import Notifier
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ SHORTEST_SECRET = 16
 
 
 @dataclass(frozen=True)
-class LetterSettings:
-    """By which ways people are told. Without any, nobody is."""
+class NotificationSettings:
+    """The channels for notifications. Without any, none are sent."""
 
     smtp_url: Annotated[
         str,
@@ -37,19 +38,19 @@ class LetterSettings:
             show_default=False,
         ),
     ] = ""
-    """A password belongs in the variable: others can see options."""
-    mail_from: Annotated[str, typer.Option(help="Who the mails are from.", envvar="CARREL_MAIL_FROM")] = ""
+    """Give a password in the variable: others can see options."""
+    mail_from: Annotated[str, typer.Option(help="Sender of the mails.", envvar="CARREL_MAIL_FROM")] = ""
     webhook_url: Annotated[
-        str, typer.Option(help="Where each letter is posted, signed.", envvar="CARREL_WEBHOOK_URL")
+        str, typer.Option(help="Address to which each notification is posted, signed.", envvar="CARREL_WEBHOOK_URL")
     ] = ""
     webhook_secret: Annotated[
         str,
-        typer.Option(help="What the posts are signed with.", envvar="CARREL_WEBHOOK_SECRET", show_default=False),
+        typer.Option(help="Secret that the posts are signed with.", envvar="CARREL_WEBHOOK_SECRET", show_default=False),
     ] = ""
-    """So that who gets them can know who sent them."""
+    """So that the receiver can check the sender."""
 
 
-def mistakes_in_letters(settings: LetterSettings) -> Iterable[str]:
+def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
     from carrel.bookings.notifications.smtp import mail_server
 
     if settings.smtp_url:
@@ -57,8 +58,8 @@ def mistakes_in_letters(settings: LetterSettings) -> Iterable[str]:
             mail_server(settings.smtp_url)
         except Malformed as malformed:
             yield f"--smtp-url: {malformed}"
-        if "@" not in settings.mail_from:
-            yield "--smtp-url needs --mail-from, an address"
+        if not is_address(parseaddr(settings.mail_from)[1]):
+            yield "--smtp-url needs --mail-from, an e-mail address"
     if settings.webhook_url:
         if urlsplit(settings.webhook_url).scheme not in ("http", "https") or not urlsplit(settings.webhook_url).netloc:
             yield f"--webhook-url is {settings.webhook_url!r}; expected https://HOST/PATH"
@@ -67,8 +68,8 @@ def mistakes_in_letters(settings: LetterSettings) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stationery:
-    """What letters are written with."""
+class DeliveryContext:
+    """What the channels need of their surroundings."""
 
     http: "aiohttp.ClientSession"
     zone: tzinfo
@@ -76,27 +77,27 @@ class Stationery:
     link: str
 
 
-def ways_of(settings: LetterSettings, stationery: Stationery) -> Mapping[str, "Way"]:
-    """Of settings in which there are no mistakes."""
-    from carrel.bookings.notifications.smtp import Mail, mail_server
-    from carrel.bookings.notifications.webhook import Webhook
+def channels_of(settings: NotificationSettings, context: DeliveryContext) -> Mapping[str, "Channel"]:
+    """For settings without mistakes."""
+    from carrel.bookings.notifications.smtp import MailChannel, mail_server
+    from carrel.bookings.notifications.webhook import WebhookChannel
 
-    ways: dict[str, Way] = {}
+    channels: dict[str, Channel] = {}
     if settings.smtp_url:
         server = mail_server(settings.smtp_url)
-        ways["mail"] = Mail(server, settings.mail_from, stationery.zone, stationery.link)
+        channels["mail"] = MailChannel(server, settings.mail_from, context.zone, context.link)
     if settings.webhook_url:
-        secret, zone = settings.webhook_secret, stationery.zone
-        ways["webhook"] = Webhook(settings.webhook_url, secret, stationery.http, zone, stationery.now)
-    return ways
+        secret, zone = settings.webhook_secret, context.zone
+        channels["webhook"] = WebhookChannel(settings.webhook_url, secret, context.http, zone, context.now)
+    return channels
 
 
-async def keep_telling(notifier: "Notifier") -> None:
-    """For ever. Whatever goes wrong is tried again, and never stops the service."""
+async def keep_sending(notifier: "Notifier") -> None:
+    """Until it is cancelled. A failure is logged and tried again; it never stops the service."""
     while True:
         try:
             while await notifier.round():
                 pass
         except Exception as error:
-            log.warning("letters_failed: %s: %s", type(error).__name__, error)
+            log.warning("notifications_failed: %s: %s", type(error).__name__, error)
         await asyncio.sleep(ROUND_S)

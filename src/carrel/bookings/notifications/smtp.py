@@ -1,7 +1,7 @@
-"""Letters by mail (SMTP), with the booking as a calendar entry.
+"""Notifications by mail (SMTP), with the booking as a calendar entry.
 
-The Message-ID follows from the letter's id: a letter that is sent twice is the same message. Passwords and letters
-travel over TLS only, unless the server is on this machine or the address says `smtp+plain`.
+The Message-ID follows from the notification's id: one that is sent twice is the same message. Passwords and mails are
+sent over TLS only, unless the server is on this machine or the address says `smtp+plain`.
 """
 
 import asyncio
@@ -15,9 +15,11 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from urllib.parse import unquote, urlsplit
 
-from carrel.bookings.icalendar import CalendarEvent, calendar
+from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
 from carrel.bookings.notifications.interface import Undelivered
-from carrel.bookings.notifications.messages import Letter, Occasion, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, subject, text
+from carrel.bookings.people import is_address
+from carrel.bookings.rules import Booking
 from carrel.parsing import Malformed
 
 TIMEOUT_S = 20.0
@@ -36,7 +38,7 @@ class MailServer:
 
 
 def mail_server(url: str) -> MailServer:
-    """`smtps://` speaks TLS at once, `smtp://` after STARTTLS, `smtp+plain://` not at all. Raises `Malformed`."""
+    """`smtps://` uses TLS from the start, `smtp://` after STARTTLS, `smtp+plain://` never. Raises `Malformed`."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -50,39 +52,41 @@ def mail_server(url: str) -> MailServer:
 
 
 @dataclass(frozen=True, slots=True)
-class Mail:
-    """Implements `bookings.notifications.interface.Way`."""
+class MailChannel:
+    """Implements `bookings.notifications.interface.Channel`."""
 
     server: MailServer
     sender: str
     zone: tzinfo
     link: str = ""
-    """Of the service, under each letter."""
+    """To the service, at the end of each mail."""
 
-    async def send(self, letter: Letter) -> None:
+    async def send(self, notification: Notification) -> None:
         try:
-            message = self.message(letter)
+            message = self.message(notification)
         except (ValueError, MessageError) as error:
-            raise Undelivered(f"no mail can be made of it: {error}", is_final=True) from None
-        # The library waits in a thread of its own; its time-outs end it.
+            raise Undelivered(f"it cannot be written as a mail: {error}", is_final=True) from None
+        # smtplib blocks, so it runs in a thread; its time-outs end it.
         await asyncio.to_thread(self._send, message)
 
-    def message(self, letter: Letter) -> EmailMessage:
-        """Raises `ValueError` if something in it would forge a header."""
-        person = Address(addr_spec=letter.person)
-        if "@" not in letter.person or person.addr_spec != letter.person:  # of several in one, it would go to all
-            raise ValueError(f"{letter.person!r} is no address")
+    def message(self, notification: Notification) -> EmailMessage:
+        """Raises `ValueError` if a part of it would forge a header."""
+        person = Address(addr_spec=notification.person)
+        if (
+            not is_address(notification.person) or person.addr_spec != notification.person
+        ):  # an address that hides another one would send the mail there
+            raise ValueError(f"{notification.person!r} is not an e-mail address")
         message = EmailMessage()
         message["From"] = self.sender
         message["To"] = person
-        message["Subject"] = subject(letter, self.zone)
-        message["Date"] = format_datetime(letter.at)
-        message["Message-ID"] = f"<{letter.id}@carrel>"
+        message["Subject"] = subject(notification, self.zone)
+        message["Date"] = format_datetime(notification.at)
+        message["Message-ID"] = f"<{notification.id}@carrel>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(text(letter, self.zone, self.link))
-        event = _event(letter, self.zone)
+        message.set_content(text(notification, self.zone, self.link))
+        event = _event(notification, self.zone)
         if event is not None:
-            entry = calendar([event], letter.at, method="PUBLISH")
+            entry = calendar([event], notification.at, method="PUBLISH")
             message.add_attachment(
                 entry.encode(),
                 "text",
@@ -115,16 +119,18 @@ class Mail:
         return smtp
 
 
-def _event(letter: Letter, zone: tzinfo) -> CalendarEvent | None:
-    if letter.occasion not in ABOUT_BOOKINGS or letter.span is None:
+def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
+    if notification.occasion not in ABOUT_BOOKINGS or notification.span is None:
         return None
-    start, end = letter.span
-    return CalendarEvent(
-        uid=f"{letter.booking}@carrel",
-        sequence=letter.sequence,
+    start, end = notification.span
+    facts = notification.facts
+    booking = Booking(
+        id=notification.booking,
+        user=notification.person,
+        model=facts.get("model", ""),
         start=start,
-        end=max(start, end),
-        summary=f"GPU: {letter.facts.get('model', '')}",
-        description=subject(letter, zone),
-        is_cancelled=letter.occasion is Occasion.CANCELLED and end <= start,
+        end=end,
+        cards=int(facts.get("cards", "1")),
+        share=facts.get("share") == "true",
     )
+    return booking_event(booking, notification.sequence, subject(notification, zone))

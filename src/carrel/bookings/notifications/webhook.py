@@ -1,8 +1,8 @@
-"""Letters to a program: an HTTP POST whose sender and age can be checked.
+"""Notifications to a program: an HTTP POST whose sender and age can be checked.
 
 `Carrel-Signature: sha256=HEX` is the HMAC-SHA256, under the shared secret, of the time in `Carrel-Timestamp`, a full
-stop, and the body. Whoever refuses old times cannot be told the same twice by a stranger. `Carrel-Letter` is the id by
-which a repetition is known.
+stop, and the body. A receiver that refuses old times cannot be fooled by a recorded post. `Carrel-Letter` is the id of
+the notification, by which a repetition is recognised.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ from datetime import datetime, tzinfo
 import aiohttp
 
 from carrel.bookings.notifications.interface import Undelivered
-from carrel.bookings.notifications.messages import Letter, subject, text
+from carrel.bookings.notifications.messages import Notification, subject, text
 
 TIMEOUT = aiohttp.ClientTimeout(total=20)
 GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """Implements `bookings.notifications.interface.Way`."""
+class WebhookChannel:
+    """Implements `bookings.notifications.interface.Channel`."""
 
     url: str
     secret: str = field(repr=False)
@@ -31,27 +31,27 @@ class Webhook:
     zone: tzinfo
     now: Callable[[], datetime]
 
-    async def send(self, letter: Letter) -> None:
-        said = {
-            "id": letter.id,
-            "occasion": letter.occasion.value,
-            "person": letter.person,
-            "booking": letter.booking,
-            "at": letter.at.isoformat(),
-            "facts": dict(letter.facts),
-            "subject": subject(letter, self.zone),
-            "text": text(letter, self.zone),
+    async def send(self, notification: Notification) -> None:
+        content = {
+            "id": notification.id,
+            "occasion": notification.occasion.value,
+            "person": notification.person,
+            "booking": notification.booking,
+            "at": notification.at.isoformat(),
+            "facts": dict(notification.facts),
+            "subject": subject(notification, self.zone),
+            "text": text(notification, self.zone),
         }
-        body = json.dumps(said, ensure_ascii=False).encode()
+        body = json.dumps(content, ensure_ascii=False).encode()
         timestamp = str(int(self.now().timestamp()))
         headers = {
             "content-type": "application/json",
-            "carrel-letter": letter.id,
+            "carrel-letter": notification.id,
             "carrel-timestamp": timestamp,
             "carrel-signature": signature(self.secret, timestamp, body),
         }
         try:
-            # A redirect is not followed: the signature is for the address that was set.
+            # Redirects are not followed: the signature is for the configured address.
             post = self.http.post(self.url, data=body, headers=headers, timeout=TIMEOUT, allow_redirects=False)
             async with post as answer:
                 status = answer.status

@@ -1,16 +1,20 @@
-"""The pages: what people see of the bookings and of the cluster, made on the server.
+"""The web pages of the booking service, rendered on the server.
 
-    desk        what the pages ask of the rest, as one value
-    shell       templates, the frame around every page, static files
-    home timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
-    timeline cluster_map heat                                         pictures: data in, SVG out
-    wishes phrases fields                                             rule chips, words, what forms say
+Reading order:
 
-Every page works without a script, except that the map does not change by itself. Scripts add live rule chips, dragging
-and arrow keys. Nothing is loaded from another host; nothing is inline, so the policy of content can be strict.
+    context cluster_view       what the pages need of the service and of the cluster
+    layout routes              templates, the frame around every page, errors as pages, static files
+    home_page timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
+    timeline cluster_map heat_map      pictures: data in, SVG out (pure)
+    booking_form form_fields           what forms send, and the feedback on it
+    wording rule_changes usage_counter    times and amounts as text; what other rules would break; counted usage
+
+Every page works without scripts, except that the map does not update by itself. Scripts add live rule checks, dragging
+and arrow keys. Nothing is loaded from another host and nothing is inline, so the content security policy is strict.
 """
 
+from carrel.bookings.pages.cluster_view import ClusterView
+from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.pages.routes import install_pages
-from carrel.bookings.pages.services import ClusterSight, PagesDesk
 
-__all__ = ["ClusterSight", "PagesDesk", "install_pages"]
+__all__ = ["ClusterView", "PagesContext", "install_pages"]

@@ -1,4 +1,4 @@
-"""Admin: maintenance, people and roles, what a change of the rules would break, and who did what."""
+"""The admin page: maintenance, people and roles, which bookings other rules would break, and the audit log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,28 +10,28 @@ from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.form_fields import Unreadable
-from carrel.bookings.pages.layout import Shell
-from carrel.bookings.pages.rule_changes import Conflict, conflicts
-from carrel.bookings.people import Grant, Person, Role, normal
-from carrel.bookings.records import No, Query, State
-from carrel.bookings.rules import Rules
-from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
+from carrel.bookings.pages.form_fields import InvalidForm
+from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
+from carrel.bookings.people import Grant, Person, Role, is_address, normal
+from carrel.bookings.records import BookingRefusal, Query, State
+from carrel.bookings.rules import BookingRules
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 
 AHEAD = timedelta(days=366)
-MOST_DAYS = 3650
+MAX_DAYS = 3650
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
 DONE = {
-    "maintenance": "The maintenance window is set. Bookings in it stay; new ones are refused.",
-    "removed": "The maintenance window is removed.",
-    "role": "The role is given.",
+    "maintenance": "The maintenance window is set. Existing bookings stay; new ones are refused.",
+    "removed": "The maintenance window was removed.",
+    "role": "The role was granted.",
 }
 
 
 class AdminPage:
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._desk = shell.desk
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._context = renderer.context
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/admin", self.show, methods=["GET"], response_model=None)
@@ -46,39 +46,41 @@ class AdminPage:
         _check_admin(person)
         asked = form_fields.texts(await request.form())
         try:
-            start = form_fields.local_instant(asked.get("start", ""), self._desk.zone)
-            end = form_fields.local_instant(asked.get("end", ""), self._desk.zone)
-            wanted = Maintenance(asked.get("model", ""), start, end, form_fields.cards(asked))
-        except Unreadable as unreadable:
-            return await self._page(request, person, problems=unreadable.problems, status=422)
-        answer = await self._desk.booking.add_maintenance(wanted, asked.get("why", ""), person)
+            start = form_fields.local_instant(asked.get("start", ""), self._context.zone)
+            end = form_fields.local_instant(asked.get("end", ""), self._context.zone)
+            wanted = Maintenance(asked.get("model", ""), start, end, form_fields.gpu_count(asked))
+        except InvalidForm as invalid:
+            return await self._page(request, person, problems=invalid.problems, status=422)
+        answer = await self._context.commands.add_maintenance(wanted, asked.get("why", ""), person)
         return await self._answered(request, person, answer, "maintenance")
 
     async def remove_maintenance(self, request: Request, person: CurrentPerson, id: str) -> Response:
         _check_admin(person)
-        return await self._answered(request, person, await self._desk.booking.remove_maintenance(id, person), "removed")
+        return await self._answered(
+            request, person, await self._context.commands.remove_maintenance(id, person), "removed"
+        )
 
     async def give_role(self, request: Request, person: CurrentPerson) -> Response:
         if not person.is_platform_admin:
-            raise forbidden("You may not give roles", "This needs the role platform-admin.")
+            raise forbidden("You may not grant roles", "This needs the role platform-admin.")
         asked = form_fields.texts(await request.form())
         email, role, why = normal(asked.get("email", "")), asked.get("role", ""), asked.get("why", "")
         problems = []
-        if "@" not in email or len(email) > 254:
-            problems.append("A role is given to an address.")
+        if not is_address(email):
+            problems.append(f"“{email}” is not an e-mail address.")
         if role not in {each.value for each in ROLES}:
-            problems.append("Which role?")
+            problems.append("Choose a role.")
         if not why:
-            problems.append("Say why: it is written into the log.")
+            problems.append("Give a reason: it is written to the audit log.")
         if problems:
             return await self._page(request, person, problems=problems, status=422)
-        identity: Identity = request.app.state.identity
+        authenticator: Authenticator = request.app.state.authenticator
         granted = None if role == Role.MEMBER.value else Role(role)
-        await identity.people.grant(Grant(email, granted, person.email, why, self._desk.now()))
+        await authenticator.people.grant(Grant(email, granted, person.email, why, self._context.now()))
         return RedirectResponse("/admin?done=role", 303)
 
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return await self._page(request, person, problems=problems, status=422)
         return RedirectResponse(f"/admin?done={done}", 303)
@@ -87,37 +89,37 @@ class AdminPage:
         self, request: Request, person: Person, *, problems: Sequence[str] = (), status: int = 200
     ) -> Response:
         _check_admin(person)
-        desk, identity = self._desk, request.app.state.identity
+        context, authenticator = self._context, request.app.state.authenticator
         asked = form_fields.texts(request.query_params)
-        tried, wrong = tried_rules(asked, desk.rules)
-        now = desk.now()
-        return self._shell.page(
+        tried, wrong = tried_rules(asked, context.rules)
+        now = context.now()
+        return self._renderer.page(
             request,
             person,
             "admin.html",
             status=status,
             done=DONE.get(asked.get("done", ""), ""),
             problems=[*problems, *wrong],
-            rules=desk.rules,
+            rules=context.rules,
             tried=tried,
             conflicts=await self._conflicts(tried) if tried else [],
-            models=await desk.looking.availability(now.astimezone(desk.zone).date(), 1),
-            maintenance=await desk.looking.maintenance(now, now + AHEAD),
+            models=await context.queries.availability(now.astimezone(context.zone).date(), 1),
+            maintenance=await context.queries.maintenance(now, now + AHEAD),
             people=[
-                (known, sorted(role.value for role in identity.roles.by_name(known.email, known.granted)))
-                for known in await identity.people.known()
+                (known, sorted(role.value for role in authenticator.roles.by_email(known.email, known.granted)))
+                for known in await authenticator.people.known()
             ],
             roles=ROLES,
-            log=await desk.looking.log(person, limit=50),
+            log=await context.queries.log(person, limit=50),
         )
 
-    async def _conflicts(self, tried: Rules) -> list[Conflict]:
+    async def _conflicts(self, tried: BookingRules) -> list[RuleConflict]:
         query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
-        return conflicts((await self._desk.looking.find(query)).records, tried)
+        return conflicts((await self._context.queries.find(query)).records, tried)
 
 
-def tried_rules(asked: Mapping[str, str], rules: Rules) -> tuple[Rules | None, list[str]]:
-    """The rules that somebody wants to try, or what is wrong with them; nothing if nobody does."""
+def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:
+    """The rules that the admin wants to try, or what is wrong with them. None if the form is empty."""
     names = {"min": "min_duration", "max": "max_duration", "cooldown": "cooldown", "planned": "planned"}
     if not any(asked.get(name) for name in names):
         return None, []
@@ -127,8 +129,8 @@ def tried_rules(asked: Mapping[str, str], rules: Rules) -> tuple[Rules | None, l
         text = asked.get(name, "")
         if not text:
             continue
-        if not (text.isascii() and text.isdigit() and int(text) <= MOST_DAYS):
-            wrong.append(f"“{text}” is not a number from 0 to {MOST_DAYS}.")
+        if not (text.isascii() and text.isdigit() and int(text) <= MAX_DAYS):
+            wrong.append(f"“{text}” is not a number from 0 to {MAX_DAYS}.")
         else:
             changes[rule] = int(text) if name == "planned" else timedelta(days=int(text))
     return (None, wrong) if wrong else (replace(rules, **changes), [])  # type: ignore[arg-type] # each name has its type

@@ -1,65 +1,57 @@
-"""From a form to a wish, and from a verdict to rule chips. Pure."""
+"""Reads the booking form, and turns the service's answer into feedback: rule checks, problems, reasons. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.pages import form_fields, wording
-from carrel.bookings.pages.form_fields import Unreadable
-from carrel.bookings.records import No, Once, Preview, Wish
-from carrel.bookings.rules import Broken, Rules, words
+from carrel.bookings.pages import form_fields
+from carrel.bookings.pages.form_fields import InvalidForm
+from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
+from carrel.bookings.rules import BookingRules, RuleResult, judged
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
-    """A rule, and whether the wish keeps it."""
+class FormFeedback:
+    """What a page says about a filled-in form."""
 
-    label: str
-    is_kept: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """What a page says about a wish."""
-
-    chips: Sequence[Chip]
+    checks: Sequence[RuleResult]
     problems: Sequence[str]
     earliest: datetime | None = None
     hint: str = ""
-    wish: Wish | None = None
-    """None: it could not be read."""
+    wish: BookingRequest | None = None
+    """None: the form is invalid."""
     is_allowed: bool = False
 
 
-def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> Wish:
-    """Raises `Unreadable` with everything that is wrong.
+def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> BookingRequest:
+    """Raises `InvalidForm` with everything that is wrong.
 
-    The form offers the first start that is allowed. Who leaves it as it was offered, and books when it has just passed,
-    means *at once*, for as long as it was shown.
+    The form offers the first start that the rules allow. If the person leaves it unchanged and that minute has begun,
+    the booking starts now and keeps its length.
     """
     problems: list[str] = []
     instants: dict[str, datetime] = {}
     for name in ("start", "end"):
         try:
             instants[name] = form_fields.local_instant(given.get(name, ""), zone)
-        except Unreadable as unreadable:
-            problems += [f"{name.capitalize()}: {problem}" for problem in unreadable.problems]
+        except InvalidForm as invalid:
+            problems += [f"{name.capitalize()}: {problem}" for problem in invalid.problems]
     cards = 1
     try:
-        cards = form_fields.cards(given)
-    except Unreadable as unreadable:
-        problems += unreadable.problems
+        cards = form_fields.gpu_count(given)
+    except InvalidForm as invalid:
+        problems += invalid.problems
     if not given.get("model"):
-        problems.append("Which model?")
+        problems.append("Choose a model.")
     if problems:
-        raise Unreadable(*problems)
+        raise InvalidForm(*problems)
     start, end = instants["start"], instants["end"]
-    is_at_once = given.get("offered") == given.get("start") and start <= now
-    return Wish(
+    starts_now = given.get("offered") == given.get("start") and start <= now
+    return BookingRequest(
         model=given["model"],
-        start=None if is_at_once else start,
-        end=end - start if is_at_once else end,
+        start=None if starts_now else start,
+        end=end - start if starts_now else end,
         cards=cards,
         share=bool(given.get("share")),
         user=given.get("user", ""),
@@ -68,27 +60,27 @@ def read_wish(given: Mapping[str, str], zone: tzinfo, now: datetime) -> Wish:
     )
 
 
-def times_of(wish: Wish, now: datetime) -> tuple[datetime, datetime]:
+def times_of(wish: BookingRequest, now: datetime) -> tuple[datetime, datetime]:
     start = wish.start or now
     return start, start + wish.end if isinstance(wish.end, timedelta) else wish.end
 
 
-def once_of(given: Mapping[str, str]) -> Once | None:
-    """A form that is sent twice books once. A form that was changed after it had been refused is another request."""
+def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
+    """A form that is sent twice books once. A form that was changed after a refusal is another request."""
     key = given.get("key", "")
     said = "\n".join(given.get(name, "") for name in ("model", "start", "end", "cards", "share", "user", "note"))
     fingerprint = hashlib.sha256(said.encode()).hexdigest()
-    return Once(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
+    return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
 
 
-def judge(answer: Preview | No, wish: Wish, rules: Rules) -> Judgement:
-    if isinstance(answer, No):
+def feedback_on(answer: Preview | BookingRefusal, wish: BookingRequest, rules: BookingRules) -> FormFeedback:
+    if isinstance(answer, BookingRefusal):
         problems = [problem.message for problem in answer.problems] or [answer.message]
-        return Judgement(
-            chips_for(answer.problems, wish.cards, rules), problems, answer.earliest_start, answer.hint, wish
+        return FormFeedback(
+            judged(rules, answer.problems, wish.cards), problems, answer.earliest_start, answer.hint, wish
         )
-    return Judgement(
-        chips=chips_for(answer.problems, wish.cards, rules),
+    return FormFeedback(
+        checks=judged(rules, answer.problems, wish.cards),
         problems=[problem.message for problem in answer.problems],
         earliest=answer.earliest_start,
         hint=answer.hint,
@@ -97,45 +89,23 @@ def judge(answer: Preview | No, wish: Wish, rules: Rules) -> Judgement:
     )
 
 
-ABOUT_MAKING = frozenset({"no-active-overlap", "future-limit"})
-"""Rules about another booking beside those that one has: a change is none."""
-
-
-def chips_for(
-    broken: Sequence[Broken], cards: int, rules: Rules, *, leave_out: frozenset[str] = frozenset()
-) -> list[Chip]:
-    """Every rule, kept or broken; a rule that this page does not know is shown by its own title."""
-    names = {problem.rule for problem in broken}
-    room = "a card is free" if cards == 1 else f"{wording.count(cards, 'card')} are free"
-    known = [
-        (f"at least {words(rules.min_duration)}", {"min-duration", "end-after-start"}),
-        (f"at most {words(rules.max_duration)}", {"max-duration"}),
-        ("not in the past", {"not-in-the-past", "begun", "over"}),
-        ("no booking is running", {"no-active-overlap"}),
-        (f"{rules.planned} planned at a time", {"future-limit"}),
-        (f"{words(rules.cooldown)} since the last one" if rules.cooldown else "", {"cooldown"}),
-        (room, {"capacity", "unknown-model"}),
-    ]
-    chips = [Chip(label, not (rule & names)) for label, rule in known if label and not rule & leave_out]
-    shown = set().union(*(rule for _, rule in known))
-    return chips + [Chip(problem.title, is_kept=False) for problem in broken if problem.rule not in shown]
-
-
-def reason_for(answer: Preview | No) -> str:
-    """Why the offered start is the first: from what is wrong with beginning now."""
-    if isinstance(answer, No):
+def why_earliest(answer: Preview | BookingRefusal) -> str:
+    """Why the offered start is the earliest: the rules that a start now would break."""
+    if isinstance(answer, BookingRefusal):
         return answer.message
     names = {problem.rule for problem in answer.problems}
     if not names:
-        return "A card can be booked now, and nothing stands in the way."
+        return "You can book a GPU now."
     if "no-active-overlap" in names:
-        return "You have a booking that runs; a new one can be made after it has ended."
+        return "You have an active booking. You can book again when it has ended."
     if "future-limit" in names:
-        return "You have as many planned bookings as you may; cancel or change one of them."
+        return "You have as many planned bookings as the rules allow. Cancel or change one of them."
     if names == {"cooldown"}:
         return "Your cooldown ends then."
     if names == {"capacity"}:
-        return "A card becomes free then for so long."
+        return "A GPU is free for the whole time then."
     return (
-        "Your cooldown is over then and a card is free." if "cooldown" in names else "The first start that is allowed."
+        "Your cooldown ends and a GPU is free then."
+        if "cooldown" in names
+        else "This is the first start that the rules allow."
     )

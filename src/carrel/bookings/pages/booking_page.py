@@ -1,4 +1,4 @@
-"""One booking: what it is, change its end, cancel it; each with a line that says what follows."""
+"""The page of one booking: show it, change its end, cancel it. It says what will follow before anything happens."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -8,26 +8,27 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.booking_form import ABOUT_MAKING, Judgement, chips_for
-from carrel.bookings.pages.form_fields import Unreadable
-from carrel.bookings.pages.layout import Shell
+from carrel.bookings.pages.booking_form import FormFeedback
+from carrel.bookings.pages.form_fields import InvalidForm
+from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Changes, No, State
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
+from carrel.bookings.rules import judged
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
 DONE = {
-    "booked": "Booked. Your pods are in the booked tier while it runs.",
+    "booked": "Booked. Your pods are in the booked tier while the booking is active.",
     "changed": "Changed.",
     "cancelled": "Cancelled.",
 }
 
 
 class BookingPage:
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._desk = shell.desk
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._context = renderer.context
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/bookings/{id}", self.show, methods=["GET"], response_model=None)
@@ -42,50 +43,50 @@ class BookingPage:
 
     async def verdict(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record = await self._found(id)
-        judgement = await self._judge(record, form_fields.texts(request.query_params), person)
-        return HTMLResponse(self._shell.fragment("change_verdict.html", judgement=judgement))
+        feedback = await self._feedback(record, form_fields.texts(request.query_params), person)
+        return HTMLResponse(self._renderer.fragment("change_verdict.html", feedback=feedback))
 
     async def change(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record, asked = await self._found(id), form_fields.texts(await request.form())
         try:
             changes = Changes(end=self._end(asked), reason=asked.get("reason", ""))
-        except Unreadable as unreadable:
-            return self._page(request, person, record, problems=unreadable.problems, status=422)
-        answer = await self._desk.booking.change(id, changes, person, _version(asked))
+        except InvalidForm as invalid:
+            return self._page(request, person, record, problems=invalid.problems, status=422)
+        answer = await self._context.commands.change(id, changes, person, _version(asked))
         return self._answered(request, person, record, answer, "changed")
 
     async def cancel(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record, asked = await self._found(id), form_fields.texts(await request.form())
-        answer = await self._desk.booking.cancel(id, person, asked.get("reason", ""), _version(asked))
+        answer = await self._context.commands.cancel(id, person, asked.get("reason", ""), _version(asked))
         return self._answered(request, person, record, answer, "cancelled")
 
     def _answered(
-        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | No, done: str
+        self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | BookingRefusal, done: str
     ) -> Response:
-        if isinstance(answer, No):
+        if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
             return self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
 
-    async def _judge(self, record: BookingRecord, asked: Mapping[str, str], person: Person) -> Judgement:
+    async def _feedback(self, record: BookingRecord, asked: Mapping[str, str], person: Person) -> FormFeedback:
         try:
-            # A preview changes nothing, so it needs no reason yet.
+            # A preview changes nothing, so it needs no reason.
             changes = Changes(end=self._end(asked), reason=asked.get("reason") or "preview")
-        except Unreadable as unreadable:
-            return Judgement((), unreadable.problems)
-        answer = await self._desk.booking.preview_change(record.booking.id, changes, person)
-        if isinstance(answer, No):
-            return Judgement((), [answer.message])
-        chips = chips_for(answer.problems, record.booking.cards, self._desk.rules, leave_out=ABOUT_MAKING)
-        return Judgement(chips, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
+        except InvalidForm as invalid:
+            return FormFeedback((), invalid.problems)
+        answer = await self._context.commands.preview_change(record.booking.id, changes, person)
+        if isinstance(answer, BookingRefusal):
+            return FormFeedback((), [answer.message])
+        checks = judged(self._context.rules, answer.problems, record.booking.cards, is_change=True)
+        return FormFeedback(checks, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:
-        return form_fields.local_instant(asked.get("end", ""), self._desk.zone)
+        return form_fields.local_instant(asked.get("end", ""), self._context.zone)
 
     async def _found(self, id: str) -> BookingRecord:
-        record = await self._desk.looking.get(id)
+        record = await self._context.queries.get(id)
         if record is None:
-            raise Problem(404, "not-found", "No such booking", "There is no booking of that id.", "open /timeline")
+            raise Problem(404, "not-found", "No such booking", "There is no booking with this id.", "open /timeline")
         return record
 
     def _page(
@@ -98,9 +99,9 @@ class BookingPage:
         problems: Sequence[str] = (),
         status: int = 200,
     ) -> Response:
-        state = record.state(self._desk.now())
+        state = record.state(self._context.now())
         is_mine = record.booking.user == person.email
-        return self._shell.page(
+        return self._renderer.page(
             request,
             person,
             "booking.html",
@@ -110,15 +111,15 @@ class BookingPage:
             state=state,
             is_mine=is_mine,
             may_change=state in (State.PLANNED, State.ACTIVE) and (is_mine or person.is_lab_admin),
-            follows=self._desk.booking.after_cancelling(record),
+            consequence=self._context.commands.after_cancelling(record),
             done=done,
             problems=problems,
-            cooldown_until=record.booking.ends + self._desk.rules.cooldown,
-            rules=self._desk.rules,
+            cooldown_until=record.booking.ends + self._context.rules.cooldown,
+            rules=self._context.rules,
         )
 
 
 def _version(asked: Mapping[str, str]) -> int | None:
-    """What the person had before their eyes: what somebody changed meanwhile is not overwritten."""
+    """The version that the person saw: a change that somebody made meanwhile is not overwritten."""
     text = asked.get("version", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,4 +1,4 @@
-"""What forms and addresses say, read with care: each answer is a value, or in words what is wrong with it."""
+"""Reads the fields of forms and query strings: each gives a value, or raises `InvalidForm` with the reason."""
 
 import re
 from collections.abc import Mapping
@@ -6,17 +6,17 @@ from datetime import UTC, date, datetime, tzinfo
 
 from starlette.datastructures import FormData, QueryParams
 
-MOST_TEXT = 500
-MOST_CARDS = 10_000
-FIRST_YEAR, LAST_YEAR = 1900, 2199
-"""Of bookings: what is counted on from one must still be a date."""
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+
+MAX_TEXT = 500
+MAX_GPUS = 10_000
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-class Unreadable(ValueError):
-    """Everything that is wrong with what was sent, in words."""
+class InvalidForm(ValueError):
+    """Everything that is wrong with a form, in words."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
@@ -24,43 +24,41 @@ class Unreadable(ValueError):
 
 
 def texts(given: FormData | QueryParams) -> dict[str, str]:
-    """Files are not asked for, and not taken. What no person would write is cut off, and left out.
+    """The text fields. Files are ignored, long text is cut, control characters are removed.
 
-    A terminal would obey control characters in a note of somebody else.
+    A terminal would obey control characters in another person's note.
     """
-    return {
-        name: _CONTROL.sub("", value).strip()[:MOST_TEXT] for name, value in given.items() if isinstance(value, str)
-    }
+    return {name: _CONTROL.sub("", value).strip()[:MAX_TEXT] for name, value in given.items() if isinstance(value, str)}
 
 
 def local_instant(text: str, zone: tzinfo) -> datetime:
-    """`2026-11-24T14:00` in the lab's zone. Of an hour that the clock shows twice, the first is meant."""
+    """Reads `2026-11-24T14:00` in the lab's zone. If the clock shows that time twice, it is the first."""
     try:
         local = datetime.fromisoformat(text)
     except ValueError:
-        raise Unreadable(f"“{text}” is not a date and a time." if text else "A date and a time are missing.") from None
+        raise InvalidForm(f"“{text}” is not a date and time." if text else "The date and time are missing.") from None
     if not FIRST_YEAR <= local.year <= LAST_YEAR:
-        raise Unreadable(f"“{text}” is too far away.")
+        raise InvalidForm(f"“{text}” is too far in the past or future.")
     if local.tzinfo is not None:
         return local.astimezone(UTC)
     instant = local.replace(tzinfo=zone).astimezone(UTC)
     shown = instant.astimezone(zone).replace(tzinfo=None)
     if shown != local:
-        raise Unreadable(f"The clock never shows {local:%H:%M} on {local:%d %b %Y}: it is set forward then.")
+        raise InvalidForm(f"{local:%H:%M} does not exist on {local:%d %b %Y}: the clock is set forward then.")
     return instant
 
 
 def day(text: str) -> date | None:
-    """None if it is none, or at the end of the calendar, where no timeline can be drawn."""
+    """None if the text is not a date, or too near the end of the calendar to draw a timeline."""
     try:
         found = date.fromisoformat(text)
     except ValueError:
         return None
-    return found if 1970 <= found.year <= 9000 else None
+    return found if FIRST_YEAR <= found.year <= LAST_YEAR else None
 
 
-def cards(given: Mapping[str, str]) -> int:
+def gpu_count(given: Mapping[str, str]) -> int:
     text = given.get("cards", "") or "1"
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_CARDS):
-        raise Unreadable(f"“{text}” is not a number of cards.")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_GPUS):
+        raise InvalidForm(f"“{text}” is not a number of GPUs.")
     return int(text)

@@ -1,4 +1,4 @@
-"""A heat map by row and hour: how much of what there was, was used. Pure: figures in, markup out."""
+"""Draws a heat map by row and hour: which part of the GPUs was used. Pure: numbers in, markup out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from markupsafe import Markup, escape
 from carrel.bookings.pages import wording
 
 CELL, AXIS = 24, 20
-"""Heights in pixels; the style sheet knows them too, for the names beside."""
+"""Heights in pixels. The style sheet repeats them for the names beside the picture."""
 STEPS = 5
-"""Shades. More could not be told apart, least of all in print."""
+"""Number of shades. People could not tell more of them apart, above all in print."""
 
 
 @dataclass(frozen=True, slots=True)
-class Warmth:
-    """One row of the map: a card, or a model."""
+class HeatMapRow:
+    """One row of the map: a GPU or a model."""
 
     name: str
     parts: Sequence[float]
@@ -28,15 +28,17 @@ class Warmth:
 
 
 def step(part: float) -> int:
-    """0: nothing; then as many shades as there are."""
+    """The shade, from 0 (unused) to `STEPS`."""
     return 0 if part <= 0 else min(int(part * STEPS) + 1, STEPS)
 
 
-def draw(rows: Sequence[Warmth], first_hour: datetime, zone: tzinfo) -> Markup:
-    """Neighbouring hours of one shade are drawn as one piece, so that a quiet fortnight is a light page."""
+def draw(rows: Sequence[HeatMapRow], first_hour: datetime, zone: tzinfo) -> Markup:
+    """Draws neighbouring hours of one shade as one rectangle: this keeps the page small when little happens."""
     hours = max((len(row.parts) for row in rows), default=0)
     height = AXIS + len(rows) * CELL
-    parts = [f'<svg class="heat" height="{height}" role="img" aria-label="Use by hour; the table below says the same">']
+    parts = [
+        f'<svg class="heat" height="{height}" role="img" aria-label="Usage by hour; the table below has the numbers">'
+    ]
     parts += _days(first_hour, hours, height, zone)
     for number, row in enumerate(rows):
         y = AXIS + number * CELL
@@ -44,12 +46,12 @@ def draw(rows: Sequence[Warmth], first_hour: datetime, zone: tzinfo) -> Markup:
             if shade:
                 place = f'x="{100 * start / hours:.3f}%" width="{100 * (end - start) / hours:.3f}%"'
                 parts.append(
-                    f'<rect class="warm{shade}" {place} y="{y + 1}" height="{CELL - 2}">'
+                    f'<rect class="heat{shade}" {place} y="{y + 1}" height="{CELL - 2}">'
                     f"<title>{escape(row.name)}: {round(100 * row.parts[start])} %, from"
                     f" {wording.at(first_hour + timedelta(hours=start), zone)} for {wording.count(end - start, 'hour')}"
                     "</title></rect>"
                 )
-    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # what people wrote is escaped above
+    return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # user input is escaped above
 
 
 def _runs(parts: Sequence[float]) -> Iterable[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""The frame around every page: templates, who looks, and in which theme."""
+"""Renders the templates: the frame around every page, its navigation, the signed-in person and the theme."""
 
 from datetime import datetime
 from pathlib import Path
@@ -11,22 +11,22 @@ from starlette.responses import HTMLResponse
 
 from carrel import __version__
 from carrel.bookings.pages import wording
-from carrel.bookings.pages.services import PagesDesk
+from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.people import Person
-from carrel.bookings.sign_in.identity import Identity
+from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 THEMES = ("light", "dark")
-PLACES = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Map"), ("/usage", "Usage"), ("/admin", "Admin"))
-"""Admin is shown to admins only."""
+NAVIGATION = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Map"), ("/usage", "Usage"), ("/admin", "Admin"))
+"""Only admins see the link to the admin page."""
 
 
-class Shell:
-    def __init__(self, desk: PagesDesk) -> None:
-        self.desk = desk
+class PageRenderer:
+    def __init__(self, context: PagesContext) -> None:
+        self.context = context
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=select_autoescape(),
@@ -40,7 +40,7 @@ class Shell:
             "span": wording.span,
             "count": wording.count,
             "amount": wording.amount,
-            "who": wording.who,
+            "short_name": wording.short_name,
             "when": self.when,
             "field": self.field,
             "detail": self.detail,
@@ -48,38 +48,38 @@ class Shell:
         self._templates.globals |= {"version": __version__}
 
     def when(self, instant: datetime) -> Markup:
-        return wording.time_tag(instant, self.desk.zone)
+        return wording.time_tag(instant, self.context.zone)
 
     def field(self, instant: datetime) -> str:
-        """As a form's field for a local time wants it."""
-        return instant.astimezone(self.desk.zone).strftime("%Y-%m-%dT%H:%M")
+        """The value of a `datetime-local` input."""
+        return instant.astimezone(self.context.zone).strftime("%Y-%m-%dT%H:%M")
 
     def detail(self, value: object) -> object:
-        """What the log keeps as words for machines, for people."""
+        """A value of the audit log, for people: instants become local times."""
         try:
             return self.when(instant(str(value), "log", "details"))
         except Malformed:
             return value
 
-    def fragment(self, template: str, **context: Any) -> str:
-        return self._templates.get_template(template).render(**context)
+    def fragment(self, template: str, **values: Any) -> str:
+        return self._templates.get_template(template).render(**values)
 
     def page(
-        self, request: Request, person: Person | None, template: str, *, status: int = 200, **context: Any
+        self, request: Request, person: Person | None, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
-        identity: Identity = request.app.state.identity
+        authenticator: Authenticator = request.app.state.authenticator
         theme = request.cookies.get("carrel_theme", "")
         return HTMLResponse(
             self.fragment(
                 template,
                 person=person,
-                places=[place for place in PLACES if place[0] != "/admin" or (person and person.is_lab_admin)],
+                navigation=[link for link in NAVIGATION if link[0] != "/admin" or (person and person.is_lab_admin)],
                 here="/" + request.url.path.split("/")[1],
                 theme=theme if theme in THEMES else "",
-                csrf=identity.csrf_token(request),
-                now=self.desk.now(),
-                zone=self.desk.zone,
-                **context,
+                csrf=authenticator.csrf_token(request),
+                now=self.context.now(),
+                zone=self.context.zone,
+                **values,
             ),
             status,
         )

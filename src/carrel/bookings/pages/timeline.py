@@ -1,10 +1,10 @@
-"""The timeline as a picture: per model the days, how many cards are free on each, and who has booked them.
+"""Draws the timeline: for each model the days, the number of free GPUs on each day, and the bookings.
 
-A booking is of a model, not of one card: lanes only show that the bookings fit beside each other. A lane below the
-last card says that more is promised than there is. Horizontal places are fractions of the width, so the picture
-stretches while its text does not; the page scrolls it sideways where it is too narrow.
+A booking is for a model, not for one GPU: the lanes only show that the bookings fit side by side. A lane below the last
+GPU means that the model is overbooked. Horizontal positions are percentages of the width, so the picture intervals but
+its text does not; on a narrow screen the page scrolls it sideways.
 
-Pure: data in, markup out. Everything that people wrote is escaped here.
+Pure: data in, markup out. User input is escaped here.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,12 +20,12 @@ from markupsafe import Markup, escape
 from carrel.bookings.pages import wording
 
 AXIS, STRIP, LANE, GAP = 20, 28, 24, 4
-"""Heights in pixels: the days, the free cards, one card; on a 4-px grid."""
-READABLE = 12
-"""Bars that are lower carry no label."""
+"""Heights in pixels: the dates, the free GPUs, one GPU; on a 4-px grid."""
+MIN_LABEL_HEIGHT = 12
+"""Bars that are lower have no label."""
 
 
-class Kind(Enum):
+class BarKind(Enum):
     MINE = "mine"
     OTHER = "other"
     MAINTENANCE = "maintenance"
@@ -33,35 +33,35 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that takes cards for a while."""
+    """A booking or a maintenance window: it takes GPUs for some time."""
 
-    kind: Kind
+    kind: BarKind
     start: datetime
     end: datetime
     cards: int
     label: str
     title: str
-    """The whole story, for hovering and for those who do not see the picture."""
+    """The full description, for the tooltip and for screen readers."""
     link: str = ""
     is_share: bool = False
-    """Not whole cards but one share of one."""
+    """A share of one GPU, not whole GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ModelRow:
     """One model."""
 
     model: str
     cards: int
     bars: Sequence[Bar]
     free: Sequence[int]
-    """How many cards are free through each whole day that is shown. Below zero: more is promised than there is."""
+    """How many GPUs are free during each whole day. Below zero: overbooked."""
     shares: int = 1
-    """Into how many a card is divided."""
+    """Into how many shares a GPU is divided."""
 
 
 @dataclass(frozen=True)
-class Window:
+class DateRange:
     """The days that are shown, in the lab's zone."""
 
     first: date
@@ -74,14 +74,14 @@ class Window:
 
     @cached_property
     def midnights(self) -> list[datetime]:
-        """When each day begins, and at last when the window ends."""
+        """The start of each day, and the end of the last."""
         after = self.first + timedelta(days=self.days)
         return [datetime.combine(each, time(), self.zone).astimezone(UTC) for each in (*self.dates, after)]
 
     @cached_property
     def edges(self) -> list[float]:
-        """Where each day begins, and at last where the window ends."""
-        return [self.place(midnight) for midnight in self.midnights]
+        """The position of the start of each day, and of the end of the last."""
+        return [self.position(midnight) for midnight in self.midnights]
 
     @cached_property
     def start(self) -> datetime:
@@ -95,14 +95,14 @@ class Window:
     def _length(self) -> timedelta:
         return self.end - self.start
 
-    def place(self, instant: datetime) -> float:
-        """0 at the left edge, 100 at the right: the days of a clock change are as wide as they are long."""
+    def position(self, instant: datetime) -> float:
+        """0 at the left edge, 100 at the right. A day of a clock change is as wide as it is long."""
         return min(max((instant - self.start) / self._length, 0.0), 1.0) * 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is about to be booked."""
+class Selection:
+    """What the form currently asks for."""
 
     model: str
     start: datetime
@@ -110,23 +110,23 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """What depends on who looks, and when."""
+class Viewer:
+    """What depends on the person who looks at the page, and on the time."""
 
     now: datetime
     cooldown: Sequence[tuple[datetime, datetime]] = ()
-    """When this person may not have a booking."""
-    wish: Wish | None = None
+    """When this person may not start a booking."""
+    selection: Selection | None = None
 
 
 Slot = tuple[int, int]
-"""A lane, and which of its shares; 0 is also where a whole card begins."""
+"""A lane, and the number of a share in it. Bookings of whole GPUs have 0."""
 
 
-def merged(stretches: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
-    """Stretches that touch become one: shaded twice, they would look twice as forbidden."""
+def merge_intervals(intervals: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetime, datetime]]:
+    """Joins intervals that touch: shaded twice, an area would look darker."""
     found: list[tuple[datetime, datetime]] = []
-    for start, end in sorted(stretches):
+    for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
             found[-1] = found[-1][0], max(found[-1][1], end)
         else:
@@ -134,8 +134,8 @@ def merged(stretches: Iterable[tuple[datetime, datetime]]) -> list[tuple[datetim
     return found
 
 
-def lanes_of(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[Slot]]]:
-    """Where each bar lies: always in the first lanes that are free, so the same bookings give the same picture."""
+def assign_lanes(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[Slot]]]:
+    """The lanes of each bar: the first free ones, so that the same bookings give the same picture."""
     lanes: list[_Lane] = []
     placed = []
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.end, bar.kind.value, bar.title)):
@@ -157,13 +157,13 @@ def lanes_of(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[Slot]
 
 
 class _Lane:
-    """A card's worth of room, from left to right."""
+    """Room for one GPU, from left to right."""
 
     def __init__(self, shares: list[datetime]) -> None:
         self._shares = shares
-        """Until when each is taken."""
+        """Until when each share is taken."""
         self.until = shares[0]
-        """From then on all of it is free."""
+        """From then on the whole lane is free."""
 
     def free_share(self, start: datetime) -> int | None:
         return next((number for number, until in enumerate(self._shares) if until <= start), None)
@@ -177,40 +177,40 @@ class _Lane:
             self.until = bar.end
 
 
-def draw(row: Row, window: Window, reader: Reader) -> Markup:
+def draw(row: ModelRow, window: DateRange, viewer: Viewer) -> Markup:
     """The picture of one model."""
     shown = (bar for bar in row.bars if bar.end > window.start and bar.start < window.end)
-    placed = lanes_of(shown, row.shares)
+    placed = assign_lanes(shown, row.shares)
     lanes = max([row.cards, *(lane + 1 for _, slots in placed for lane, _ in slots)])
     top = AXIS + STRIP + GAP
     height = top + lanes * LANE + GAP
     parts = [
         f'<svg class="lanes" height="{height}" role="group" aria-label="{escape(wording.model(row.model))} by day"'
         f' data-model="{escape(row.model)}">',
-        *_days(row, window, reader, height),
-        *_shades(window, reader, (top, height)),
-        *_rules(lanes, top),
-        *(markup for bar, slots in placed for markup in _bar(bar, _boxes(bar, slots, row.shares, top), window)),
-        *_limit(row, lanes, top),
-        _wish(row, window, reader, height),
-        *_now(window, reader.now, height),
+        *_days(row, window, viewer, height),
+        *_shades(window, viewer, (top, height)),
+        *_lane_lines(lanes, top),
+        *(markup for bar, slots in placed for markup in _bar(bar, _bar_boxes(bar, slots, row.shares, top), window)),
+        *_capacity_line(row, lanes, top),
+        _selection(row, window, viewer, height),
+        *_now(window, viewer.now, height),
         "</svg>",
     ]
-    return Markup("".join(parts))  # noqa: S704 # what people wrote is escaped above
+    return Markup("".join(parts))  # noqa: S704 # user input is escaped above
 
 
-def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str]:
-    """Each day is a link that begins a booking there: by mouse, by keyboard and without a script."""
-    today = reader.now.astimezone(window.zone).date()
+def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iterable[str]:
+    """Each day is a link that starts a booking there: by mouse, by keyboard and without a script."""
+    today = viewer.now.astimezone(window.zone).date()
     first = True
     base = escape("?" + urlencode({"model": row.model, "from": window.first.isoformat()}))
     days = zip(window.dates, row.free, pairwise(window.edges), strict=True)
     for number, (when, free, (left, right)) in enumerate(days):
-        place = f'x="{left:.3f}%" width="{right - left:.3f}%"'
+        position = f'x="{left:.3f}%" width="{right - left:.3f}%"'
         middle = f'x="{(left + right) / 2:.3f}%" text-anchor="middle"'
         state = "over" if free < 0 else "none" if free == 0 else "some" if free < row.cards else "all"
         if when.weekday() >= 5:
-            yield f'<rect class="weekend" {place} y="0" height="{height}"/>'
+            yield f'<rect class="weekend" {position} y="0" height="{height}"/>'
         if when.day == 1 or number == 0 or when.weekday() == 0:
             yield f'<line class="week" x1="{left:.3f}%" x2="{left:.3f}%" y1="0" y2="{height}"/>'
         name = wording.WEEKDAYS[when.weekday()][0]
@@ -218,32 +218,32 @@ def _days(row: Row, window: Window, reader: Reader, height: int) -> Iterable[str
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue
-        label = f"{wording.day(when)}: {max(free, 0)} of {row.cards} can be booked. Book from here."
+        label = f"{wording.day(when)}: {max(free, 0)} of {row.cards} can be booked. Book from this day."
         iso = when.isoformat()
         yield (
             f'<a class="day {state}" href="{base}&amp;day={iso}" data-day="{iso}" tabindex="{0 if first else -1}"'
-            f' aria-label="{label}"><rect {place} y="{AXIS}" height="{STRIP}"/>'
+            f' aria-label="{label}"><rect {position} y="{AXIS}" height="{STRIP}"/>'
             f'<text class="free" {middle} y="{AXIS + 18}">{_signed(free)}</text></a>'
         )
         first = False
 
 
-def wish_place(wish: Wish, window: Window) -> tuple[str, str]:
-    """Where it begins, and how wide it is; nowhere if it is not within these days."""
-    if wish.end <= window.start or wish.start >= window.end:
+def selection_position(selection: Selection, window: DateRange) -> tuple[str, str]:
+    """Its left edge and its width. Both are 0 if it is outside the dates that are shown."""
+    if selection.end <= window.start or selection.start >= window.end:
         return "0", "0"
-    left = window.place(wish.start)
-    return f"{left:.3f}%", f"{max(window.place(wish.end) - left, 0.2):.3f}%"
+    left = window.position(selection.start)
+    return f"{left:.3f}%", f"{max(window.position(selection.end) - left, 0.2):.3f}%"
 
 
 def _signed(free: int) -> str:
     return str(free) if free >= 0 else f"−{-free}"
 
 
-def _shades(window: Window, reader: Reader, band: tuple[int, int]) -> Iterable[str]:
+def _shades(window: DateRange, viewer: Viewer, band: tuple[int, int]) -> Iterable[str]:
     top, height = band
-    for start, end in reader.cooldown:
-        left, right = window.place(start), window.place(end)
+    for start, end in viewer.cooldown:
+        left, right = window.position(start), window.position(end)
         if right > left:
             yield (
                 f'<rect class="cooldown" x="{left:.3f}%" width="{right - left:.3f}%" y="{top}" height="{height - top}">'
@@ -251,31 +251,31 @@ def _shades(window: Window, reader: Reader, band: tuple[int, int]) -> Iterable[s
             )
 
 
-def _wish(row: Row, window: Window, reader: Reader, height: int) -> str:
-    wish = reader.wish
-    is_here = wish is not None and wish.model == row.model
-    left, width = wish_place(wish, window) if wish is not None and is_here else ("0", "0")
-    # It is there even if it shows nothing, so that the script can move it here from another model.
-    return f'<rect class="wish" x="{left}" width="{width}" y="{AXIS}" height="{height - AXIS}"/>'
+def _selection(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> str:
+    selection = viewer.selection
+    is_here = selection is not None and selection.model == row.model
+    left, width = selection_position(selection, window) if selection is not None and is_here else ("0", "0")
+    # Drawn even if it is empty, so that the script can move it here from another model.
+    return f'<rect class="selection" x="{left}" width="{width}" y="{AXIS}" height="{height - AXIS}"/>'
 
 
-def _rules(lanes: int, top: int) -> Iterable[str]:
+def _lane_lines(lanes: int, top: int) -> Iterable[str]:
     for lane in range(lanes + 1):
         y = top + lane * LANE
         yield f'<line class="hair" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
 
 
-def _limit(row: Row, lanes: int, top: int) -> Iterable[str]:
-    """Drawn over the bars, where many lie."""
-    # Shares that would fit on fewer cards, if they were moved, may take a lane more than there are cards: that is fine.
+def _capacity_line(row: ModelRow, lanes: int, top: int) -> Iterable[str]:
+    """Drawn over the bars."""
+    # Shares may take a lane more than there are GPUs although moved they would fit: that is not overbooked.
     if lanes > row.cards and min(row.free, default=0) < 0:
         y = top + row.cards * LANE
         yield f'<line class="limit" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
-        yield f'<text class="over" x="4" y="{y + 16}">More is promised than there is</text>'
+        yield f'<text class="over" x="4" y="{y + 16}">Overbooked</text>'
 
 
-def _boxes(bar: Bar, slots: Sequence[Slot], shares: int, top: int) -> Iterable[tuple[float, float]]:
-    """Where a bar is drawn, from above, and how high. Neighbouring lanes are one piece."""
+def _bar_boxes(bar: Bar, slots: Sequence[Slot], shares: int, top: int) -> Iterable[tuple[float, float]]:
+    """The top and the height of each rectangle of a bar. Neighbouring lanes become one rectangle."""
     if bar.is_share:
         for lane, number in slots:
             yield top + (lane + number / shares) * LANE + 1, LANE / shares - 2
@@ -285,24 +285,24 @@ def _boxes(bar: Bar, slots: Sequence[Slot], shares: int, top: int) -> Iterable[t
         yield top + lanes[0] * LANE + 2, len(lanes) * LANE - 4
 
 
-def _bar(bar: Bar, boxes: Iterable[tuple[float, float]], window: Window) -> Iterable[str]:
-    left = window.place(bar.start)
-    width = max(window.place(bar.end) - left, 0.2)
+def _bar(bar: Bar, boxes: Iterable[tuple[float, float]], window: DateRange) -> Iterable[str]:
+    left = window.position(bar.start)
+    width = max(window.position(bar.end) - left, 0.2)
     for y, height in boxes:
-        label = f'<text x="6" y="{height / 2 + 4:.0f}">{escape(bar.label)}</text>' if height >= READABLE else ""
+        label = f'<text x="6" y="{height / 2 + 4:.0f}">{escape(bar.label)}</text>' if height >= MIN_LABEL_HEIGHT else ""
         # A nested svg cuts the label off at the bar's end.
         piece = (
             f'<svg class="bar {bar.kind.value}" x="{left:.3f}%" y="{y:g}" width="{width:.3f}%" height="{height:g}">'
             f'<title>{escape(bar.title)}</title><rect width="100%" height="100%" rx="3"/>{label}</svg>'
         )
         if bar.link:
-            # Only one's own bookings are stops of the tab key: an admin would have to pass hundreds of others.
-            stop = "" if bar.kind is Kind.MINE else ' tabindex="-1"'
-            piece = f'<a href="{escape(bar.link)}"{stop} aria-label="{escape(bar.title)}">{piece}</a>'
+            # Only the person's own bookings are reached by Tab: an admin would have to pass hundreds of others.
+            tab_index = "" if bar.kind is BarKind.MINE else ' tabindex="-1"'
+            piece = f'<a href="{escape(bar.link)}"{tab_index} aria-label="{escape(bar.title)}">{piece}</a>'
         yield piece
 
 
-def _now(window: Window, now: datetime, height: int) -> Iterable[str]:
+def _now(window: DateRange, now: datetime, height: int) -> Iterable[str]:
     if window.start <= now < window.end:
-        x = f"{window.place(now):.3f}%"
+        x = f"{window.position(now):.3f}%"
         yield f'<line class="now" x1="{x}" x2="{x}" y1="{AXIS - 4}" y2="{height}"/>'

@@ -1,4 +1,4 @@
-"""The timeline's routes: look, try a wish, book it."""
+"""The timeline page: show it, check the form while it is filled in, book."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -11,45 +11,60 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings.pages import form_fields, timeline, wording
-from carrel.bookings.pages.booking_form import Judgement, judge, once_of, read_wish, reason_for, times_of
-from carrel.bookings.pages.form_fields import Unreadable
-from carrel.bookings.pages.layout import Shell
-from carrel.bookings.pages.timeline import Bar, Kind, Reader, Row
+from carrel.bookings.pages.booking_form import (
+    FormFeedback,
+    feedback_on,
+    idempotency_of,
+    read_booking_form,
+    times_of,
+    why_earliest,
+)
+from carrel.bookings.pages.form_fields import InvalidForm
+from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.timeline import Bar, BarKind, ModelRow, Viewer
 from carrel.bookings.people import Person
-from carrel.bookings.records import Availability, No, Overview, Preview, Query, Reason, Wish
-from carrel.bookings.records import Window as KeptMaintenance
+from carrel.bookings.records import (
+    Availability,
+    BookingRefusal,
+    BookingRequest,
+    MaintenanceWindow,
+    Overview,
+    Preview,
+    Query,
+    RefusalReason,
+)
 from carrel.bookings.rules import Booking
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 
 DAYS = 42
-"""Six weeks: a running booking, its cooldown and the next one are on one page."""
+"""Six weeks: an active booking, its cooldown and the next booking fit on one page."""
 STEP = timedelta(days=28)
 STATUS = {
-    Reason.FORBIDDEN: 403,
-    Reason.NOT_FOUND: 404,
-    Reason.CHANGED: 409,
-    Reason.KEY_REUSED: 409,
-    Reason.NOT_READY: 503,
+    RefusalReason.FORBIDDEN: 403,
+    RefusalReason.NOT_FOUND: 404,
+    RefusalReason.CHANGED: 409,
+    RefusalReason.KEY_REUSED: 409,
+    RefusalReason.NOT_READY: 503,
 }
 """Broken rules are 422."""
 
 
-BLANK = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason"), "") | {"cards": "1"}
+EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason"), "") | {"cards": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """The form as it is shown, and what is said about it."""
+class FormState:
+    """The fields of the form, the bookings, and the feedback on the form."""
 
     asked: dict[str, str]
     seen: Overview
-    judgement: Judgement
+    feedback: FormFeedback
 
 
 class TimelinePage:
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._desk = shell.desk
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._context = renderer.context
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/timeline", self.show, methods=["GET"], response_model=None)
@@ -60,129 +75,133 @@ class TimelinePage:
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         asked = form_fields.texts(request.query_params)
         seen = await self._overview(asked)
-        judgement = await self._suggested(asked, seen.models, person)
-        return await self._page(request, person, Draft(asked, seen, judgement))
+        feedback = await self._suggested(asked, seen.models, person)
+        return await self._page(request, person, FormState(asked, seen, feedback))
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        """The same as the picture: as a part of the page when somebody opens it there, or as a page of its own."""
+        """The same data as a table: a part of the page for htmx, or a page of its own."""
         window = self._window(form_fields.texts(request.query_params))
-        now = self._desk.now()
-        records = await self._desk.looking.within(window.start, window.end)
-        kept = await self._desk.looking.maintenance(window.start, window.end)
-        context: dict[str, Any] = {
+        now = self._context.now()
+        records = await self._context.queries.within(window.start, window.end)
+        kept = await self._context.queries.maintenance(window.start, window.end)
+        values: dict[str, Any] = {
             "records": [record for record in records if record.booking.ends > now],
             "maintenance": [each for each in kept if each.maintenance.end > now],
         }
         if "hx-request" in request.headers:
-            return HTMLResponse(self._shell.fragment("timeline_rows.html", person=person, **context))
-        return self._shell.page(request, person, "timeline_table.html", window=window, **context)
+            return HTMLResponse(self._renderer.fragment("timeline_rows.html", person=person, **values))
+        return self._renderer.page(request, person, "timeline_table.html", window=window, **values)
 
     async def verdict(self, request: Request, person: CurrentPerson) -> Response:
-        """What would come of the form as it is now: only the part of the page that says so."""
+        """The feedback on the form as it is now: only that part of the page."""
         asked = form_fields.texts(request.query_params)
-        judgement = await self._judge(asked, person)
-        return HTMLResponse(self._shell.fragment("verdict.html", **self._verdict(judgement, self._window(asked))))
+        feedback = await self._feedback(asked, person)
+        return HTMLResponse(
+            self._renderer.fragment("verdict.html", **self._feedback_values(feedback, self._window(asked)))
+        )
 
     async def book(self, request: Request, person: CurrentPerson) -> Response:
         asked = form_fields.texts(await request.form())
         try:
-            wish = read_wish(asked, self._desk.zone, self._desk.now())
-        except Unreadable as unreadable:
-            draft = Draft(asked, await self._overview(asked), Judgement((), unreadable.problems))
-            return await self._page(request, person, draft, status=422)
-        answer = await self._desk.booking.create(wish, person, once_of(asked))
-        if isinstance(answer, No):
-            draft = Draft(asked, await self._overview(asked), judge(answer, wish, self._desk.rules))
-            return await self._page(request, person, draft, status=STATUS.get(answer.reason, 422))
+            wish = read_booking_form(asked, self._context.zone, self._context.now())
+        except InvalidForm as invalid:
+            form = FormState(asked, await self._overview(asked), FormFeedback((), invalid.problems))
+            return await self._page(request, person, form, status=422)
+        answer = await self._context.commands.create(wish, person, idempotency_of(asked))
+        if isinstance(answer, BookingRefusal):
+            form = FormState(asked, await self._overview(asked), feedback_on(answer, wish, self._context.rules))
+            return await self._page(request, person, form, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
-    # --- what is wished ----------------------------------------------------------------------------------------------
+    # --- the form ----------------------------------------------------------------------------------------------------
 
-    async def _suggested(self, asked: dict[str, str], models: Sequence[Availability], person: Person) -> Judgement:
-        """Fills in what was not asked: the model that is free first, the first legal start, a usual length."""
-        desk = self._desk
+    async def _suggested(self, asked: dict[str, str], models: Sequence[Availability], person: Person) -> FormFeedback:
+        """Fills empty fields: the model that is free first, the first start that the rules allow, a usual length."""
+        context = self._context
         if not models:
-            return Judgement((), ())
+            return FormFeedback((), ())
         asked.setdefault("cards", "1")
         if asked.get("model") not in {each.stock.model for each in models}:
-            asked["model"] = free_first(models, desk.now(), desk.usual_length)
+            asked["model"] = earliest_model(models, context.now(), context.usual_length)
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
-            return await self._judge(asked, person)
-        now_wish = Wish(model, desk.usual_length, user=asked.get("user", ""), reason=asked.get("reason", ""))
-        at_once = await desk.booking.preview(now_wish, person)
-        start = (at_once.earliest_start if isinstance(at_once, Preview) else None) or desk.now()
-        chosen = as_field_can_say(start, desk.now(), desk.zone)
-        since = f"The first start is {wording.at(chosen, desk.zone)}. " if start > desk.now() else ""
-        asked["why"] = since + reason_for(at_once)
-        asked["offered"] = self._shell.field(chosen)
+            return await self._feedback(asked, person)
+        now_request = BookingRequest(
+            model, context.usual_length, user=asked.get("user", ""), reason=asked.get("reason", "")
+        )
+        from_now = await context.commands.preview(now_request, person)
+        start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or context.now()
+        chosen = whole_minute(start, context.now(), context.zone)
+        since = f"The first possible start is {wording.at(chosen, context.zone)}. " if start > context.now() else ""
+        asked["why"] = since + why_earliest(from_now)
+        asked["offered"] = self._renderer.field(chosen)
         day = form_fields.day(asked.get("day", ""))
-        if day is not None and day != start.astimezone(desk.zone).date():
-            chosen = datetime.combine(day, time(), desk.zone).astimezone(UTC)
+        if day is not None and day != start.astimezone(context.zone).date():
+            chosen = datetime.combine(day, time(), context.zone).astimezone(UTC)
             asked["why"] = ""
-        asked["start"], asked["end"] = self._shell.field(chosen), self._shell.field(chosen + desk.usual_length)
-        return await self._judge(asked, person)
+        asked["start"], asked["end"] = self._renderer.field(chosen), self._renderer.field(chosen + context.usual_length)
+        return await self._feedback(asked, person)
 
-    async def _judge(self, asked: Mapping[str, str], person: Person) -> Judgement:
+    async def _feedback(self, asked: Mapping[str, str], person: Person) -> FormFeedback:
         try:
-            wish = read_wish(asked, self._desk.zone, self._desk.now())
-        except Unreadable as unreadable:
-            return Judgement((), unreadable.problems)
-        return judge(await self._desk.booking.preview(wish, person), wish, self._desk.rules)
+            wish = read_booking_form(asked, self._context.zone, self._context.now())
+        except InvalidForm as invalid:
+            return FormFeedback((), invalid.problems)
+        return feedback_on(await self._context.commands.preview(wish, person), wish, self._context.rules)
 
     # --- the page ----------------------------------------------------------------------------------------------------
 
     async def _overview(self, asked: Mapping[str, str]) -> Overview:
         window = self._window(asked)
-        return await self._desk.looking.overview(window.first, window.days)
+        return await self._context.queries.overview(window.first, window.days)
 
-    async def _page(self, request: Request, person: Person, draft: Draft, *, status: int = 200) -> Response:
-        desk, window = self._desk, self._window(draft.asked)
-        since = window.start - desk.rules.cooldown
+    async def _page(self, request: Request, person: Person, form: FormState, *, status: int = 200) -> Response:
+        context, window = self._context, self._window(form.asked)
+        since = window.start - context.rules.cooldown
         query = Query(user=person.email, start=since, end=window.end, limit=1000)
-        own = [record.booking for record in (await desk.looking.find(query)).records]
-        reader = Reader(
-            now=desk.now(),
-            cooldown=timeline.merged((b.ends, b.ends + desk.rules.cooldown) for b in own if b.counts),
-            wish=self._drawn(draft.judgement),
+        own = [record.booking for record in (await context.queries.find(query)).records]
+        viewer = Viewer(
+            now=context.now(),
+            cooldown=timeline.merge_intervals((b.ends, b.ends + context.rules.cooldown) for b in own if b.counts),
+            selection=self._selection(form.feedback),
         )
-        pictures = [timeline.draw(row, window, reader) for row in rows_of(draft.seen, window, person)]
-        return self._shell.page(
+        pictures = [timeline.draw(row, window, viewer) for row in rows_of(form.seen, window, person)]
+        return self._renderer.page(
             request,
             person,
             "timeline.html",
             status=status,
-            **self._verdict(draft.judgement, window),
-            models=list(zip(draft.seen.models, pictures, strict=True)),
-            asked=BLANK | draft.asked,
-            key=draft.asked.get("key") or secrets.token_urlsafe(12),
+            **self._feedback_values(form.feedback, window),
+            models=list(zip(form.seen.models, pictures, strict=True)),
+            asked=EMPTY_FORM | form.asked,
+            key=form.asked.get("key") or secrets.token_urlsafe(12),
             window=window,
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
-            cooldown=desk.rules.cooldown,
+            cooldown=context.rules.cooldown,
         )
 
-    def _verdict(self, judgement: Judgement, window: timeline.Window) -> dict[str, Any]:
-        drawn = self._drawn(judgement)
-        left, width = timeline.wish_place(drawn, window) if drawn else ("0", "0")
-        return {"judgement": judgement, "drawn": drawn, "left": left, "width": width, "rules": self._desk.rules}
+    def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
+        drawn = self._selection(feedback)
+        left, width = timeline.selection_position(drawn, window) if drawn else ("0", "0")
+        return {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
 
-    def _drawn(self, judgement: Judgement) -> timeline.Wish | None:
-        if judgement.wish is None:
+    def _selection(self, feedback: FormFeedback) -> timeline.Selection | None:
+        if feedback.wish is None:
             return None
-        return timeline.Wish(judgement.wish.model, *times_of(judgement.wish, self._desk.now()))
+        return timeline.Selection(feedback.wish.model, *times_of(feedback.wish, self._context.now()))
 
-    def _window(self, asked: Mapping[str, str]) -> timeline.Window:
-        """From the Monday of the week that was asked for, or of this one."""
+    def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
+        """Six weeks from the Monday of the requested week, or of this week."""
         first = form_fields.day(asked.get("from", "")) or self._today()
-        return timeline.Window(first - timedelta(days=first.weekday()), DAYS, self._desk.zone)
+        return timeline.DateRange(first - timedelta(days=first.weekday()), DAYS, self._context.zone)
 
     def _today(self) -> date:
-        return self._desk.now().astimezone(self._desk.zone).date()
+        return self._context.now().astimezone(self._context.zone).date()
 
 
-def free_first(models: Sequence[Availability], now: datetime, length: timedelta) -> str:
-    """The model that is free soonest for so long, by whole days; of several, the one of which most is free now."""
+def earliest_model(models: Sequence[Availability], now: datetime, length: timedelta) -> str:
+    """The model that is first free for the whole length, in whole days; then the one with most GPUs free now."""
     needed = max(round(length / timedelta(days=1)), 1)
 
     def wait(model: Availability) -> tuple[int, int, str]:
@@ -193,10 +212,10 @@ def free_first(models: Sequence[Availability], now: datetime, length: timedelta)
     return min(models, key=wait).stock.model
 
 
-def as_field_can_say(start: datetime, now: datetime, zone: tzinfo) -> datetime:
-    """Forms know minutes. What has begun is shown as the minute it is; a start to come is never shown too early.
+def whole_minute(start: datetime, now: datetime, zone: tzinfo) -> datetime:
+    """Forms have whole minutes: now is rounded down, a future start up, so that it is never too early.
 
-    Of an hour that the clock shows twice a form means the first: the second is passed over.
+    If the clock shows an hour twice, a form means the first; a start in the second moves to the next hour.
     """
     whole = start.replace(second=0, microsecond=0)
     if whole < start and start > now:
@@ -206,7 +225,7 @@ def as_field_can_say(start: datetime, now: datetime, zone: tzinfo) -> datetime:
     return whole
 
 
-def rows_of(seen: Overview, window: timeline.Window, person: Person) -> list[Row]:
+def rows_of(seen: Overview, window: timeline.DateRange, person: Person) -> list[ModelRow]:
     bars: dict[str, list[Bar]] = {each.stock.model: [] for each in seen.models}
     is_admin = person.is_lab_admin
     for record in seen.records:
@@ -214,11 +233,11 @@ def rows_of(seen: Overview, window: timeline.Window, person: Person) -> list[Row
         if booking.start < window.end and booking.ends > window.start:
             bars[booking.model].append(_bar(booking, booking.user == person.email, is_admin))
     for kept in seen.windows:
-        # Of a model that is neither there nor booked, nothing is shown.
+        # A model that has neither GPUs nor bookings is not shown.
         if kept.maintenance.model in bars:
-            bars[kept.maintenance.model].append(_closed(kept))
+            bars[kept.maintenance.model].append(_maintenance_bar(kept))
     return [
-        Row(
+        ModelRow(
             model=each.stock.model,
             cards=each.stock.cards,
             bars=bars[each.stock.model],
@@ -230,11 +249,11 @@ def rows_of(seen: Overview, window: timeline.Window, person: Person) -> list[Row
 
 
 def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
-    name = "You" if is_mine else wording.who(booking.user)
-    amount = "a share" if booking.share else wording.count(booking.cards, "card")
+    name = "You" if is_mine else wording.short_name(booking.user)
+    amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
     length = wording.span(booking.ends - booking.start)
     return Bar(
-        kind=Kind.MINE if is_mine else Kind.OTHER,
+        kind=BarKind.MINE if is_mine else BarKind.OTHER,
         start=booking.start,
         end=booking.ends,
         cards=booking.cards,
@@ -245,8 +264,8 @@ def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
     )
 
 
-def _closed(window: KeptMaintenance) -> Bar:
+def _maintenance_bar(window: MaintenanceWindow) -> Bar:
     closed = window.maintenance
-    amount = wording.count(closed.cards, "card")
+    amount = wording.count(closed.cards, "GPU")
     title = f"Maintenance of {amount}: {window.why}" if window.why else f"Maintenance of {amount}"
-    return Bar(Kind.MAINTENANCE, closed.start, closed.end, closed.cards, "Maintenance", title)
+    return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.cards, "Maintenance", title)

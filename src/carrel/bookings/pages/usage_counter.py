@@ -1,7 +1,7 @@
-"""What was held, hour by hour: how much of each card, and how many card hours by whom.
+"""Counts usage, hour by hour: how much of each GPU was held, and how many GPU hours each person held or booked.
 
-The ledger knows only what is held now, so somebody has to look now and then. What is counted is kept in memory, for a
-fortnight: it begins anew with the process, and each replica has its own.
+The ledger knows only what is held now, so the counter samples it. The counts are kept in memory for two weeks. They
+start again when the process restarts, and each replica has its own.
 """
 
 from collections import defaultdict
@@ -9,54 +9,60 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.pages.heat_map import Warmth
+from carrel.bookings.pages.heat_map import HeatMapRow
+from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(days=14)
-OFTEN_ENOUGH = timedelta(seconds=30)
-LONGEST_LOOK = timedelta(minutes=5)
-"""Between two looks nothing is known: a longer time is not counted, such as the sleep of a machine."""
+MIN_INTERVAL = timedelta(seconds=30)
+MAX_INTERVAL = timedelta(minutes=5)
+"""Nothing is known about the time between two samples. A longer gap, such as a suspended machine, is not counted."""
+
+
+def booked_gpus(booking: Booking, shares_per_gpu: int) -> float:
+    """How many GPUs a booking counts for: a share counts as its part of one GPU."""
+    return 1 / shares_per_gpu if booking.share else booking.cards
 
 
 @dataclass(slots=True)
 class _Hour:
-    """Sums, in hours: a card of which half was held all the time counts 0.5."""
+    """Sums in hours: a GPU of which half was held all the time counts 0.5."""
 
-    looked: float = 0.0
-    by_card: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    sampled: float = 0.0
+    by_gpu: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     by_user: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
-class Tally:
+class UsageCounter:
     def __init__(self) -> None:
         self._hours: dict[datetime, _Hour] = {}
         self._last: datetime | None = None
 
     @property
     def since(self) -> datetime | None:
-        """The first hour that is known."""
+        """The first hour that was counted."""
         return min(self._hours, default=None)
 
-    def look(self, ledger: Ledger, user_of: Callable[[str], str], now: datetime) -> None:
-        """To be called every few seconds: what is held now is taken to have been held since the last look.
+    def sample(self, ledger: Ledger, user_of: Callable[[str], str], now: datetime) -> None:
+        """Call it every few seconds. What is held now counts as held since the last sample.
 
-        `user_of` says whose a pod is, by its uid.
+        `user_of` returns the user of a pod, by the pod's UID.
         """
         last = self._last
-        if last is not None and timedelta(0) <= now - last < OFTEN_ENOUGH:
+        if last is not None and timedelta(0) <= now - last < MIN_INTERVAL:
             return
         self._last = now
-        if last is None or not timedelta(0) < now - last <= LONGEST_LOOK:
+        if last is None or not timedelta(0) < now - last <= MAX_INTERVAL:
             return
         part = (now - last) / HOUR
         hour = self._hour_of(now)
-        hour.looked += part
+        hour.sampled += part
         for name in ledger.nodes:
             for card in ledger.cards(name):
                 for uid, share in card.shares.items():
                     held = part * card.held(share) / card.gpu.memory
-                    hour.by_card[card.gpu.uuid] += held
+                    hour.by_gpu[card.gpu.uuid] += held
                     hour.by_user[user_of(uid)] += held
 
     def _hour_of(self, now: datetime) -> _Hour:
@@ -66,16 +72,16 @@ class Tally:
             self._hours[start] = _Hour()
         return self._hours[start]
 
-    def by_card(self, cards: Mapping[str, str], start: datetime, hours: int) -> Sequence[Warmth]:
-        """Of each card (uuid → what it is called) the part of its memory that was held, from that hour on."""
+    def by_gpu(self, gpus: Mapping[str, str], start: datetime, hours: int) -> Sequence[HeatMapRow]:
+        """For each GPU (UUID → shown name): the part of its memory that was held, hour by hour from `start`."""
         wanted = [self._hours.get(start + number * HOUR) for number in range(hours)]
         return [
-            Warmth(name, [min(hour.by_card.get(uuid, 0.0) / hour.looked, 1.0) if hour else 0.0 for hour in wanted])
-            for uuid, name in cards.items()
+            HeatMapRow(name, [min(hour.by_gpu.get(uuid, 0.0) / hour.sampled, 1.0) if hour else 0.0 for hour in wanted])
+            for uuid, name in gpus.items()
         ]
 
     def by_user(self, start: datetime) -> Mapping[str, float]:
-        """Card hours from that hour on, the most first. The empty name stands for pods that say nobody's."""
+        """GPU hours since `start`, the largest first. The empty name stands for pods without a user."""
         sums: defaultdict[str, float] = defaultdict(float)
         for when, hour in self._hours.items():
             if when >= start:

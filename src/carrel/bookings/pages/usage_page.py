@@ -1,4 +1,4 @@
-"""Usage: who had what booked, how the hours were filled, and what of the free memory nobody can use."""
+"""The usage page: who booked what, how many hours were booked and held, and which free memory is too small to use."""
 
 import csv
 import io
@@ -10,146 +10,156 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map, wording
-from carrel.bookings.pages.heat_map import Warmth
-from carrel.bookings.pages.layout import Shell
-from carrel.bookings.pages.services import ClusterSight
-from carrel.bookings.pages.usage_counter import HOUR
+from carrel.bookings.pages.cluster_view import ClusterView
+from carrel.bookings.pages.heat_map import HeatMapRow
+from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.usage_counter import HOUR, booked_gpus
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, Use
-from carrel.bookings.sign_in.identity import CurrentPerson
+from carrel.bookings.records import BookingRecord, PersonUsage
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.ledger.ledger import Ledger
 
-SPANS = (7, 14, 30, 90)
-USUAL = 14
-MOST_CARDS = 64
+PERIODS = (7, 14, 30, 90)
+"""In days."""
+USUAL_PERIOD = 14
+MAX_GPUS = 64
 """In one picture."""
 SIZES = (4096, 8192, 16384, 24576, 40960, 81920)
-"""Memory that people ask for, in MiB."""
+"""Usual request sizes, in MiB."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
-    """How the free memory serves requests of one size."""
+class FragmentationRow:
+    """On how many GPUs a request of one size fits."""
 
     size: str
     fitting: int
-    """Cards on which such a request fits."""
+    """GPUs on which the request fits."""
     lost: int
-    """Cards that have memory free, but too little of it."""
+    """GPUs with free memory, but less than the request needs."""
     lost_memory: int
 
 
 class UsagePage:
-    def __init__(self, shell: Shell) -> None:
-        self._shell = shell
-        self._desk = shell.desk
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._context = renderer.context
 
     def add_to(self, router: APIRouter) -> None:
         router.add_api_route("/usage", self.show, methods=["GET"], response_model=None)
         router.add_api_route("/usage.csv", self.table, methods=["GET"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        desk, now = self._desk, self._desk.now()
-        days, start, end = self._span(request)
-        uses = await desk.looking.usage(start, now)
-        seen = _seen_by(person, uses)
-        models = await desk.looking.availability(end.astimezone(desk.zone).date(), 1)
+        context, now = self._context, self._context.now()
+        days, start, end = self._period(request)
+        uses = await context.queries.usage(start, now)
+        visible = _visible_to(person, uses)
+        models = await context.queries.availability(end.astimezone(context.zone).date(), 1)
         stock = {each.stock.model: each.stock for each in models}
-        rows = warmth(await desk.looking.within(start, now), stock, start, now)
+        rows = booked_by_model(
+            await context.queries.within(start, now), stock, start, now, context.rules.shares_per_card
+        )
         hours = sum(use.card_hours for use in uses)
-        held = held_by_card(desk.sight, start, end) if desk.sight else []
+        held = held_by_gpu(context.cluster, start, end) if context.cluster else []
         possible = sum(each.cards for each in stock.values()) * ((now - start) / HOUR)
-        return self._shell.page(
+        return self._renderer.page(
             request,
             person,
             "usage.html",
             days=days,
-            spans=SPANS,
+            periods=PERIODS,
             start=start,
             end=end,
-            uses=seen,
-            most=max((use.card_hours for use in seen), default=1.0) or 1.0,
+            uses=visible,
+            most=max((use.card_hours for use in visible), default=1.0) or 1.0,
             hours=hours,
             percent=100 * hours / possible if possible else 0.0,
             rows=rows,
-            picture=heat_map.draw(rows, start, desk.zone),
-            has_cluster=desk.sight is not None,
+            picture=heat_map.draw(rows, start, context.zone),
+            has_cluster=context.cluster is not None,
             held=held,
-            held_picture=heat_map.draw(held, start, desk.zone),
-            held_by=_held_by(desk.sight, person, start) if desk.sight else {},
-            held_since=desk.sight.tally.since if desk.sight else None,
-            fragments=fragments(desk.sight.ledger) if desk.sight else [],
+            held_picture=heat_map.draw(held, start, context.zone),
+            held_by=_held_by(context.cluster, person, start) if context.cluster else {},
+            held_since=context.cluster.usage.since if context.cluster else None,
+            fragmentation=fragmentation(context.cluster.ledger) if context.cluster else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        (days, start, _), now = self._span(request), self._desk.now()
-        text = as_csv(_seen_by(person, await self._desk.looking.usage(start, now)), start, now)
+        (days, start, _), now = self._period(request), self._context.now()
+        text = as_csv(_visible_to(person, await self._context.queries.usage(start, now)), start, now)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
-    def _span(self, request: Request) -> tuple[int, datetime, datetime]:
-        """Whole hours, the one that has begun too. What is booked for the rest of it is not counted yet."""
+    def _period(self, request: Request) -> tuple[int, datetime, datetime]:
+        """Whole hours, including the current one. Bookings count only until now."""
         text = request.query_params.get("days", "")
-        days = int(text) if text in map(str, SPANS) else USUAL
-        end = self._desk.now().replace(minute=0, second=0, microsecond=0) + HOUR
+        days = int(text) if text in map(str, PERIODS) else USUAL_PERIOD
+        end = self._context.now().replace(minute=0, second=0, microsecond=0) + HOUR
         return days, end - timedelta(days=days), end
 
 
-def _seen_by(person: Person, uses: Iterable[Use]) -> list[Use]:
-    """A lab admin sees everybody, others themselves, as by the API."""
+def _visible_to(person: Person, uses: Iterable[PersonUsage]) -> list[PersonUsage]:
+    """A lab admin sees everybody; others see themselves, as in the API."""
     return [use for use in uses if person.is_lab_admin or use.user == person.email]
 
 
-def _held_by(sight: ClusterSight, person: Person, start: datetime) -> Mapping[str, float]:
-    held = sight.tally.by_user(start)
+def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, float]:
+    held = cluster.usage.by_user(start)
     return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
 
 
-def held_by_card(sight: ClusterSight, start: datetime, end: datetime) -> Sequence[Warmth]:
-    """Of many cards, those that were held most."""
-    cards = [card.gpu for name in sorted(sight.ledger.nodes) for card in sight.ledger.cards(name)]
+def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HeatMapRow]:
+    """If there are too many GPUs, those that were held most."""
+    cards = [card.gpu for name in sorted(cluster.ledger.nodes) for card in cluster.ledger.cards(name)]
     named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in cards}
-    rows = sight.tally.by_card(named, start, int((end - start) / HOUR))
-    return sorted(rows, key=lambda row: -row.mean)[:MOST_CARDS] if len(rows) > MOST_CARDS else rows
+    rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
+    return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows
 
 
-def warmth(
-    records: Iterable[BookingRecord], stock: Mapping[str, Stock], start: datetime, now: datetime
-) -> Sequence[Warmth]:
-    """Of each model and each hour until now, the part of its cards that was booked."""
+def booked_by_model(
+    records: Iterable[BookingRecord],
+    stock: Mapping[str, ModelCapacity],
+    start: datetime,
+    now: datetime,
+    shares_per_gpu: int = 1,
+) -> Sequence[HeatMapRow]:
+    """For each model and each hour until now: the part of its GPUs that was booked."""
     hours = int((now - start) / HOUR) + 1
     booked = {model: [0.0] * hours for model in stock}
     for record in records:
         row = booked.get(record.booking.model)
         if row is None:
             continue
+        gpus = booked_gpus(record.booking, shares_per_gpu)
         since = max((record.booking.start - start) / HOUR, 0.0)
         until = (min(record.booking.ends, now) - start) / HOUR
         for hour in range(int(since), min(int(until) + 1, hours)):
-            row[hour] += record.booking.cards * max(min(until, hour + 1) - max(since, hour), 0.0)
+            row[hour] += gpus * max(min(until, hour + 1) - max(since, hour), 0.0)
     return [
-        Warmth(wording.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
+        HeatMapRow(wording.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
         for model, parts in booked.items()
     ]
 
 
-def fragments(ledger: Ledger) -> list[Fragment]:
-    """For each usual size, and for whole cards: where it fits, and what is free but too small."""
+def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
+    """For each usual size and for a whole GPU: where it fits, and which free memory is too small."""
     usable = [name for name in ledger.nodes if (node := ledger.node(name)) and not node.unusable]
     cards = [card for name in usable for card in ledger.cards(name) if not (card.gpu.unusable or card.kept_for)]
     largest = max((card.gpu.memory for card in cards), default=0)
     found = []
     for size in (size for size in SIZES if size <= largest):
         lost = [card.free for card in cards if 0 < card.free < size]
-        found.append(Fragment(wording.memory(size), sum(card.free >= size for card in cards), len(lost), sum(lost)))
+        found.append(
+            FragmentationRow(wording.memory(size), sum(card.free >= size for card in cards), len(lost), sum(lost))
+        )
     lost = [card.free for card in cards if card.shares and card.free > 0]
     whole = sum(not card.shares for card in cards)
-    return [*found, Fragment("a whole card", whole, len(lost), sum(lost))] if cards else []
+    return [*found, FragmentationRow("a whole GPU", whole, len(lost), sum(lost))] if cards else []
 
 
-def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
+def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(["from", "until", "person", "model", "bookings", "card_hours"])
@@ -160,5 +170,5 @@ def as_csv(uses: Iterable[Use], start: datetime, end: datetime) -> str:
 
 
 def _safe(text: str) -> str:
-    """A spreadsheet would run what begins like a formula."""
+    """A spreadsheet would run text that starts like a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

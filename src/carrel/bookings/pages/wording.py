@@ -1,6 +1,6 @@
-"""How the pages say times, spans, memory and models. One way each, so that a reader learns it once.
+"""How the pages write times, durations, memory and models, each in one way.
 
-`Tue 24 Nov 14:00`, `3 d 4 h`, `8,138 MiB`, `RTX A6000`. The exact words are in the tables and on hover.
+`Tue 24 Nov 14:00`, `3 d 4 h`, `8,138 MiB`, `RTX A6000`. Tables and tooltips have the exact values.
 """
 
 import re
@@ -16,7 +16,7 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def day(when: date) -> str:
-    """`Tue 24 Nov`. By hand, because `strftime` pads the day and asks the locale."""
+    """`Tue 24 Nov`. Not by `strftime`, which pads the day and depends on the locale."""
     return f"{WEEKDAYS[when.weekday()]} {when.day} {MONTHS[when.month - 1]}"
 
 
@@ -28,9 +28,9 @@ def at(instant: datetime, zone: tzinfo) -> str:
 
 @lru_cache(maxsize=10_000)
 def time_tag(instant: datetime, zone: tzinfo) -> Markup:
-    """The short words, with the exact ones for machines and on hover. A long table has thousands of them."""
+    """The short form, with the exact time for machines and in the tooltip. Cached: a table may have thousands."""
     exact = f'datetime="{instant.isoformat(timespec="seconds")}" title="{moment(instant, zone)}"'
-    return Markup(f"<time {exact}>{at(instant, zone)}</time>")  # noqa: S704 # made of numbers and our own words
+    return Markup(f"<time {exact}>{at(instant, zone)}</time>")  # noqa: S704 # made of numbers and constant words
 
 
 @lru_cache(maxsize=1_000)
@@ -49,21 +49,21 @@ def memory(mib: int) -> str:
 
 
 def amount(number: float) -> str:
-    """`0.4`, `12`, `1,280`: of little, the tenths count."""
+    """`0.4`, `12`, `1,280`: small numbers have one decimal."""
     return f"{number:,.1f}" if 0 < number < 10 else f"{number:,.0f}"
 
 
 def count(number: int, thing: str) -> str:
-    """`1 card`, `3 cards`."""
+    """`1 GPU`, `3 GPUs`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 @lru_cache(maxsize=1_000)
 def model(name: str) -> str:
-    """`NVIDIA-RTX-A6000` is `RTX A6000` to people; the full name is what is booked and sent."""
+    """`NVIDIA-RTX-A6000` is shown as `RTX A6000`. Bookings and requests use the full name."""
     return re.sub(r"^nvidia[- ]", "", name, flags=re.IGNORECASE).replace("-", " ")
 
 
-def who(email: str) -> str:
-    """What of an address fits on a bar."""
+def short_name(email: str) -> str:
+    """The part of an e-mail address that fits on a bar."""
     return email.partition("@")[0]

@@ -1,45 +1,51 @@
-"""Who calls, and may they? Sign-in, sessions, tokens, Kubernetes' word, roles, and the gate that every call passes.
+"""Sign-in: who sends a request, and what they may do.
 
-Reading order: `recognition` (who), `secrets`, `oidc`, `kubernetes`, `roles`; then `routes` and `credentials` (the
-HTTP calls), `forms` (their pages), `gate` and `rates`.
+Reading order:
+
+    authenticator                    finds the person of each request, from its session, token or cluster token
+    secrets roles                    the secrets that people carry; which roles a person has
+    oidc token_review                sign-in with an OpenID Connect provider; tokens of the cluster
+    routes credentials sign_in_pages     the HTTP routes: sign in and out, tokens, roles; their small pages
+    request_guard rate_limiter       limits for every request, and security headers
+    settings                         the options, and the authenticator that they describe
 """
 
-from carrel.bookings.sign_in.gate import PER_ADDRESS, PER_PERSON, Gate, Limits
-from carrel.bookings.sign_in.identity import (
+from carrel.bookings.sign_in.authenticator import (
+    Authenticator,
     CurrentPerson,
-    Identity,
-    Means,
     NotSignedIn,
-    Premises,
+    SignInMethods,
+    SignInOptions,
     current_person,
     forbidden,
-    needs,
+    require_scope,
 )
-from carrel.bookings.sign_in.oidc import Provider, SignIn
-from carrel.bookings.sign_in.rates import Buckets, Rate
-from carrel.bookings.sign_in.roles import RoleBook
-from carrel.bookings.sign_in.routes import install_identity
-from carrel.bookings.sign_in.token_review import Kubernetes, Vouching
+from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
+from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
+from carrel.bookings.sign_in.request_guard import PER_ADDRESS, PER_PERSON, RequestGuard, RequestLimits
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.routes import install_sign_in
+from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 
 __all__ = [
     "PER_ADDRESS",
     "PER_PERSON",
-    "Buckets",
+    "Authenticator",
     "CurrentPerson",
-    "Gate",
-    "Identity",
-    "Kubernetes",
-    "Limits",
-    "Means",
     "NotSignedIn",
-    "Premises",
-    "Provider",
+    "OidcClient",
+    "OidcOptions",
     "Rate",
-    "RoleBook",
-    "SignIn",
-    "Vouching",
+    "RateLimiter",
+    "RequestGuard",
+    "RequestLimits",
+    "RoleOptions",
+    "SignInMethods",
+    "SignInOptions",
+    "TokenReviewOptions",
+    "TokenReviewer",
     "current_person",
     "forbidden",
-    "install_identity",
-    "needs",
+    "install_sign_in",
+    "require_scope",
 ]

@@ -1,8 +1,8 @@
-"""Tokens and roles over HTTP: who am I, my tokens, a command line's login, and what people may do.
+"""The routes for tokens and roles: who am I, my tokens, the login of the command line, roles of people.
 
-A token is made by a person in person: a token cannot make another, so a leaked one ends when it is revoked. A command
-line gets its token for a code that came through the person's browser and for a proof (PKCE) that only it has, so that
-neither the browser's history nor another program on the machine has it.
+Only a person with a browser session creates tokens: a token cannot create another, so a leaked one is useless after it
+is revoked. The command line exchanges a code that the browser brought, plus a proof that only it has (PKCE), for a
+token. So neither the browser history nor another program on the machine can get the token.
 """
 
 from dataclasses import dataclass, replace
@@ -15,52 +15,52 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from carrel.bookings.people import Errand, Grant, How, Person, Role, Scope, Token, is_address, normal
-from carrel.bookings.sign_in import forms
-from carrel.bookings.sign_in.identity import CurrentPerson, Identity, forbidden
-from carrel.bookings.sign_in.oidc import challenge_of
+from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token, is_address, normal
+from carrel.bookings.sign_in import sign_in_pages
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
+from carrel.bookings.sign_in.oidc import code_challenge
 from carrel.bookings.sign_in.secrets import hashed, is_same, new_secret, new_token
 from carrel.http.problems import Problem
 
-ON_THE_WAY = timedelta(minutes=2)
-IN_PERSON = (How.SESSION, How.DEV)
+CODE_LIFETIME = timedelta(minutes=2)
+BROWSER_SESSIONS = (How.SESSION, How.DEV)
 DEFAULT_DAYS = 30
 PLAIN = r"^[^\x00-\x1f\x7f]*$"
-"""Without control characters, which not every database can keep."""
+"""No control characters: not every database can store them."""
 
 
 class NewToken(BaseModel):
     label: str = Field(min_length=1, max_length=100, pattern=PLAIN, examples=["my notebook"])
     scopes: list[Scope] = Field(default=[Scope.READ, Scope.BOOK], min_length=1, max_length=len(Scope))
-    days: int = Field(default=DEFAULT_DAYS, ge=1, le=3650, description="Shortened to what the service allows.")
+    days: int = Field(default=DEFAULT_DAYS, ge=1, le=3650, description="Limited to what the service allows.")
 
 
-class Question(BaseModel):
-    """What a command line asks for through its person's browser; only `carrel login` makes such."""
+class CliLoginRequest(BaseModel):
+    """What `carrel login` asks for through the browser."""
 
-    port: int = Field(ge=1024, le=65535, description="Of this machine, where the command line listens.")
+    port: int = Field(ge=1024, le=65535, description="Where the command line listens on this machine.")
     state: str = Field(min_length=16, max_length=200, pattern=PLAIN)
     challenge: str = Field(min_length=43, max_length=128, pattern=PLAIN)
     label: str = Field(min_length=1, max_length=100, pattern=PLAIN)
     scopes: str = Field(pattern="^(read|book|admin)( (read|book|admin)){0,2}$")
 
 
-class Exchange(BaseModel):
+class CodeExchange(BaseModel):
     code: str = Field(max_length=200)
     verifier: str = Field(min_length=43, max_length=128)
 
 
-class GivenRole(BaseModel):
-    role: Role | None = Field(description="None takes it away.")
+class RoleChange(BaseModel):
+    role: Role | None = Field(description="Null removes the role.")
     reason: str = Field(min_length=1, max_length=500, pattern=PLAIN)
 
 
 @dataclass(frozen=True, slots=True)
-class CredentialsDesk:
-    identity: Identity
+class CredentialRoutes:
+    authenticator: Authenticator
 
     async def me(self, request: Request, person: CurrentPerson) -> dict[str, Any]:
-        """Who you are here, and what you may do."""
+        """Who you are, and what you may do."""
         return {
             "email": person.email,
             "name": person.name,
@@ -70,71 +70,77 @@ class CredentialsDesk:
         }
 
     async def tokens(self, person: CurrentPerson) -> dict[str, Any]:
-        """Your tokens; never their secrets."""
-        return {"tokens": [_shown(token) for token in await self.identity.people.tokens_of(person.email)]}
+        """Your tokens, without their secrets."""
+        return {"tokens": [_shown(token) for token in await self.authenticator.people.tokens_of(person.email)]}
 
     async def make_token(
         self, request: Request, wanted: NewToken, person: CurrentPerson, response: Response
     ) -> dict[str, Any]:
-        """A new token. Its secret is in this answer and nowhere else."""
-        _check_in_person(person)
+        """Creates a token. Only this answer contains its secret."""
+        _check_browser_session(person)
         response.headers["cache-control"] = "no-store"
-        return await self._made(replace(person, roles=await self._vouched_for(request)), wanted)
+        return await self._create_token(replace(person, roles=await self._session_roles(request)), wanted)
 
     async def revoke(self, token_id: str, person: CurrentPerson) -> Response:
-        """The token is worth nothing from now on. A token may revoke itself and its siblings."""
+        """Revokes a token. A token may revoke itself and other tokens of its person."""
         is_id = token_id.isascii() and token_id.isprintable()
-        if not is_id or not await self.identity.people.revoke_token(person.email, token_id, self.identity.now()):
-            why = "You have no token of that id."
+        if not is_id or not await self.authenticator.people.revoke_token(
+            person.email, token_id, self.authenticator.now()
+        ):
+            why = "You have no token with this id."
             raise Problem(404, "not-found", "No such token", why, "list them at /api/v1/tokens")
         return Response(status_code=204)
 
     async def ask_to_allow(
-        self, request: Request, person: CurrentPerson, question: Annotated[Question, Query()]
+        self, request: Request, person: CurrentPerson, wanted: Annotated[CliLoginRequest, Query()]
     ) -> Response:
-        """A command line on this person's machine asks for a token; the person is asked."""
-        asked = {name: str(value) for name, value in question.model_dump().items()}
-        csrf = self.identity.csrf_token(request)
-        return forms.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{question.port}")
+        """Asks the person whether the command line on their machine may get a token."""
+        asked = {name: str(value) for name, value in wanted.model_dump().items()}
+        csrf = self.authenticator.csrf_token(request)
+        return sign_in_pages.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{wanted.port}")
 
-    async def allow(self, request: Request, person: CurrentPerson, question: Annotated[Question, Form()]) -> Response:
-        """The person said yes: the command line, which listens on loopback, gets a code that it can exchange."""
-        _check_in_person(person)
+    async def allow(
+        self, request: Request, person: CurrentPerson, wanted: Annotated[CliLoginRequest, Form()]
+    ) -> Response:
+        """The person agreed: the command line, which listens on loopback, gets a code that it can exchange."""
+        _check_browser_session(person)
         code = new_secret()
         facts = {
-            "challenge": question.challenge,
-            "label": question.label,
-            "scopes": question.scopes,
+            "challenge": wanted.challenge,
+            "label": wanted.label,
+            "scopes": wanted.scopes,
             "email": person.email,
-            "roles": " ".join(role.value for role in await self._vouched_for(request)),
+            "roles": " ".join(role.value for role in await self._session_roles(request)),
             "how": person.how.value,
         }
-        await self.identity.people.begin_errand(hashed(code), Errand(facts, self.identity.now() + ON_THE_WAY))
-        answer = urlencode({"code": code, "state": question.state})
-        return RedirectResponse(f"http://127.0.0.1:{question.port}/?{answer}", 303)
+        await self.authenticator.people.begin_login(
+            hashed(code), PendingLogin(facts, self.authenticator.now() + CODE_LIFETIME)
+        )
+        answer = urlencode({"code": code, "state": wanted.state})
+        return RedirectResponse(f"http://127.0.0.1:{wanted.port}/?{answer}", 303)
 
-    async def exchange(self, given: Exchange, response: Response) -> dict[str, Any]:
-        """The code that a browser brought, and the proof that whoever brings it asked for it: a token."""
-        errand = await self.identity.people.take_errand(hashed(given.code), self.identity.now())
-        if errand is None or not is_same(challenge_of(given.verifier), errand.facts["challenge"]):
-            why = "The code is unknown, was used, has expired, or is another program's."
+    async def exchange(self, given: CodeExchange, response: Response) -> dict[str, Any]:
+        """Exchanges the code from the browser and the PKCE proof for a token."""
+        login = await self.authenticator.people.take_login(hashed(given.code), self.authenticator.now())
+        if login is None or not is_same(code_challenge(given.verifier), login.facts["challenge"]):
+            why = "The code is unknown, used, expired, or belongs to another program."
             raise Problem(403, "bad-code", "No token for this code", why, "carrel login")
-        scopes = [Scope(each) for each in errand.facts["scopes"].split()]
-        roles = frozenset(Role(each) for each in errand.facts["roles"].split())
-        person = Person(errand.facts["email"], roles=roles, how=How(errand.facts["how"]))
+        scopes = [Scope(each) for each in login.facts["scopes"].split()]
+        roles = frozenset(Role(each) for each in login.facts["roles"].split())
+        person = Person(login.facts["email"], roles=roles, how=How(login.facts["how"]))
         response.headers["cache-control"] = "no-store"
-        return await self._made(person, NewToken(label=errand.facts["label"], scopes=scopes))
+        return await self._create_token(person, NewToken(label=login.facts["label"], scopes=scopes))
 
-    async def _vouched_for(self, request: Request) -> frozenset[Role]:
-        """What the session itself brings. What settings and grants give is looked up at each call of a token, too: kept
-        in it, it would outlive the day on which it is taken away."""
-        secret = hashed(self.identity.session_secret(request))
-        session = await self.identity.people.session(secret, self.identity.now())
+    async def _session_roles(self, request: Request) -> frozenset[Role]:
+        """The roles of the session itself. Roles from settings and grants are not stored in a token: they are looked up
+        at each request, so that they end when they are removed."""
+        secret = hashed(self.authenticator.session_secret(request))
+        session = await self.authenticator.people.session(secret, self.authenticator.now())
         return session.roles if session else frozenset()
 
-    async def _made(self, person: Person, wanted: NewToken) -> dict[str, Any]:
-        secret, now = new_token(), self.identity.now()
-        expires = now + min(timedelta(days=wanted.days), self.identity.premises.longest_token)
+    async def _create_token(self, person: Person, wanted: NewToken) -> dict[str, Any]:
+        secret, now = new_token(), self.authenticator.now()
+        expires = now + min(timedelta(days=wanted.days), self.authenticator.options.max_token_age)
         token = Token(
             id=new_secret()[:16],
             email=person.email,
@@ -145,49 +151,51 @@ class CredentialsDesk:
             roles=person.roles,
             how=person.how,
         )
-        await self.identity.people.add_token(hashed(secret), token)
+        await self.authenticator.people.add_token(hashed(secret), token)
         return {**_shown(token), "token": secret}
 
     async def known_people(self, person: CurrentPerson) -> dict[str, Any]:
-        """Who has been here, and what they may do."""
+        """All people who have signed in, and their roles."""
         if not person.is_lab_admin:
-            raise forbidden("You may not see everybody", "This needs the role lab-admin.")
+            raise forbidden("You may not list people", "This needs the role lab-admin.")
         return {
             "people": [
                 {
                     "email": each.email,
                     "name": each.name,
                     "granted": each.granted.value if each.granted else None,
-                    "roles": sorted(role.value for role in self.identity.roles.by_name(each.email, each.granted)),
+                    "roles": sorted(role.value for role in self.authenticator.roles.by_email(each.email, each.granted)),
                     "last_seen": each.last_seen.isoformat() if each.last_seen else None,
                 }
-                for each in await self.identity.people.known()
+                for each in await self.authenticator.people.known()
             ]
         }
 
-    async def give_role(self, email: str, given: GivenRole, person: CurrentPerson) -> Response:
-        """Give a person a role, or take it away, beside what the settings and the provider's groups give."""
+    async def give_role(self, email: str, given: RoleChange, person: CurrentPerson) -> Response:
+        """Grants or removes a role, in addition to the settings and the groups of the provider."""
         if not person.is_platform_admin:
-            raise forbidden("You may not give roles", "This needs the role platform-admin.")
+            raise forbidden("You may not grant roles", "This needs the role platform-admin.")
         if given.role is Role.SERVICE or not is_address(normal(email)):
-            why = "A role is given to an address; services are named in the settings."
-            raise Problem(422, "bad-role", "Nobody can be given that", why, "give member, lab-admin or platform-admin")
-        grant = Grant(normal(email), given.role, person.email, given.reason, self.identity.now())
-        await self.identity.people.grant(grant)
+            why = "A role is granted to an e-mail address. Services are named in the settings."
+            raise Problem(
+                422, "bad-role", "This role cannot be granted", why, "grant member, lab-admin or platform-admin"
+            )
+        grant = Grant(normal(email), given.role, person.email, given.reason, self.authenticator.now())
+        await self.authenticator.people.grant(grant)
         return Response(status_code=204)
 
     async def sign_out_everywhere(self, email: str, person: CurrentPerson) -> dict[str, Any]:
-        """End all sessions of a person and revoke their tokens; another's, as a platform admin."""
+        """Ends all sessions of a person and revokes their tokens. For others this needs platform-admin."""
         if normal(email) != person.email and not person.is_platform_admin:
             raise forbidden("You may not sign others out", "This needs the role platform-admin.")
         if not is_address(normal(email)):
             return {"ended": 0}
-        return {"ended": await self.identity.people.sign_out_everywhere(normal(email), self.identity.now())}
+        return {"ended": await self.authenticator.people.sign_out_everywhere(normal(email), self.authenticator.now())}
 
 
-def _check_in_person(person: Person) -> None:
-    if person.how not in IN_PERSON:
-        raise forbidden("A token cannot make tokens", "They are made by a person who is signed in with a browser.")
+def _check_browser_session(person: Person) -> None:
+    if person.how not in BROWSER_SESSIONS:
+        raise forbidden("A token cannot create tokens", "A person who is signed in with a browser creates them.")
 
 
 def _shown(token: Token) -> dict[str, Any]:
@@ -203,20 +211,20 @@ def _shown(token: Token) -> dict[str, Any]:
     }
 
 
-def credentials_router(identity: Identity) -> APIRouter:
-    desk = CredentialsDesk(identity)
+def credentials_router(authenticator: Authenticator) -> APIRouter:
+    routes = CredentialRoutes(authenticator)
     api = APIRouter(prefix="/api/v1", tags=["people"])
-    api.add_api_route("/me", desk.me, methods=["GET"])
-    api.add_api_route("/tokens", desk.tokens, methods=["GET"])
-    api.add_api_route("/tokens", desk.make_token, methods=["POST"], status_code=201)
-    api.add_api_route("/tokens/exchange", desk.exchange, methods=["POST"])
-    api.add_api_route("/tokens/{token_id}", desk.revoke, methods=["DELETE"], response_model=None, status_code=204)
-    api.add_api_route("/people", desk.known_people, methods=["GET"])
-    api.add_api_route("/people/{email}/role", desk.give_role, methods=["PUT"], response_model=None, status_code=204)
-    api.add_api_route("/people/{email}/sign-out", desk.sign_out_everywhere, methods=["POST"])
+    api.add_api_route("/me", routes.me, methods=["GET"])
+    api.add_api_route("/tokens", routes.tokens, methods=["GET"])
+    api.add_api_route("/tokens", routes.make_token, methods=["POST"], status_code=201)
+    api.add_api_route("/tokens/exchange", routes.exchange, methods=["POST"])
+    api.add_api_route("/tokens/{token_id}", routes.revoke, methods=["DELETE"], response_model=None, status_code=204)
+    api.add_api_route("/people", routes.known_people, methods=["GET"])
+    api.add_api_route("/people/{email}/role", routes.give_role, methods=["PUT"], response_model=None, status_code=204)
+    api.add_api_route("/people/{email}/sign-out", routes.sign_out_everywhere, methods=["POST"])
     pages = APIRouter(include_in_schema=False)
-    pages.add_api_route("/cli-login", desk.ask_to_allow, methods=["GET"], response_model=None)
-    pages.add_api_route("/cli-login", desk.allow, methods=["POST"], response_model=None)
+    pages.add_api_route("/cli-login", routes.ask_to_allow, methods=["GET"], response_model=None)
+    pages.add_api_route("/cli-login", routes.allow, methods=["POST"], response_model=None)
     api_and_pages = APIRouter()
     api_and_pages.include_router(api)
     api_and_pages.include_router(pages)

@@ -1,7 +1,9 @@
-"""Sign-in with an OpenID Connect provider: authorization code with PKCE, and an ID token whose every claim is checked.
+"""Sign-in with an OpenID Connect provider: authorization code flow with PKCE, and strict checks of the ID token.
 
-Nothing of the provider's answer is believed before its signature, issuer, audience, nonce and times are. Keys are
-fetched when a token names one we do not know, at most once a minute: providers rotate them, and forgers invent them.
+A claim is used only after signature, issuer, audience, nonce and times are checked. Keys are fetched when a token names
+an unknown key, at most once a minute: providers rotate keys, and forged tokens name invented ones.
+
+Why this is our own code on top of PyJWT, not an OAuth library: decisions/0025.
 """
 
 import asyncio
@@ -21,27 +23,27 @@ from carrel.bookings.people import is_address, normal
 from carrel.bookings.sign_in.secrets import is_same
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Asymmetric ones only: with HS256 the client secret, or a public key taken for one, could sign."""
+"""Asymmetric ones only: with HS256 the client secret, or a public key mistaken for a secret, could sign."""
 LEEWAY = timedelta(seconds=60)
 KEYS_AT_MOST_EVERY = timedelta(minutes=1)
 DISCOVERY_AGE = timedelta(hours=1)
-LARGEST_ANSWER = 1 << 20
-LONGEST_NAME = 255
+MAX_ANSWER = 1 << 20
+MAX_NAME = 255
 TIMEOUT = aiohttp.ClientTimeout(total=15)
 
 
 class SignInFailed(Exception):
-    """The provider, or who pretends to be it, did not say who somebody is. The message is for that person."""
+    """The provider did not prove who the person is. The message is for that person."""
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """One OpenID Connect provider, and who we are to it."""
+class OidcOptions:
+    """An OpenID Connect provider, and our registration there."""
 
     issuer: str
     client_id: str
     client_secret: str
-    """Empty for a public client: PKCE protects the code then."""
+    """Empty for a public client: then PKCE alone protects the code."""
     redirect_uri: str
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     email_claim: str = "email"
@@ -49,21 +51,21 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """What the provider says about somebody, checked."""
+class VerifiedClaims:
+    """What the provider says about a person, after all checks."""
 
     email: str
     name: str
     groups: tuple[str, ...]
 
 
-def challenge_of(verifier: str) -> str:
+def code_challenge(verifier: str) -> str:
     """RFC 7636, S256."""
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
-class SignIn:
-    def __init__(self, provider: Provider, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
+class OidcClient:
+    def __init__(self, provider: OidcOptions, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
         self._provider = provider
         self._http = http
         self._now = now
@@ -73,41 +75,43 @@ class SignIn:
         self._keys_at: datetime | None = None
 
     async def url(self, state: str, nonce: str, verifier: str) -> str:
-        """Where the browser is sent."""
-        question = {
+        """The address at the provider to which the browser is redirected."""
+        parameters = {
             "response_type": "code",
             "client_id": self._provider.client_id,
             "redirect_uri": self._provider.redirect_uri,
             "scope": " ".join(self._provider.scopes),
             "state": state,
             "nonce": nonce,
-            "code_challenge": challenge_of(verifier),
+            "code_challenge": code_challenge(verifier),
             "code_challenge_method": "S256",
         }
         endpoint = str((await self._discovery())["authorization_endpoint"])
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(question)}"
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
 
-    async def finish(self, code: str, verifier: str, nonce: str) -> Claimed:
+    async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
         """Raises `SignInFailed`."""
         answer = await self._exchange(code, verifier)
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise SignInFailed("The identity provider gave no ID token")
+            raise SignInFailed("The identity provider sent no ID token")
         claims = await self._checked(token)
         if not is_same(str(claims.get("nonce", "")), nonce):
             raise SignInFailed("The ID token belongs to another sign-in")
-        return self._claimed(claims)
+        return self._verified(claims)
 
-    def _claimed(self, claims: Mapping[str, Any]) -> Claimed:
+    def _verified(self, claims: Mapping[str, Any]) -> VerifiedClaims:
         email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
         if not isinstance(email, str) or not is_address(normal(email)):
-            raise SignInFailed(f"The identity provider told no address in the claim {self._provider.email_claim!r}")
+            raise SignInFailed(
+                f"The identity provider sent no e-mail address in the claim {self._provider.email_claim!r}"
+            )
         if claims.get("email_verified") in (False, "false"):
             raise SignInFailed(f"The identity provider has not verified the address {email}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
         name = claims.get("name")
-        shown = name[:LONGEST_NAME] if isinstance(name, str) and name.isprintable() else ""
-        return Claimed(normal(email), shown, tuple(str(each) for each in named))
+        shown = name[:MAX_NAME] if isinstance(name, str) and name.isprintable() else ""
+        return VerifiedClaims(normal(email), shown, tuple(str(each) for each in named))
 
     async def _exchange(self, code: str, verifier: str) -> Mapping[str, Any]:
         discovered = await self._discovery()
@@ -136,7 +140,7 @@ class SignIn:
                 algorithms=ALGORITHMS,
                 audience=self._provider.client_id,
                 issuer=self._provider.issuer,
-                # The times are checked below, by the clock that is passed in.
+                # The times are checked below, with the injected clock.
                 options={
                     "require": ["exp", "iat", "iss", "aud", "sub"],
                     "verify_exp": False,
@@ -157,11 +161,11 @@ class SignIn:
         now, leeway = self._now().timestamp(), LEEWAY.total_seconds()
         exp, iat, nbf = claims["exp"], claims["iat"], claims.get("nbf", 0)
         if not all(isinstance(each, int | float) for each in (exp, iat, nbf)):
-            raise SignInFailed("The ID token cannot be trusted: its times are no numbers")
+            raise SignInFailed("The ID token cannot be trusted: its times are not numbers")
         if exp + leeway <= now:
             raise SignInFailed("The ID token has expired")
         if max(iat, nbf) - leeway > now:
-            raise SignInFailed("The ID token is from the future: compare the clocks of the provider and of this server")
+            raise SignInFailed("The ID token is not valid yet: compare the clocks of the provider and of this server")
 
     async def _key(self, kid: str) -> jwt.PyJWK:
         async with self._lock:
@@ -174,21 +178,21 @@ class SignIn:
                 return self._keys[kid]
             if not kid and len(self._keys) == 1:
                 return next(iter(self._keys.values()))
-        raise SignInFailed(f"The ID token is signed with a key {kid!r} that the identity provider does not show")
+        raise SignInFailed(f"The ID token is signed with a key {kid!r} that the identity provider does not publish")
 
     async def _discovery(self) -> Mapping[str, Any]:
         if self._discovered and self._now() - self._discovered[0] < DISCOVERY_AGE:
             return self._discovered[1]
         found = await self._json("GET", f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         if found.get("issuer") != self._provider.issuer:
-            raise SignInFailed(f"{self._provider.issuer} says that it is {found.get('issuer')!r}")
-        lacking = [
+            raise SignInFailed(f"{self._provider.issuer} calls itself {found.get('issuer')!r}")
+        missing = [
             name
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")
             if not isinstance(found.get(name), str)
         ]
-        if lacking:
-            raise SignInFailed(f"{self._provider.issuer} does not say its {', '.join(lacking)}")
+        if missing:
+            raise SignInFailed(f"{self._provider.issuer} does not publish its {', '.join(missing)}")
         self._discovered = (self._now(), found)
         return found
 
@@ -205,11 +209,11 @@ class SignIn:
 
 
 async def _whole(content: aiohttp.StreamReader) -> bytes:
-    """A larger answer than any provider gives is cut off, and cannot be read then."""
+    """An answer that is larger than any provider's is cut off; it is no valid JSON then."""
     body = b""
     async for chunk in content.iter_any():
         body += chunk
-        if len(body) > LARGEST_ANSWER:
+        if len(body) > MAX_ANSWER:
             break
     return body
 
@@ -220,7 +224,7 @@ def _basic(name: str, secret: str) -> str:
 
 
 def _keys_of(found: Mapping[str, Any]) -> dict[str, jwt.PyJWK]:
-    """The signing keys; those of a kind that we do not know are left out."""
+    """The signing keys. Keys of an unknown kind are ignored."""
     keys: dict[str, jwt.PyJWK] = {}
     for each in found.get("keys", ()):
         try:

@@ -1,4 +1,4 @@
-"""Who has which role: by the settings, by the groups that an identity provider names, and by what an admin granted."""
+"""Which roles a person has: from the settings, from the groups of the identity provider, and from grants."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 @dataclass(frozen=True, slots=True)
-class RoleBook:
-    """Addresses and groups, as the settings name them."""
+class RoleOptions:
+    """The e-mail addresses and groups that the settings name."""
 
     lab_admins: frozenset[str] = frozenset()
     platform_admins: frozenset[str] = frozenset()
     lab_admin_groups: frozenset[str] = frozenset()
     platform_admin_groups: frozenset[str] = frozenset()
     member_groups: frozenset[str] = frozenset()
-    """If there are any, only people in one of them are members."""
+    """If there are any, only people in one of these groups are members."""
     services: frozenset[str] = frozenset()
     """Kubernetes names of Carrel's own processes, such as `system:serviceaccount:carrel:webhook`."""
 
     def by_groups(self, groups: Iterable[str]) -> frozenset[Role]:
-        """What an identity provider's word is worth."""
+        """The roles that the groups of the identity provider give."""
         theirs = frozenset(groups)
         roles = {
             Role.MEMBER: not self.member_groups or bool(theirs & self.member_groups),
@@ -31,8 +31,8 @@ class RoleBook:
         }
         return frozenset(role for role, has in roles.items() if has)
 
-    def by_name(self, email: str, granted: Role | None = None) -> frozenset[Role]:
-        """What the settings and an admin's grant give, looked up at each call: taken away, it is gone at once."""
+    def by_email(self, email: str, granted: Role | None = None) -> frozenset[Role]:
+        """The roles from the settings and from a grant. Looked up at each request, so that a removal counts at once."""
         roles = {granted} if granted else set[Role]()
         if normal(email) in {normal(each) for each in self.lab_admins}:
             roles.add(Role.LAB_ADMIN)

@@ -1,4 +1,4 @@
-"""Signing in and out with a browser: at the provider, or by saying so on one's own machine."""
+"""The routes for signing in and out with a browser: with an OpenID Connect provider, or with `--dev` on one machine."""
 
 import logging
 from dataclasses import dataclass
@@ -10,33 +10,33 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.people import How, Role, Session, is_address, normal
-from carrel.bookings.sign_in import forms
-from carrel.bookings.sign_in.identity import CurrentPerson, Identity, NotSignedIn, is_for_loopback
+from carrel.bookings.sign_in import sign_in_pages
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, NotSignedIn, is_for_loopback
 from carrel.bookings.sign_in.oidc import LEEWAY, SignInFailed
 from carrel.bookings.sign_in.secrets import derived, hashed, is_same, new_secret
 from carrel.http.problems import Problem, answer_problem
 
 log = logging.getLogger(__name__)
 
-LONGEST_PATH = 1000
-ON_THE_WAY = timedelta(minutes=10)
-"""How long somebody may take at the provider's."""
+MAX_PATH = 1000
+ATTEMPT_LIFETIME = timedelta(minutes=10)
+"""How long a person may take at the provider."""
 SEE_OTHER = 303
-PROXIES_SAY = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
-def path_of_ours(wanted: str) -> str:
-    """Where to go after signing in; never to another site, however it is spelled."""
-    is_ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
-    return wanted if is_ours and len(wanted) <= LONGEST_PATH else "/"
+def local_path(wanted: str) -> str:
+    """The path to open after signing in. Never another site, however it is written."""
+    is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_local and len(wanted) <= MAX_PATH else "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A sign-in on its way to the provider and back.
+class SignInAttempt:
+    """A sign-in that has been sent to the provider and has not come back yet.
 
-    The browser carries it in a cookie and we keep nothing, so that strangers make us write nothing. What the provider
-    is told follows from its secret, which the provider is not told.
+    The browser keeps it in a cookie, so that people who are not signed in cause no writes to the database. State, nonce
+    and verifier are derived from its secret, which the provider never gets.
     """
 
     begun: datetime
@@ -62,18 +62,18 @@ class Attempt:
         return urlencode({"begun": self.begun.isoformat(), "secret": self.secret, "back_to": self.back_to})
 
     @classmethod
-    def of_cookie(cls, cookie: str) -> "Attempt | None":
+    def of_cookie(cls, cookie: str) -> "SignInAttempt | None":
         found = dict(parse_qsl(cookie))
         try:
             begun = datetime.fromisoformat(found["begun"]).astimezone(UTC)
-            return cls(begun, found["secret"], path_of_ours(found.get("back_to", "/")))
+            return cls(begun, found["secret"], local_path(found.get("back_to", "/")))
         except (KeyError, ValueError, OverflowError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
-    """Somebody who has just been recognised."""
+class SignedInPerson:
+    """A person who has just been authenticated."""
 
     email: str
     name: str
@@ -82,100 +82,105 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class SignInDesk:
-    identity: Identity
+class SignInRoutes:
+    authenticator: Authenticator
 
     async def begin(self, request: Request) -> Response:
-        means, back_to = self.identity.means, path_of_ours(request.query_params.get("back", "/"))
-        if means.is_dev:
-            return forms.dev_form(back_to)
-        if means.sign_in is None:
-            return forms.no_way_in()
-        attempt = Attempt(self.identity.now(), new_secret(), back_to)
+        methods, back_to = self.authenticator.methods, local_path(request.query_params.get("back", "/"))
+        if methods.is_dev:
+            return sign_in_pages.dev_form(back_to)
+        if methods.oidc is None:
+            return sign_in_pages.sign_in_unavailable()
+        attempt = SignInAttempt(self.authenticator.now(), new_secret(), back_to)
         try:
-            url = await means.sign_in.url(attempt.state, attempt.nonce, attempt.verifier)
+            url = await methods.oidc.url(attempt.state, attempt.nonce, attempt.verifier)
         except SignInFailed as failure:
             return _failed(str(failure))
         response = RedirectResponse(url, SEE_OTHER)
-        self._set(response, self._attempt_cookie, attempt.as_cookie(), ON_THE_WAY)
+        self._set(response, self._attempt_cookie, attempt.as_cookie(), ATTEMPT_LIFETIME)
         return response
 
     async def finish(self, request: Request) -> Response:
-        """The state must be that of this browser's attempt, which works once: nobody is signed in as another."""
-        given, sign_in = request.query_params, self.identity.means.sign_in
-        attempt = Attempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
-        if sign_in is None:
-            return forms.no_way_in()
+        """The state must belong to the attempt of this browser, and an attempt works once."""
+        given, oidc = request.query_params, self.authenticator.methods.oidc
+        attempt = SignInAttempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
+        if oidc is None:
+            return sign_in_pages.sign_in_unavailable()
         if attempt is None or not is_same(given.get("state", ""), attempt.state):
-            return _failed("This sign-in was not begun in this browser")
-        if not -LEEWAY <= self.identity.now() - attempt.begun < ON_THE_WAY:
+            return _failed("This sign-in was not started in this browser")
+        if not -LEEWAY <= self.authenticator.now() - attempt.begun < ATTEMPT_LIFETIME:
             return _failed("This sign-in took too long")
         if "error" in given:
-            return _failed(f"The identity provider said: {given['error'][:200]}")
+            return _failed(f"The identity provider reported: {given['error'][:200]}")
         try:
-            claimed = await sign_in.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
+            claims = await oidc.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
         except SignInFailed as failure:
             return _failed(str(failure))
-        if not await self.identity.people.use_once(hashed(attempt.secret), self.identity.now() + ON_THE_WAY):
-            return _failed("This sign-in was used before")
-        roles = self.identity.roles.by_groups(claimed.groups)
-        if not roles | self.identity.roles.by_name(claimed.email, await self.identity.people.granted(claimed.email)):
-            return _failed(f"{claimed.email} is in no group that may use this service")
-        response = await self._signed_in(request, Guest(claimed.email, claimed.name, roles), attempt.back_to)
-        response.delete_cookie(self._attempt_cookie, path="/", secure=self.identity.premises.is_https, httponly=True)
+        people, role_options, now = self.authenticator.people, self.authenticator.roles, self.authenticator.now()
+        if not await people.use_once(hashed(attempt.secret), now + ATTEMPT_LIFETIME):
+            return _failed("This sign-in was already used")
+        roles = role_options.by_groups(claims.groups)
+        if not roles | role_options.by_email(claims.email, await people.granted(claims.email)):
+            return _failed(f"{claims.email} is in no group that may use this service")
+        response = await self._signed_in(request, SignedInPerson(claims.email, claims.name, roles), attempt.back_to)
+        response.delete_cookie(
+            self._attempt_cookie, path="/", secure=self.authenticator.options.is_https, httponly=True
+        )
         return response
 
-    async def say_so(self, request: Request) -> Response:
-        """`--dev`: whoever is on this machine is who they say. Who comes through a proxy may be anywhere."""
-        is_here = is_for_loopback(request) and not any(name in request.headers for name in PROXIES_SAY)
-        if not self.identity.means.is_dev or not is_here or not self.identity.is_own_page(request):
-            raise Problem(404, "not-found", "There is no such page", "This sign-in is for trying it.", "open /sign-in")
+    async def dev_sign_in(self, request: Request) -> Response:
+        """`--dev`: everybody on this machine may choose a name. A request through a proxy may come from anywhere."""
+        is_here = is_for_loopback(request) and not any(name in request.headers for name in PROXY_HEADERS)
+        if not self.authenticator.methods.is_dev or not is_here or not self.authenticator.is_same_origin(request):
+            raise Problem(
+                404, "not-found", "There is no such page", "This sign-in works with --dev only.", "open /sign-in"
+            )
         form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         email, role = normal(form.get("email", "")), form.get("role", Role.MEMBER.value)
         if not is_address(email) or role not in ("member", "lab-admin", "platform-admin"):
-            return _failed("An address and a role are needed")
-        guest = Guest(email, "", frozenset({Role.MEMBER, Role(role)}), How.DEV)
-        return await self._signed_in(request, guest, path_of_ours(form.get("back", "/")))
+            return _failed("An e-mail address and a role are needed")
+        signed_in = SignedInPerson(email, "", frozenset({Role.MEMBER, Role(role)}), How.DEV)
+        return await self._signed_in(request, signed_in, local_path(form.get("back", "/")))
 
     async def sign_out(self, request: Request, person: CurrentPerson) -> Response:
-        """`person` proves that the call comes from a page of ours."""
-        await self.identity.people.end_session(hashed(self.identity.session_secret(request)))
+        """The parameter `person` makes sure that the request comes from our own page."""
+        await self.authenticator.people.end_session(hashed(self.authenticator.session_secret(request)))
         response = RedirectResponse("/", SEE_OTHER)
-        premises = self.identity.premises
-        response.delete_cookie(premises.cookie, path="/", secure=premises.is_https, httponly=True, samesite="lax")
+        options = self.authenticator.options
+        response.delete_cookie(options.cookie, path="/", secure=options.is_https, httponly=True, samesite="lax")
         return response
 
-    async def _signed_in(self, request: Request, guest: Guest, back_to: str) -> Response:
-        """A new secret each time, and the old session ends: a cookie that was planted before is worth nothing."""
-        secret, now = new_secret(), self.identity.now()
-        premises = self.identity.premises
-        session = Session(guest.email, guest.name, guest.roles, guest.how, now, now + premises.session)
-        old = self.identity.session_secret(request)
+    async def _signed_in(self, request: Request, signed_in: SignedInPerson, back_to: str) -> Response:
+        """A new secret each time, and the old session ends: a cookie that somebody planted before does not work."""
+        secret, now = new_secret(), self.authenticator.now()
+        options = self.authenticator.options
+        session = Session(signed_in.email, signed_in.name, signed_in.roles, signed_in.how, now, now + options.session)
+        old = self.authenticator.session_secret(request)
         if old:
-            await self.identity.people.end_session(hashed(old))
-        await self.identity.people.begin_session(hashed(secret), session)
-        log.info("signed_in person=%s how=%s", guest.email, guest.how.value)
+            await self.authenticator.people.end_session(hashed(old))
+        await self.authenticator.people.begin_session(hashed(secret), session)
+        log.info("signed_in person=%s how=%s", signed_in.email, signed_in.how.value)
         response = RedirectResponse(back_to, SEE_OTHER)
-        self._set(response, premises.cookie, secret, premises.session)
+        self._set(response, options.cookie, secret, options.session)
         return response
 
     @property
     def _attempt_cookie(self) -> str:
-        return f"{self.identity.premises.cookie}-sign-in"
+        return f"{self.authenticator.options.cookie}-sign-in"
 
     def _set(self, response: Response, name: str, secret: str, age: timedelta) -> None:
-        is_https = self.identity.premises.is_https
+        is_https = self.authenticator.options.is_https
         seconds = int(age.total_seconds())
         response.set_cookie(name, secret, seconds, path="/", secure=is_https, httponly=True, samesite="lax")
 
 
 def _failed(why: str) -> Response:
     log.warning("sign_in_failed: %r", why)
-    return forms.failed(why)
+    return sign_in_pages.failed(why)
 
 
-async def _answer_stranger(request: Request, problem: Exception) -> Response:
-    """A browser that wants a page is shown where to sign in."""
+async def _redirect_to_sign_in(request: Request, problem: Exception) -> Response:
+    """A browser that requests a page is redirected to the sign-in page."""
     wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
     if wants_page and not request.url.path.startswith("/api/"):
         here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -183,22 +188,22 @@ async def _answer_stranger(request: Request, problem: Exception) -> Response:
     return await answer_problem(request, problem)
 
 
-def sign_in_router(identity: Identity) -> APIRouter:
+def sign_in_router(authenticator: Authenticator) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    desk = SignInDesk(identity)
-    router.add_api_route("/sign-in", desk.begin, methods=["GET"], response_model=None)
-    router.add_api_route("/sign-in/callback", desk.finish, methods=["GET"], response_model=None)
-    router.add_api_route("/sign-in/dev", desk.say_so, methods=["POST"], response_model=None)
-    router.add_api_route("/sign-out", desk.sign_out, methods=["POST"], response_model=None)
+    routes = SignInRoutes(authenticator)
+    router.add_api_route("/sign-in", routes.begin, methods=["GET"], response_model=None)
+    router.add_api_route("/sign-in/callback", routes.finish, methods=["GET"], response_model=None)
+    router.add_api_route("/sign-in/dev", routes.dev_sign_in, methods=["POST"], response_model=None)
+    router.add_api_route("/sign-out", routes.sign_out, methods=["POST"], response_model=None)
     return router
 
 
-def install_identity(app: FastAPI, identity: Identity) -> None:
-    """Everything about people, on an app: `CurrentPerson` works in its routes, and problems are answered as such."""
+def install_sign_in(app: FastAPI, authenticator: Authenticator) -> None:
+    """Adds the sign-in to an app: its routes can use `CurrentPerson`, and a `Problem` becomes an answer."""
     from carrel.bookings.sign_in.credentials import credentials_router
 
-    app.state.identity = identity
+    app.state.authenticator = authenticator
     app.add_exception_handler(Problem, answer_problem)
-    app.add_exception_handler(NotSignedIn, _answer_stranger)
-    app.include_router(sign_in_router(identity))
-    app.include_router(credentials_router(identity))
+    app.add_exception_handler(NotSignedIn, _redirect_to_sign_in)
+    app.include_router(sign_in_router(authenticator))
+    app.include_router(credentials_router(authenticator))

@@ -1,14 +1,14 @@
-"""Secrets that are carried by people: 256 random bits, of which only the SHA-256 is kept.
+"""Secrets of sessions and tokens: 256 random bits, of which only the SHA-256 is stored.
 
-There is no signing key: a cookie or token that we did not give out has no row, so there is nothing to forge and no
-key to leak, and what was given out ends when its row does.
+There is no signing key that could leak. A cookie or token that Carrel did not issue has no row in the database, and one
+that it issued ends when its row is deleted.
 """
 
 import hashlib
 import hmac
 import secrets
 
-TOKEN_PREFIX = "carrel_"  # noqa: S105 # so that scanners find leaked ones, and we tell ours from Kubernetes'
+TOKEN_PREFIX = "carrel_"  # noqa: S105 # secret scanners find it, and it differs from Kubernetes' tokens
 
 
 def new_secret() -> str:
@@ -20,20 +20,20 @@ def new_token() -> str:
 
 
 def hashed(secret: str) -> str:
-    """Plain SHA-256: nobody can guess 256 random bits, so a slow hash would only slow us down."""
+    """Plain SHA-256: nobody can guess 256 random bits, so a slow hash would add nothing but time."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def derived(secret: str, purpose: str) -> str:
-    """What follows from a secret, does not betray it, and is known to nobody who does not have it."""
+    """A value that only who has the secret can compute, and that does not reveal the secret."""
     return hmac.new(secret.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
 
 def csrf_of(session_secret: str) -> str:
-    """What our own pages know and no other site does."""
+    """The CSRF token of a session: our own pages have it, other sites do not."""
     return derived(session_secret, "csrf")
 
 
 def is_same(one: str, other: str) -> bool:
-    """In constant time."""
+    """Compares in constant time."""
     return hmac.compare_digest(one.encode(), other.encode())

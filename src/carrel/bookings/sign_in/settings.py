@@ -1,4 +1,4 @@
-"""The settings about people, and the identity that is made of them. Everything wrong with them is told at once."""
+"""The settings of the sign-in, and the authenticator that they describe. All mistakes are reported at once."""
 
 import ipaddress
 import time
@@ -14,43 +14,45 @@ if TYPE_CHECKING:
     import aiohttp
 
     from carrel.bookings.people import People
-    from carrel.bookings.sign_in import Identity, Limits, Premises, RoleBook
+    from carrel.bookings.sign_in import Authenticator, RequestLimits, RoleOptions, SignInOptions
     from carrel.kubernetes.cluster import Cluster
 
 Names = list[str] | None
-"""An option that may be given several times; in the environment, words with spaces between."""
+"""An option that may be given several times; in the environment, words separated by spaces."""
 
 
 @dataclass(frozen=True)
-class PeopleSettings:
-    """Who may come in, as whom."""
+class SignInSettings:
+    """Who may sign in, and with which role."""
 
     public_url: Annotated[
-        str, typer.Option(help="Address by which browsers find this service.", envvar="CARREL_PUBLIC_URL")
+        str, typer.Option(help="URL of this service, as browsers see it.", envvar="CARREL_PUBLIC_URL")
     ] = ""
-    """Never taken from a request, which anybody may write. With https, cookies are secure."""
-    dev: Annotated[bool, typer.Option(help="Let everybody on this machine say who they are. Only on loopback.")] = False
-    """For trying it: there is no password."""
+    """Never taken from a request, which anybody can forge. With https, cookies are secure."""
+    dev: Annotated[bool, typer.Option(help="Everybody on this machine may sign in as anybody.")] = False
+    """For trials: there is no password."""
     oidc_issuer: Annotated[
-        str, typer.Option(help="OpenID Connect provider, such as https://login.lab.org.", envvar="CARREL_OIDC_ISSUER")
+        str,
+        typer.Option(help="OpenID Connect provider, such as https://login.lab.org.", envvar="CARREL_OIDC_ISSUER"),
     ] = ""
-    oidc_client_id: Annotated[str, typer.Option(help="Who we are to it.", envvar="CARREL_OIDC_CLIENT_ID")] = ""
+    oidc_client_id: Annotated[str, typer.Option(help="Client ID at the provider.", envvar="CARREL_OIDC_CLIENT_ID")] = ""
     oidc_client_secret: Annotated[
-        str, typer.Option(help="Our secret there; better given by the variable.", envvar="CARREL_OIDC_CLIENT_SECRET")
+        str,
+        typer.Option(help="Client secret; better in the environment.", envvar="CARREL_OIDC_CLIENT_SECRET"),
     ] = ""
-    """Options are seen by everybody who may list processes."""
-    oidc_scopes: Annotated[str, typer.Option(help="What is asked of the provider.", envvar="CARREL_OIDC_SCOPES")] = (
+    """Everybody who may list processes can see options."""
+    oidc_scopes: Annotated[str, typer.Option(help="Scopes to request there.", envvar="CARREL_OIDC_SCOPES")] = (
         "openid email profile"
     )
-    """Some providers tell groups only if a scope asks for them."""
+    """Some providers send groups only if a scope requests them."""
     oidc_email_claim: Annotated[
-        str, typer.Option(help="The claim that holds the address.", envvar="CARREL_OIDC_EMAIL_CLAIM")
+        str, typer.Option(help="Claim with the e-mail address.", envvar="CARREL_OIDC_EMAIL_CLAIM")
     ] = "email"
     oidc_groups_claim: Annotated[
-        str, typer.Option(help="The claim that holds the groups.", envvar="CARREL_OIDC_GROUPS_CLAIM")
+        str, typer.Option(help="Claim with the groups.", envvar="CARREL_OIDC_GROUPS_CLAIM")
     ] = "groups"
     member_group: Annotated[
-        Names, typer.Option(help="Group whose people may book; without any, all may.", envvar="CARREL_MEMBER_GROUPS")
+        Names, typer.Option(help="Group whose members may book; without it, everybody.", envvar="CARREL_MEMBER_GROUPS")
     ] = None
     lab_admin_group: Annotated[Names, typer.Option(help="Group of lab admins.", envvar="CARREL_LAB_ADMIN_GROUPS")] = (
         None
@@ -58,40 +60,40 @@ class PeopleSettings:
     platform_admin_group: Annotated[
         Names, typer.Option(help="Group of platform admins.", envvar="CARREL_PLATFORM_ADMIN_GROUPS")
     ] = None
-    lab_admin: Annotated[Names, typer.Option(help="Address of a lab admin.", envvar="CARREL_LAB_ADMINS")] = None
+    lab_admin: Annotated[Names, typer.Option(help="E-mail address of a lab admin.", envvar="CARREL_LAB_ADMINS")] = None
     platform_admin: Annotated[
-        Names, typer.Option(help="Address of a platform admin.", envvar="CARREL_PLATFORM_ADMINS")
+        Names, typer.Option(help="E-mail address of a platform admin.", envvar="CARREL_PLATFORM_ADMINS")
     ] = None
-    """The first one has to be named here, or by a group: roles are given by platform admins."""
+    """The first one must be named here or by a group: platform admins grant the other roles."""
     service: Annotated[
         Names,
-        typer.Option(help="ServiceAccount, as NAMESPACE:NAME, that may ask about everybody.", envvar="CARREL_SERVICES"),
+        typer.Option(help="ServiceAccount (NAMESPACE:NAME) that may ask about everybody.", envvar="CARREL_SERVICES"),
     ] = None
-    """Carrel's own webhook and controller. Other ServiceAccounts are nobody: whoever makes one could book as it."""
+    """Carrel's own webhook and controller. Other ServiceAccounts are refused: whoever creates one could book as it."""
     token_audience: Annotated[
         str, typer.Option(help="Audience that tokens of the cluster must have.", envvar="CARREL_TOKEN_AUDIENCE")
     ] = ""
-    """Without it the API server's own tokens are accepted; with it a token for us is worth nothing elsewhere."""
+    """Without it the API server's own tokens are accepted. With it, a token for Carrel is useless elsewhere."""
     kubernetes_user_prefix: Annotated[
         str,
-        typer.Option(help="What the API server puts before addresses.", envvar="CARREL_KUBERNETES_USER_PREFIX"),
+        typer.Option(help="Prefix of user names, such as oidc:.", envvar="CARREL_KUBERNETES_USER_PREFIX"),
     ] = ""
     session_hours: Annotated[
-        float, typer.Option(help="How long a sign-in lasts.", min=0.1, max=720, envvar="CARREL_SESSION_HOURS")
+        float, typer.Option(help="How long a session lasts, in hours.", min=0.1, max=720, envvar="CARREL_SESSION_HOURS")
     ] = 12.0
     token_days: Annotated[
-        int, typer.Option(help="How long a token may last.", min=1, max=3650, envvar="CARREL_TOKEN_DAYS")
+        int, typer.Option(help="Longest lifetime of a token, in days.", min=1, max=3650, envvar="CARREL_TOKEN_DAYS")
     ] = 90
     trusted_proxy: Annotated[
         Names,
-        typer.Option(help="Network of a proxy whose X-Forwarded-For is true.", envvar="CARREL_TRUSTED_PROXIES"),
+        typer.Option(help="Network of a proxy whose X-Forwarded-For is trusted.", envvar="CARREL_TRUSTED_PROXIES"),
     ] = None
-    """For the pace per address. Without it an ingress would count as one caller."""
+    """For the rate limit per address. Without it an ingress counts as one caller."""
 
-    def roles(self) -> "RoleBook":
-        from carrel.bookings.sign_in.roles import SERVICE_ACCOUNT, RoleBook
+    def roles(self) -> "RoleOptions":
+        from carrel.bookings.sign_in.roles import SERVICE_ACCOUNT, RoleOptions
 
-        return RoleBook(
+        return RoleOptions(
             lab_admins=_set(self.lab_admin),
             platform_admins=_set(self.platform_admin),
             lab_admin_groups=_set(self.lab_admin_group),
@@ -100,38 +102,38 @@ class PeopleSettings:
             services=frozenset(SERVICE_ACCOUNT + name for name in self.service or ()),
         )
 
-    def premises(self) -> "Premises":
-        from carrel.bookings.sign_in import Premises
+    def sign_in_options(self) -> "SignInOptions":
+        from carrel.bookings.sign_in import SignInOptions
 
-        return Premises(
+        return SignInOptions(
             self.public_url.rstrip("/"), timedelta(hours=self.session_hours), timedelta(days=self.token_days)
         )
 
-    def limits(self) -> "Limits":
-        from carrel.bookings.sign_in import Limits
+    def limits(self) -> "RequestLimits":
+        from carrel.bookings.sign_in import RequestLimits
 
-        return Limits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in self.trusted_proxy or ()))
+        return RequestLimits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in self.trusted_proxy or ()))
 
 
-def mistakes(settings: PeopleSettings, bind_address: str) -> Iterable[str]:
-    """What keeps these settings from being used, in words."""
+def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
+    """Everything that is wrong with these settings."""
     if settings.dev and not is_loopback(bind_address):
-        yield f"--dev lets everybody in who reaches {bind_address}: it is only for 127.0.0.1"
+        yield f"--dev lets everybody in who can reach {bind_address}; use it with 127.0.0.1 only"
     if settings.dev and settings.oidc_issuer:
         yield "--dev and --oidc-issuer exclude each other"
     public = urlsplit(settings.public_url)
     if settings.dev and settings.public_url and not is_loopback(public.hostname or ""):
-        yield f"--dev lets everybody in who reaches {settings.public_url}: it is only for this machine"
+        yield f"--dev lets everybody in who can reach {settings.public_url}; use it on this machine only"
     if settings.public_url and (public.scheme not in ("http", "https") or not public.netloc or public.path.strip("/")):
         yield f"--public-url is {settings.public_url!r}; expected something like https://gpus.lab.org"
     if settings.oidc_issuer:
         issuer = urlsplit(settings.oidc_issuer)
         if issuer.scheme != "https" and not is_loopback(issuer.hostname or ""):
-            yield "--oidc-issuer must be https: who answers there says who people are"
+            yield "--oidc-issuer must be https: whoever answers there decides who people are"
         if not settings.oidc_client_id:
             yield "--oidc-issuer needs --oidc-client-id"
         if not settings.public_url:
-            yield "--oidc-issuer needs --public-url, to which the provider sends people back"
+            yield "--oidc-issuer needs --public-url: the provider redirects people there"
     for name in settings.service or ():
         if name.count(":") != 1 or name.startswith(":") or name.endswith(":"):
             yield f"--service is {name!r}; expected NAMESPACE:NAME"
@@ -150,39 +152,48 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What identity is made on."""
+class SignInContext:
+    """What the authenticator needs of its surroundings."""
 
     people: "People"
     http: "aiohttp.ClientSession"
     cluster: "Cluster | None"
-    """None: no cluster vouches for anybody."""
+    """None: tokens of a cluster are not accepted."""
     now: Callable[[], datetime]
     clock: Callable[[], float] = time.monotonic
 
 
-def identity_of(settings: PeopleSettings, around: Surroundings) -> "Identity":
-    """Of settings in which there are no mistakes."""
-    from carrel.bookings.sign_in import PER_PERSON, Buckets, Identity, Kubernetes, Means, Provider, SignIn, Vouching
+def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Authenticator":
+    """`mistakes` must have found none in these settings."""
+    from carrel.bookings.sign_in import (
+        PER_PERSON,
+        Authenticator,
+        OidcClient,
+        OidcOptions,
+        RateLimiter,
+        SignInMethods,
+        TokenReviewer,
+        TokenReviewOptions,
+    )
 
-    roles, premises = settings.roles(), settings.premises()
+    roles, options = settings.roles(), settings.sign_in_options()
     sign_in = kubernetes = None
     if settings.oidc_issuer:
-        provider = Provider(
+        provider = OidcOptions(
             issuer=settings.oidc_issuer,
             client_id=settings.oidc_client_id,
             client_secret=settings.oidc_client_secret,
-            redirect_uri=f"{premises.public_url}/sign-in/callback",
+            redirect_uri=f"{options.public_url}/sign-in/callback",
             scopes=tuple(settings.oidc_scopes.split()),
             email_claim=settings.oidc_email_claim,
             groups_claim=settings.oidc_groups_claim,
         )
-        sign_in = SignIn(provider, around.http, around.now)
-    if around.cluster is not None:
-        vouching = Vouching(settings.token_audience, settings.kubernetes_user_prefix)
-        kubernetes = Kubernetes(around.cluster, roles, around.clock, vouching)
-    means = Means(sign_in, kubernetes, settings.dev)
-    return Identity(around.people, roles, means, premises, Buckets(PER_PERSON, around.clock), around.now)
+        sign_in = OidcClient(provider, context.http, context.now)
+    if context.cluster is not None:
+        review_options = TokenReviewOptions(settings.token_audience, settings.kubernetes_user_prefix)
+        kubernetes = TokenReviewer(context.cluster, roles, context.clock, review_options)
+    methods = SignInMethods(sign_in, kubernetes, settings.dev)
+    return Authenticator(context.people, roles, methods, options, RateLimiter(PER_PERSON, context.clock), context.now)
 
 
 def _set(names: Names) -> frozenset[str]:

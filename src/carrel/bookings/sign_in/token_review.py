@@ -1,10 +1,10 @@
-"""Recognises who holds a Kubernetes token, by asking the API server (TokenReview).
+"""Finds the person or service behind a Kubernetes token, by asking the API server (TokenReview).
 
-An answer is remembered for a minute, so that a busy caller costs one review; a token that was revoked in the cluster
-works so much longer. What could be a person is: a user whose name is an address. What could be made by anybody with
-rights in a namespace, a ServiceAccount, is only what the settings name, or its creator would have as many bookings
-as names. Its token must be bound to a pod, as the kubelet's are: the API server refuses it when the pod is gone, and
-one that was kept in a Secret for years is worth nothing here.
+An answer is cached for a minute, so that a busy caller costs one review. A token that was revoked in the cluster works
+for that minute. A user whose name is an e-mail address is a person. A ServiceAccount counts only if the settings name
+it: anybody with rights in a namespace can create ServiceAccounts, and would otherwise have as many bookings as names.
+Its token must be bound to a pod, as the tokens of the kubelet are: the API server refuses it when the pod is gone. A
+token without an end that is kept in a Secret is refused.
 """
 
 from collections import OrderedDict
@@ -12,55 +12,55 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from carrel.bookings.people import How, Person, Role, is_address, normal
-from carrel.bookings.sign_in.roles import RoleBook
+from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.resources import TOKEN_REVIEWS
 
-REMEMBERED_S = 60.0
-MOST_REMEMBERED = 1_000
+CACHED_S = 60.0
+MAX_CACHED = 1_000
 POD_UID = "authentication.kubernetes.io/pod-uid"
-"""What the API server says about a token that is bound to a pod; it has looked whether that pod is still there."""
+"""The API server adds this to a token that is bound to a pod, after it has checked that the pod exists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Vouching:
-    """What the settings say about Kubernetes' word."""
+class TokenReviewOptions:
+    """What the settings say about tokens of the cluster."""
 
     audience: str = ""
-    """If given, tokens must be made for it; else the API server's own are accepted."""
+    """If set, tokens must be made for it. Otherwise the API server's own tokens are accepted."""
     user_prefix: str = ""
-    """What the API server puts before the names of its OIDC users, such as `oidc:`."""
+    """The prefix of the names of OIDC users, such as `oidc:`."""
 
 
 @dataclass(slots=True)
-class Kubernetes:
+class TokenReviewer:
     cluster: Cluster
-    roles: RoleBook
+    roles: RoleOptions
     clock: Callable[[], float]
-    vouching: Vouching = Vouching()
-    _remembered: OrderedDict[str, tuple[float, Person | None]] = field(default_factory=OrderedDict)
+    options: TokenReviewOptions = TokenReviewOptions()
+    _cache: OrderedDict[str, tuple[float, Person | None]] = field(default_factory=OrderedDict)
 
     async def person(self, token: str) -> Person | None:
-        """Raises `ClusterError` if the API server does not answer: that is not the caller's fault."""
+        """None: the token is not valid here. Raises `ClusterError` if the API server does not answer."""
         key = hashed(token)
-        known = self._remembered.get(key)
-        if known and self.clock() - known[0] < REMEMBERED_S:
+        known = self._cache.get(key)
+        if known and self.clock() - known[0] < CACHED_S:
             return known[1]
         person = await self._review(token)
-        self._remembered[key] = (self.clock(), person)
-        self._remembered.move_to_end(key)
-        if len(self._remembered) > MOST_REMEMBERED:
-            self._remembered.popitem(last=False)
+        self._cache[key] = (self.clock(), person)
+        self._cache.move_to_end(key)
+        if len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
         return person
 
     async def _review(self, token: str) -> Person | None:
-        spec = {"token": token, **({"audiences": [self.vouching.audience]} if self.vouching.audience else {})}
+        spec = {"token": token, **({"audiences": [self.options.audience]} if self.options.audience else {})}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = (await self.cluster.create(TOKEN_REVIEWS, body)).get("status", {})
-        # A server that does not know about audiences would leave them out, and vouch for any token.
+        # A server that does not know audiences would omit them, and accept any token.
         if not status.get("authenticated") or (
-            self.vouching.audience and self.vouching.audience not in status.get("audiences", ())
+            self.options.audience and self.options.audience not in status.get("audiences", ())
         ):
             return None
         user = status.get("user", {})
@@ -71,7 +71,7 @@ class Kubernetes:
         return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:
-        name = normal(username.removeprefix(self.vouching.user_prefix))
-        if not username.startswith(self.vouching.user_prefix) or not is_address(name):
+        name = normal(username.removeprefix(self.options.user_prefix))
+        if not username.startswith(self.options.user_prefix) or not is_address(name):
             return None
         return Person(name, roles=self.roles.by_groups(groups), how=How.SERVICE_ACCOUNT)

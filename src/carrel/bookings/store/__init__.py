@@ -1,9 +1,12 @@
-"""The database behind the booking service: SQLite in a file, or PostgreSQL, with the same promises.
+"""The database behind the booking service: SQLite in a file, or PostgreSQL, with the same guarantees.
 
-database.py    the connection, its transactions, and bringing the tables up to date
-tables.py      the tables
-migrations/    how they came to be
-bookings.py    the BookingStore port
-people.py      the People port: sessions, errands, tokens, grants
-letters.py     the Outbox port
+Reading order:
+
+    database        the connection, its transactions, and bringing the tables up to date
+    sqlite_thread   SQLite in a thread, one call per statement
+    tables          the tables
+    migrations/     how the tables were made, step by step
+    bookings        implements `BookingStore`
+    people          implements `People`: sessions, pending logins, tokens, roles
+    outbox          implements `Outbox`: notifications
 """

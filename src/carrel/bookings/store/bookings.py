@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.records import BookingRecord, LogEntry, Once, Query, State, Window
+from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, MaintenanceWindow, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
@@ -73,14 +73,14 @@ class SqlReading:
             for id, starts_at, ends_at, cards, share in rows
         ]
 
-    async def made_once(self, actor: str, key: str) -> BookingRecord | None:
-        return await self._one(_MADE_ONCE, actor=actor, key=key)
+    async def made_with_key(self, actor: str, key: str) -> BookingRecord | None:
+        return await self._one(_MADE_WITH_KEY, actor=actor, key=key)
 
     async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]:
         found = select(tables.bookings).where(*_conditions(query, now)).limit(query.limit)
         return await self._all(_in_order(found, query.newest_first))
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Window]:
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]:
         rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
         return [_window(row) for row in rows]
 
@@ -116,16 +116,16 @@ class SqlWriting(SqlReading):
         changed = update(tables.bookings).where(B.id == record.booking.id, B.version == record.version - 1)
         outcome = await self._connection.execute(changed.values(_row(record)))
         if outcome.rowcount != 1:
-            # Writers are serialised: whoever read the version in this transaction finds it.
+            # Writers are serialised: the version that this transaction read is still there.
             raise RuntimeError(f"booking {record.booking.id} is not at version {record.version - 1}")
 
-    async def add_maintenance(self, window: Window) -> None:
+    async def add_maintenance(self, window: MaintenanceWindow) -> None:
         m = window.maintenance
         values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "cards": m.cards}
         values |= {"why": window.why, "created_by": window.created_by}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
-    async def remove_maintenance(self, id: str) -> Window | None:
+    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None:
         row = (await self._connection.execute(select(tables.maintenance).where(M.id == id))).one_or_none()
         if row is None:
             return None
@@ -173,7 +173,7 @@ def _mentions(text: str, reader: str) -> ColumnElement[bool]:
 
 
 def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
-    """As `BookingRecord.state` says it."""
+    """As `BookingRecord.state` decides it."""
     was_cut_short = and_(B.cancelled_at.is_not(None), B.ends_at < B.planned_end)
     match state:
         case State.PLANNED:
@@ -190,7 +190,7 @@ def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:
     return wanted.order_by(*((c.desc() if newest_first else c) for c in (B.starts_at, B.id)))
 
 
-# What every booking asks is put together once: that costs more than running it.
+# The statements of every booking are built once: building one costs more than running it.
 _GET = select(tables.bookings).where(B.id == bindparam("id"))
 _OF_PERSON = _in_order(select(tables.bookings).where(B.person == bindparam("person"), B.ends_at > bindparam("since")))
 _PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
@@ -199,7 +199,7 @@ _PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
     B.starts_at < bindparam("end"),
     B.starts_at < B.ends_at,
 )
-_MADE_ONCE = select(tables.bookings).where(B.created_by == bindparam("actor"), B.once_key == bindparam("key"))
+_MADE_WITH_KEY = select(tables.bookings).where(B.created_by == bindparam("actor"), B.once_key == bindparam("key"))
 _MAINTENANCE = (
     select(tables.maintenance)
     .where(M.ends_at > bindparam("start"), M.starts_at < bindparam("end"))
@@ -223,7 +223,7 @@ def _record(row: Row[Any]) -> BookingRecord:
         namespace,
         note,
         reason,
-        Once(once_key, once_fingerprint) if once_key is not None else None,
+        IdempotencyKey(once_key, once_fingerprint) if once_key is not None else None,
     )
 
 
@@ -245,13 +245,15 @@ def _row(record: BookingRecord) -> dict[str, Any]:
         "created_at": record.created_at,
         "created_by": record.created_by,
         "version": record.version,
-        "once_key": record.once.key if record.once else None,
-        "once_fingerprint": record.once.fingerprint if record.once else None,
+        "once_key": record.key.key if record.key else None,
+        "once_fingerprint": record.key.fingerprint if record.key else None,
     }
 
 
-def _window(row: Row[Any]) -> Window:
-    return Window(row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by)
+def _window(row: Row[Any]) -> MaintenanceWindow:
+    return MaintenanceWindow(
+        row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by
+    )
 
 
 def _entry(row: Row[Any]) -> LogEntry:

@@ -1,14 +1,15 @@
 """A database, SQLite or PostgreSQL, and the two kinds of transactions on it.
 
-Reading sees one moment. Writing is serialised over all replicas before it reads anything, so that what it saw is true
-until it commits: `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL (held by the transaction, so a process
-that dies gives it back). Within one process writers queue in order and take one connection between them.
+A reading transaction sees one state. Writing transactions are serialised over all replicas before they read anything,
+so that what one read is true until it commits: `BEGIN IMMEDIATE` on SQLite, an advisory lock on PostgreSQL (held by the
+transaction, so that a process that dies releases it). Within one process writers queue in order and use one connection.
 """
 
 import asyncio
 import contextlib
 import logging
 import math
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -24,16 +25,17 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.store.sqlite_thread import connect
+from carrel.bookings.store.sqlite_thread import QuickConnection, connect
 from carrel.parsing import Malformed
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 WRITERS_LOCK = 0x6361727265_6C
-"""One number for all replicas on this database: `carrel`, in ASCII."""
-TAKE_TURN = text(f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})")
-PATIENCE_S = 30
-"""How long a statement waits for others before it gives up: less than the callers' own patience."""
+"""The same for all replicas on this database: `carrel` in ASCII."""
+TAKE_WRITERS_LOCK = text(f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})")
+LOCK_TIMEOUT_S = 30
+"""How long a statement waits for a lock before it fails: less than the callers wait for an answer."""
 IDLE_S = 5.0
+WAL_RETRY_S = 0.02
 
 
 class Database:
@@ -43,40 +45,40 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
         self._readers = self.engine if self.is_sqlite else _snapshots(self.engine)
-        self._glances = self.engine.execution_options(isolation_level="AUTOCOMMIT", is_glance=True)
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT", is_autocommit=True)
         self._writers = self.engine.execution_options(is_writer=True)
         self._turn = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        with _failures_told():
+        with _failures_translated():
             async with self._readers.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
-    async def glancing(self) -> AsyncIterator[AsyncConnection]:
-        """For one statement that only reads: it sees one moment by itself, and needs no transaction around it."""
-        with _failures_told():
-            async with self._glances.connect() as connection:
+    async def reading_once(self) -> AsyncIterator[AsyncConnection]:
+        """For one statement that only reads: it sees one state by itself and needs no transaction."""
+        with _failures_translated():
+            async with self._autocommit.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """Committed when the block ends without an error."""
         async with self._turn:
-            with _failures_told():
+            with _failures_translated():
                 async with self._writers.begin() as connection:
                     if not self.is_sqlite:
-                        await connection.execute(TAKE_TURN)
+                        await connection.execute(TAKE_WRITERS_LOCK)
                     yield connection
 
     async def migrate(self) -> None:
-        """Brings the tables up to date. Others may start at the same time: one migrates, they wait."""
+        """Brings the tables up to date. Of several processes that start at once, one migrates and the others wait."""
         async with self.writing() as connection:
             try:
                 await connection.run_sync(_upgrade)
             except CommandError as error:
-                # Whoever goes back to an older version must not write into tables that it does not know.
+                # An older version must not write into tables that it does not know.
                 raise StoreUnavailable(f"its tables were made by a newer version of Carrel ({error})") from None
 
     async def aclose(self) -> None:
@@ -93,7 +95,7 @@ def _url(given: str) -> URL:
         or url.get_backend_name() not in DRIVERS
         or (url.get_backend_name() == "sqlite" and not url.database)
     ):
-        # The address may hold a password: it is not shown.
+        # The address may contain a password, so it is not shown.
         raise Malformed(
             "the database URL", "its form", "(hidden)", "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
         ) from None
@@ -101,38 +103,58 @@ def _url(given: str) -> URL:
 
 
 def _sqlite(url: URL) -> AsyncEngine:
-    # Without an `isolation_level` of its own the driver would begin as a reader, and two readers that both want to
-    # write cannot.
+    # With its default `isolation_level` the driver would begin as a reader, and of two readers that both want to write
+    # one fails.
     async def connected() -> aiosqlite.Connection:
-        return await connect(url.database or "", timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
+        options = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
+        connection = await connect(url.database or "", **options)
+        try:
+            await _switch_to_wal(connection)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
-    engine = create_async_engine(url, async_creator=connected, pool_timeout=PATIENCE_S)
+    engine = create_async_engine(url, async_creator=connected, pool_timeout=LOCK_TIMEOUT_S)
 
     @event.listens_for(engine.sync_engine, "connect")
     def configure(connection: Any, _: object) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA synchronous = FULL")  # a booking that was acknowledged survives a power cut
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
         options = connection.get_execution_options()
-        if not options.get("is_glance"):
+        if not options.get("is_autocommit"):
             connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("is_writer") else "BEGIN")
 
     return engine
 
 
+async def _switch_to_wal(connection: QuickConnection) -> None:
+    """While another process writes, for example because it starts at the same time, SQLite refuses this at once:
+    it does not wait for its time-out here."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            await connection.run(lambda raw: raw.execute("PRAGMA journal_mode = WAL"))
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(WAL_RETRY_S)
+
+
 def _postgres(url: URL) -> AsyncEngine:
-    patience = f"{PATIENCE_S * 1000}"
-    # A replica that was paused within a transaction must not keep all others from booking.
+    patience = f"{LOCK_TIMEOUT_S * 1000}"
+    # A replica that is paused within a transaction must not block all others.
     options = f"-c timezone=UTC -c lock_timeout={patience} -c idle_in_transaction_session_timeout={patience}"
-    engine = create_async_engine(url, connect_args={"options": options}, pool_timeout=PATIENCE_S, pool_size=5)
+    engine = create_async_engine(url, connect_args={"options": options}, pool_timeout=LOCK_TIMEOUT_S, pool_size=5)
     dialect = engine.sync_engine.dialect
 
-    # The server may have been restarted: a connection that lay idle is tried before it is used. To try every one
-    # every time would double what a short call costs.
+    # The server may have been restarted, so a connection that was idle is tested before it is used. Testing each one
+    # every time would double the cost of a short call.
     @event.listens_for(engine.sync_engine, "checkin")
     def note(_: object, record: Any) -> None:
         record.info["idle_since"] = time.monotonic()
@@ -157,27 +179,27 @@ def _snapshots(engine: AsyncEngine) -> AsyncEngine:
 
 
 @contextlib.contextmanager
-def _failures_told() -> Iterator[None]:
+def _failures_translated() -> Iterator[None]:
     try:
         yield
     except (sqlalchemy.exc.DataError, UnicodeEncodeError):
-        # Somebody's text has a NUL or half a character in it: SQLite would keep the one, PostgreSQL neither.
+        # A text has a NUL or a lone surrogate in it: SQLite would store the NUL, PostgreSQL neither.
         raise Malformed("the request", "a text in it", "(not shown)", "text without control characters") from None
     except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.ProgrammingError, sqlalchemy.exc.NotSupportedError):
-        raise  # defects of ours
+        raise  # defects in our code
     except (sqlalchemy.exc.DatabaseError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError) as error:
-        # Away, full, locked, damaged, read-only after a fail-over, or our session was ended because we stalled.
+        # Down, full, locked, damaged, read-only after a fail-over, or our session was closed because it stalled.
         raise StoreUnavailable(_first_line(error)) from error
 
 
 def _first_line(error: SQLAlchemyError) -> str:
-    """What the driver said, without the statement and its values."""
-    said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    return (said.splitlines() or ["no reason given"])[0]
+    """The driver's message, without the statement and its values."""
+    message = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    return (message.splitlines() or ["no reason given"])[0]
 
 
 def _upgrade(connection: Connection) -> None:
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells how it works, at every start
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each step at every start
     config = Config()
     config.set_main_option("script_location", "carrel.bookings.store:migrations")
     config.attributes["connection"] = connection

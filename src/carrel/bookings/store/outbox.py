@@ -1,7 +1,9 @@
 """The outbox in a database. Implements `bookings.notifications.interface.Outbox`.
 
-A letter that somebody has taken is due again later: if it was not told by then, its sender is taken for dead. Looking
-whether there is anything to do costs a read; the writers' turn is only taken if there is.
+A notification that a sender has taken becomes due again later: if it is not delivered by then, the sender counts as
+dead. Whether there is anything to do costs one read; the lock of the writers is only taken if there is.
+
+The table is called `letters` and its column for the channel `way`, as in the first release.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,16 +14,16 @@ from sqlalchemy import ColumnElement, Row, delete, insert, select, tuple_, updat
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.notifications.interface import Delivery
-from carrel.bookings.notifications.messages import Letter, Occasion
+from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
 from carrel.bookings.store.database import Database
 
-K, M = tables.letters.c, tables.marks.c
+K, M = tables.notifications.c, tables.marks.c
 MARK = "letters"
 NOTED = "log"
-"""The way of what was only noted: its row keeps the key."""
+"""The channel of what is only in the log: its row keeps the key."""
 ENTRIES_AT_ONCE = 200
 
 
@@ -29,21 +31,28 @@ class SqlOutbox:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def collect(self, letter_of: Callable[[LogEntry], Letter | None], ways: Sequence[str]) -> int:
+    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
         async with self._database.reading() as connection:
             if not await SqlReading(connection).log_after(await _mark(connection), 1):
                 return 0
         async with self._database.writing() as connection:
             mark = await _mark(connection)
             entries = await SqlReading(connection).log_after(mark, ENTRIES_AT_ONCE)
-            letters = [letter for entry in entries if (letter := letter_of(entry)) is not None]
-            await _add(connection, [_row(letter, way, letter.at) for letter in letters for way in ways])
+            notifications = [notification for entry in entries if (notification := notification_of(entry)) is not None]
+            await _add(
+                connection,
+                [
+                    _row(notification, channel, notification.at)
+                    for notification in notifications
+                    for channel in channels
+                ],
+            )
             if entries:
                 await _set_mark(connection, entries[-1].number)
             return len(entries)
 
-    async def add(self, letters: Sequence[Letter], ways: Sequence[str], now: datetime) -> None:
-        rows = [_row(letter, way, now) for letter in letters for way in ways]
+    async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
+        rows = [_row(notification, channel, now) for notification in notifications for channel in channels]
         async with self._database.reading() as connection:
             rows = await _new(connection, rows)
         if rows:
@@ -51,7 +60,7 @@ class SqlOutbox:
                 await _add(connection, rows)
 
     async def note(self, key: str, entry: LogEntry) -> bool:
-        noted = Letter(key, Occasion.REVOKED, entry.subject, entry.at)
+        noted = Notification(key, Occasion.REVOKED, entry.subject, entry.at)
         row = {**_row(noted, NOTED, entry.at), "due_at": None, "done_at": entry.at}
         async with self._database.writing() as connection:
             is_new = bool(await _new(connection, [row]))
@@ -61,38 +70,38 @@ class SqlOutbox:
             return is_new
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
-        due = select(tables.letters).where(K.due_at <= now).order_by(K.due_at, K.id, K.way).limit(limit)
+        due = select(tables.notifications).where(K.due_at <= now).order_by(K.due_at, K.id, K.way).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
         async with self._database.writing() as connection:
-            taken = [Delivery(_letter(row), row.way, row.tries + 1) for row in await connection.execute(due)]
+            taken = [Delivery(_notification(row), row.way, row.tries + 1) for row in await connection.execute(due)]
             for delivery in taken:
-                later = update(tables.letters).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
+                later = update(tables.notifications).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
                 await connection.execute(later)
             return taken
 
-    async def told(self, delivery: Delivery, now: datetime) -> None:
+    async def delivered(self, delivery: Delivery, now: datetime) -> None:
         await self._set(delivery, due_at=None, done_at=now, failure="")
 
     async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
-        # What is given up is done as of the last moment it could have been of use.
-        done = delivery.letter.useless_after if again is None else None
+        # A notification that is given up counts as done from the moment at which it lost its use.
+        done = delivery.notification.useless_after if again is None else None
         await self._set(delivery, due_at=again, done_at=done, failure=why[:500])
 
     async def forget(self, before: datetime) -> int:
         async with self._database.writing() as connection:
-            return (await connection.execute(delete(tables.letters).where(K.done_at < before))).rowcount
+            return (await connection.execute(delete(tables.notifications).where(K.done_at < before))).rowcount
 
     async def _set(self, delivery: Delivery, **values: Any) -> None:
-        """Only while it is not done: another may have told it, when this one took too long."""
+        """Unless it is done: another sender may have delivered it, if this one took too long."""
         async with self._database.writing() as connection:
-            mine = update(tables.letters).where(_is(delivery), K.done_at.is_(None))
+            mine = update(tables.notifications).where(_is(delivery), K.done_at.is_(None))
             await connection.execute(mine.values(values))
 
 
 def _is(delivery: Delivery) -> ColumnElement[bool]:
-    return (K.id == delivery.letter.id) & (K.way == delivery.way)
+    return (K.id == delivery.notification.id) & (K.way == delivery.channel)
 
 
 async def _mark(connection: AsyncConnection) -> int:
@@ -113,22 +122,22 @@ async def _new(connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> l
 
 
 async def _add(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:
-    """Writers are serialised: what is not there now is not there when it is inserted."""
+    """Writers are serialised: nobody else inserts the same row in between."""
     new = await _new(connection, list(rows))
     if new:
-        await connection.execute(insert(tables.letters), new)
+        await connection.execute(insert(tables.notifications), new)
 
 
-def _row(letter: Letter, way: str, due: datetime) -> dict[str, Any]:
+def _row(notification: Notification, channel: str, due: datetime) -> dict[str, Any]:
     return {
-        "id": letter.id,
-        "way": way,
-        "occasion": letter.occasion.value,
-        "person": letter.person,
-        "at": letter.at,
-        "booking": letter.booking,
-        "sequence": letter.sequence,
-        "facts": dict(letter.facts),
+        "id": notification.id,
+        "way": channel,
+        "occasion": notification.occasion.value,
+        "person": notification.person,
+        "at": notification.at,
+        "booking": notification.booking,
+        "sequence": notification.sequence,
+        "facts": dict(notification.facts),
         "tries": 0,
         "due_at": due,
         "done_at": None,
@@ -136,5 +145,5 @@ def _row(letter: Letter, way: str, due: datetime) -> dict[str, Any]:
     }
 
 
-def _letter(row: Row[Any]) -> Letter:
-    return Letter(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)
+def _notification(row: Row[Any]) -> Notification:
+    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)

@@ -1,7 +1,7 @@
-"""People, sessions, errands and tokens in a database. Implements `bookings.people.People`.
+"""People, sessions, pending logins and tokens in a database. Implements `bookings.people.People`.
 
-Whatever takes something away (an errand, a session, a token) does it by one statement, so that of two replicas that
-do it at once one finds it.
+What removes something (a pending login, a session, a token) is one statement, so that of two replicas that do it at the
+same time one succeeds.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,33 +11,33 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from carrel.bookings.people import Errand, Grant, How, Known, Role, Scope, Session, Token
+from carrel.bookings.people import Grant, How, KnownPerson, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlWriting
 from carrel.bookings.store.database import Database
 
-E, P, S, T, U = tables.errands.c, tables.people.c, tables.sessions.c, tables.tokens.c, tables.used.c
+E, P, S, T, U = tables.pending_logins.c, tables.people.c, tables.sessions.c, tables.tokens.c, tables.used.c
 
 
 class SqlPeople:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin_errand(self, secret_hash: str, errand: Errand) -> None:
+    async def begin_login(self, secret_hash: str, login: PendingLogin) -> None:
         async with self._database.writing() as connection:
-            values = {"facts": dict(errand.facts), "expires_at": errand.expires}
-            await connection.execute(insert(tables.errands).values(secret_hash=secret_hash, **values))
+            values = {"facts": dict(login.facts), "expires_at": login.expires}
+            await connection.execute(insert(tables.pending_logins).values(secret_hash=secret_hash, **values))
 
-    async def take_errand(self, secret_hash: str, now: datetime) -> Errand | None:
+    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
         async with self._database.reading() as connection:
             known = await connection.execute(select(E.secret_hash).where(E.secret_hash == secret_hash))
             if known.one_or_none() is None:
-                return None  # strangers who try their luck do not get the writers' turn
+                return None  # a guessed secret does not get the lock of the writers
         async with self._database.writing() as connection:
-            taken = delete(tables.errands).where(E.secret_hash == secret_hash)
+            taken = delete(tables.pending_logins).where(E.secret_hash == secret_hash)
             row = (await connection.execute(taken.returning(E.facts, E.expires_at))).one_or_none()
-        return Errand(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
+        return PendingLogin(row.facts, row.expires_at) if row is not None and now < row.expires_at else None
 
     async def use_once(self, secret_hash: str, until: datetime) -> bool:
         async with self._database.writing() as connection:
@@ -61,7 +61,7 @@ class SqlPeople:
             await _set_person(connection, session.email, name=session.name, last_seen_at=session.began)
 
     async def session(self, secret_hash: str, now: datetime) -> Session | None:
-        async with self._database.glancing() as connection:
+        async with self._database.reading_once() as connection:
             wanted = select(tables.sessions).where(S.secret_hash == secret_hash, S.expires_at > now)
             row = (await connection.execute(wanted)).one_or_none()
         if row is None:
@@ -95,7 +95,7 @@ class SqlPeople:
             await connection.execute(insert(tables.tokens).values(secret_hash=secret_hash, **values))
 
     async def token(self, secret_hash: str, now: datetime) -> Token | None:
-        async with self._database.glancing() as connection:
+        async with self._database.reading_once() as connection:
             row = (await connection.execute(select(tables.tokens).where(T.secret_hash == secret_hash))).one_or_none()
         token = _token(row) if row is not None else None
         if token is None or not token.is_valid(now):
@@ -119,7 +119,7 @@ class SqlPeople:
             return (await connection.execute(select(T.id).where(*theirs))).one_or_none() is not None
 
     async def granted(self, email: str) -> Role | None:
-        async with self._database.glancing() as connection:
+        async with self._database.reading_once() as connection:
             word = (await connection.execute(select(P.granted).where(P.person == email))).scalar_one_or_none()
         return Role(word) if word else None
 
@@ -131,20 +131,20 @@ class SqlPeople:
             entry = LogEntry(grant.at, grant.by, action, grant.email, why=grant.why, details={"role": word or ""})
             await SqlWriting(connection).write_log(entry)
 
-    async def known(self) -> Sequence[Known]:
+    async def known(self) -> Sequence[KnownPerson]:
         async with self._database.reading() as connection:
             rows = await connection.execute(select(tables.people).order_by(P.person))
             return [
-                Known(row.person, row.name, Role(row.granted) if row.granted else None, row.last_seen_at)
+                KnownPerson(row.person, row.name, Role(row.granted) if row.granted else None, row.last_seen_at)
                 for row in rows
             ]
 
     async def forget_expired(self, now: datetime) -> int:
         async with self._database.writing() as connection:
             sessions = await connection.execute(delete(tables.sessions).where(S.expires_at <= now))
-            errands = await connection.execute(delete(tables.errands).where(E.expires_at <= now))
+            pending_logins = await connection.execute(delete(tables.pending_logins).where(E.expires_at <= now))
             used = await connection.execute(delete(tables.used).where(U.expires_at <= now))
-            return sessions.rowcount + errands.rowcount + used.rowcount
+            return sessions.rowcount + pending_logins.rowcount + used.rowcount
 
 
 async def _set_person(connection: AsyncConnection, email: str, **values: Any) -> None:

@@ -1,7 +1,7 @@
-"""SQLite in a thread, one hop per statement.
+"""SQLite in a thread, one call per statement.
 
-aiosqlite goes to its thread and back to open a cursor, again to execute, and again to fetch; each way costs more than
-most statements. Here a statement is opened, executed and fetched in one go, and its rows wait for SQLAlchemy.
+aiosqlite calls its thread to open a cursor, again to execute, and again to fetch; each call costs more than most
+statements. Here a statement is opened, executed and fetched in one call, and its rows wait for SQLAlchemy.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import aiosqlite
 
 
 class QuickConnection(aiosqlite.Connection):
-    def cursor(self) -> "QuickCursor":  # type: ignore[override] # SQLAlchemy asks for no more than this one has
+    def cursor(self) -> "QuickCursor":  # type: ignore[override] # it has all that SQLAlchemy uses
         return QuickCursor(self)
 
     async def run(self, statement: Callable[[sqlite3.Connection], sqlite3.Cursor]) -> "Fetched":
@@ -24,12 +24,12 @@ class QuickConnection(aiosqlite.Connection):
             finally:
                 cursor.close()
 
-        fetched: Fetched = await self._execute(work)  # type: ignore[no-untyped-call] # its own way to its thread
+        fetched: Fetched = await self._execute(work)  # type: ignore[no-untyped-call] # its method for calling its thread
         return fetched
 
 
 class Fetched:
-    """What a statement left behind."""
+    """The result of a statement."""
 
     def __init__(self, cursor: sqlite3.Cursor, rows: list[Any]) -> None:
         self.description = cursor.description
@@ -71,14 +71,14 @@ class QuickCursor:
 
 
 async def connect(database: str, **options: Any) -> QuickConnection:
-    """Its thread does not keep a process from ending."""
+    """Its thread does not keep the process from ending."""
     connection = QuickConnection(lambda: sqlite3.connect(database, **options), iter_chunk_size=64)
     thread = connection._thread
     thread.daemon = True
     try:
         await connection
     except BaseException:
-        # Its thread still has a last word for this loop, which may be closed by then if nobody waits.
+        # Its thread still calls back into this loop, which may be closed by then unless we wait.
         await asyncio.to_thread(thread.join)
         raise
     return connection

@@ -1,4 +1,4 @@
-"""The tables as they are now. How they came to be is told by `migrations`, and a test compares the two."""
+"""The tables as they are now. `migrations` makes them step by step, and a test compares the two."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,11 +30,11 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-"""Constraints have names, so that a later migration can speak of them on every database."""
+"""Constraints have names, so that a later migration can change them on every database."""
 
 
 class Instant(TypeDecorator[datetime]):
-    """A point in time, in UTC: SQLite knows no zones."""
+    """A point in time, in UTC: SQLite has no time zones."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -46,7 +46,7 @@ class Instant(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], datetime | None]:
-        """Without the steps between: a timeline reads thousands of these, and SQLite keeps them as text."""
+        """Without the intermediate steps: a timeline reads thousands of these, and SQLite stores them as text."""
         return _instant_of_text if dialect.name == "sqlite" else _in_utc
 
 
@@ -59,7 +59,7 @@ def _in_utc(value: datetime | None) -> datetime | None:
 
 
 SERIAL = BigInteger().with_variant(Integer(), "sqlite")
-"""SQLite counts up by itself only in an INTEGER."""
+"""SQLite numbers rows by itself only in an INTEGER column."""
 
 bookings = Table(
     "bookings",
@@ -116,7 +116,7 @@ log = Table(
     Column("why", Text, nullable=False),
     Column("details", JSON, nullable=False),
     Index(None, "subject", "number"),
-    sqlite_autoincrement=True,  # a number is never given again
+    sqlite_autoincrement=True,  # a number is never used again
 )
 
 feeds = Table(
@@ -150,7 +150,7 @@ sessions = Table(
     Index(None, "expires_at"),
 )
 
-errands = Table(
+pending_logins = Table(
     "errands",
     metadata,
     Column("secret_hash", String(64), primary_key=True),
@@ -184,7 +184,7 @@ tokens = Table(
     UniqueConstraint("person", "id"),
 )
 
-letters = Table(
+notifications = Table(
     "letters",
     metadata,
     Column("id", String(255), primary_key=True),
@@ -196,7 +196,7 @@ letters = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("facts", JSON, nullable=False),
     Column("tries", Integer, nullable=False),
-    Column("due_at", Instant),  # None once it was told or given up
+    Column("due_at", Instant),  # None when it was delivered or given up
     Column("done_at", Instant),
     Column("failure", Text, nullable=False),
     Index(None, "due_at"),
@@ -207,5 +207,5 @@ marks = Table(
     "marks",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("number", BigInteger, nullable=False),  # how far somebody has read the log
+    Column("number", BigInteger, nullable=False),  # how far the log was read
 )

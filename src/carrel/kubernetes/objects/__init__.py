@@ -1,1 +1,10 @@
-"""Kubernetes' own words: object shapes, resources, quantities, patches, admission reviews, extender calls."""
+"""PURE. What Carrel reads and writes of Kubernetes' objects.
+
+Reading order:
+
+    kinds resources           what is read of each kind, and where it is in the API
+    pods quantity affinity    what several components read of a pod
+    events                    Events, named after what they say
+    json_patch                the difference of two documents
+    field_validation release  what API servers say about unknown fields, and about themselves
+"""

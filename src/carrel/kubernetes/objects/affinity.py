@@ -1,14 +1,14 @@
-"""Where a pod may run by what it says about nodes: node selector, required node affinity, and the taints it tolerates.
+"""On which nodes a pod may run: by node selector, required node affinity, and the taints that it tolerates.
 
-Volumes, other pods and room for CPU and memory only kube-scheduler knows.
+Only kube-scheduler knows about volumes, other pods, and free CPU and memory.
 """
 
 from collections.abc import Callable, Hashable, Mapping
 
-from carrel.kubernetes.objects.shapes import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
+from carrel.kubernetes.objects.kinds import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
 
-KEEPS_AWAY = ("NoSchedule", "NoExecute")
-"""A taint with the third effect, PreferNoSchedule, keeps nobody away."""
+EXCLUDING_EFFECTS = ("NoSchedule", "NoExecute")
+"""The third effect, PreferNoSchedule, excludes no pod."""
 
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
@@ -20,15 +20,15 @@ def may_run_on(pod: Pod, node: NodeObject) -> bool:
 
 
 def intolerable(pod: Pod, node: NodeObject) -> str:
-    """The first taint of the node that keeps the pod away, as kubectl writes it; empty if there is none."""
+    """The first taint of the node that the pod does not tolerate, as kubectl writes it; empty if there is none."""
     for taint in node.spec.taints:
-        if taint.effect in KEEPS_AWAY and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
+        if taint.effect in EXCLUDING_EFFECTS and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
             return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
     return ""
 
 
 def demands_of(pod: Pod) -> Hashable:
-    """Pods of which this is equal may run on the same nodes."""
+    """Pods with equal values may run on the same nodes."""
     terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
     return (
         frozenset(pod.spec.node_selector.items()),
@@ -42,7 +42,7 @@ def demands_of(pod: Pod) -> Hashable:
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """An empty effect or, where the key need only exist, an empty key stands for any."""
+    """An empty effect means any; with `Exists`, an empty key means any."""
     if toleration.effect not in ("", taint.effect):
         return False
     if toleration.operator == "Exists":
@@ -51,7 +51,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _meets(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
-    """All of the term. A term that says nothing is met by no node."""
+    """All requirements of the term. No node meets an empty term."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": name}

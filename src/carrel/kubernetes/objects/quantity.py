@@ -3,8 +3,8 @@
     number   digits, with a point anywhere, with a sign
     suffix   n u m (none) k M G T P E | Ki Mi Gi Ti Pi Ei | e<exponent> E<exponent>
 
-As in Kubernetes, what is finer than one billionth is rounded away from zero. Unlike Kubernetes, which caps them,
-numbers beyond 2⁶³−1 are refused: nobody means them. No quantity has spaces or more than 64 characters.
+As in Kubernetes, fractions below one billionth are rounded away from zero. Unlike Kubernetes, which caps them,
+numbers beyond 2⁶³−1 are refused: they are mistakes. No quantity has spaces or more than 64 characters.
 """
 
 import re
@@ -15,7 +15,7 @@ from carrel.parsing.malformed import Malformed
 _QUANTITY = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _LONGEST = 64
 _PLAIN = 18
-"""So many digits are always below 2⁶³. Nearly every amount is written like that, and is read on every admission."""
+"""Numbers with so many digits are always below 2⁶³. Nearly every amount is written so, and read on every admission."""
 _HIGHEST = 2**63 - 1
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -35,7 +35,7 @@ def quantity(text: str, subject: str, field: str) -> Fraction:
 
 
 def whole_quantity(text: str, subject: str, field: str) -> int:
-    """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers can be asked for."""
+    """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers are possible."""
     if len(text) <= _PLAIN and text.isascii() and text.isdigit():
         return int(text)
     amount = quantity(text, subject, field)

@@ -1,4 +1,4 @@
-"""Which releases of Kubernetes Carrel runs on. `docs/compatibility.md` tells people the same, and why."""
+"""Which releases of Kubernetes Carrel runs on. `docs/compatibility.md` explains why."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from carrel.parsing.malformed import Malformed
 Release = tuple[int, int]
 
 OLDEST: Release = (1, 33)
-"""The first release whose API server can do all that Carrel asks of it."""
+"""The first release whose API server can do everything that Carrel needs."""
 
 
 def read_release(version: Mapping[str, Any]) -> Release:
-    """What an API server answers to GET /version. Raises `Malformed`."""
+    """Reads the answer of an API server to GET /version. Raises `Malformed`."""
     # Hosted servers write the minor version as `35+`.
     parts = [str(version.get(part, "")).rstrip("+") for part in ("major", "minor")]
     if not all(part.isascii() and part.isdecimal() for part in parts):
@@ -21,7 +21,7 @@ def read_release(version: Mapping[str, Any]) -> Release:
 
 
 def why_unsupported(release: Release) -> str:
-    """Empty if Carrel runs there. There is no newest one: Kubernetes keeps the API versions that we use."""
+    """Empty if Carrel runs there. There is no newest release: Kubernetes keeps the API versions that we use."""
     if release >= OLDEST:
         return ""
     return f"the API server is Kubernetes {_written(release)}; Carrel needs {_written(OLDEST)} or newer"

@@ -1,18 +1,19 @@
-"""Where each kind lives in the Kubernetes API. Spelled once, here."""
+"""Where each of Kubernetes' own kinds is in its API, and the class that its objects are decoded into."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.objects import shapes
+from carrel.kubernetes.objects import kinds
 
-V_co = TypeVar("V_co", covariant=True)
+V_co = TypeVar("V_co", bound=kinds.Object, covariant=True)
 
 
-# No slots: on Python 3.11 a frozen slotted generic cannot be made as `Resource[Shape](…)`.
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resource(Generic[V_co]):
-    """One kind of object. The type parameter is the shape (see `shapes`) in which its objects are read in bulk."""
+    """One kind of object."""
 
+    object_type: type[V_co]
+    """What lists and watches decode its objects into; `kinds.Object` keeps the metadata only."""
     group: str
     version: str
     plural: str
@@ -36,38 +37,35 @@ class Resource(Generic[V_co]):
         return "/".join(parts)
 
 
-PODS = Resource[shapes.Pod]("", "v1", "pods", "Pod")
-NODES = Resource[shapes.NodeObject]("", "v1", "nodes", "Node", namespaced=False)
-NAMESPACES = Resource[shapes.Namespace]("", "v1", "namespaces", "Namespace", namespaced=False)
-EVENTS = Resource[shapes.EventObject]("", "v1", "events", "Event")
-CONFIG_MAPS = Resource[shapes.ConfigMap]("", "v1", "configmaps", "ConfigMap")
-SECRETS = Resource[shapes.Object]("", "v1", "secrets", "Secret")
-SERVICE_ACCOUNTS = Resource[shapes.Object]("", "v1", "serviceaccounts", "ServiceAccount")
-SERVICES = Resource[shapes.Object]("", "v1", "services", "Service")
-LEASES = Resource[shapes.Lease]("coordination.k8s.io", "v1", "leases", "Lease")
-PRIORITY_CLASSES = Resource[shapes.PriorityClass](
-    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+PODS = Resource(kinds.Pod, "", "v1", "pods", "Pod")
+NODES = Resource(kinds.NodeObject, "", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = Resource(kinds.Namespace, "", "v1", "namespaces", "Namespace", namespaced=False)
+EVENTS = Resource(kinds.EventObject, "", "v1", "events", "Event")
+CONFIG_MAPS = Resource(kinds.ConfigMap, "", "v1", "configmaps", "ConfigMap")
+SECRETS = Resource(kinds.Object, "", "v1", "secrets", "Secret")
+SERVICE_ACCOUNTS = Resource(kinds.Object, "", "v1", "serviceaccounts", "ServiceAccount")
+SERVICES = Resource(kinds.Object, "", "v1", "services", "Service")
+LEASES = Resource(kinds.Lease, "coordination.k8s.io", "v1", "leases", "Lease")
+PRIORITY_CLASSES = Resource(
+    kinds.PriorityClass, "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
-MUTATING_WEBHOOKS = Resource[shapes.Object](
+MUTATING_WEBHOOKS = Resource(
+    kinds.Object,
     "admissionregistration.k8s.io",
     "v1",
     "mutatingwebhookconfigurations",
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
-CRDS = Resource[shapes.Object](
-    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+CRDS = Resource(
+    kinds.Object,
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
 )
-TOKEN_REVIEWS = Resource[shapes.Object]("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
-SUBJECT_ACCESS_REVIEWS = Resource[shapes.Object](
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
-)
-
-# A kind of KAI's, which Carrel reads where it is installed.
-POD_GROUPS = Resource[shapes.PodGroup]("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
-
-# The kinds of the GpuClaim scheduler; Carrel serves them unchanged.
-GPU_CLAIMS = Resource[shapes.GpuClaim]("gpu.scheduling", "v1", "gpuclaims", "GpuClaim")
-GPU_NODE_STATUSES = Resource[shapes.GpuNodeStatus](
-    "gpu.scheduling", "v1", "gpunodestatuses", "GpuNodeStatus", namespaced=False
+TOKEN_REVIEWS = Resource(kinds.Object, "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEWS = Resource(
+    kinds.Object, "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )

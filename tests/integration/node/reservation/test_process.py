@@ -15,8 +15,9 @@ from carrel.ledger.refusals import Refusal
 from carrel.node.nvidia.visible_gpu import Sources, visible_card
 from carrel.node.reservation import run
 from carrel.node.reservation.settings import ReservationSettings
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.eventually import eventually
+from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, a_lab
 
 STUB = Path(__file__).parents[1] / "nvidia" / "nvml_stub.c"

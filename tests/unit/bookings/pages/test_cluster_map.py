@@ -1,4 +1,4 @@
-"""The map's picture, the heat map, fragmentation, CSV, and what another set of rules would break."""
+"""The cluster map, the heat map, fragmentation, CSV, and which bookings other rules would break."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -7,17 +7,18 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
-from carrel.bookings.pages.cluster_map import PodSeen, draw, see_node, totals
-from carrel.bookings.pages.heat_map import Warmth
-from carrel.bookings.pages.map_page import Mark, event, shown
+from carrel.bookings.pages.cluster_map import PodOnMap, draw, node_on_map, totals
+from carrel.bookings.pages.cluster_view import ClusterView
+from carrel.bookings.pages.heat_map import HeatMapRow
+from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.rule_changes import conflicts
-from carrel.bookings.pages.services import tier_of
-from carrel.bookings.pages.usage_page import as_csv, fragments, warmth
-from carrel.bookings.records import BookingRecord, Use
-from carrel.bookings.rules import Booking, Rules
-from carrel.kubernetes.objects import views
+from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
+from carrel.bookings.records import BookingRecord, PersonUsage
+from carrel.bookings.rules import Booking, BookingRules
+from carrel.dialects.tier import tier_of
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
@@ -27,64 +28,68 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def nobody(uid: str) -> PodSeen:
-    return PodSeen(None)
+def nobody(uid: str) -> PodOnMap:
+    return PodOnMap(None)
 
 
-def booked(uid: str) -> PodSeen:
-    return PodSeen(Tier.BOOKED, "ada@lab.example")
+def booked(uid: str) -> PodOnMap:
+    return PodOnMap(Tier.BOOKED, "ada@lab.example")
 
 
-def a_record(user: str, start: datetime, days: float, id: str = "b", cards: int = 1) -> BookingRecord:
-    booking = Booking(id, user, A6000, start, start + days * DAY, cards)
+def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: bool = False) -> BookingRecord:
+    booking = Booking(id, user, A6000, start, start + days * DAY, share=is_share)
     return BookingRecord(booking, created_at=start - DAY, created_by=user)
+
+
+def a_cluster_view(pod: Pod) -> ClusterView:
+    return ClusterView(Ledger(), lambda uid: pod, lambda: [pod], lambda pod: "", lambda: True)
 
 
 # --- the map ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_card_says_in_words_all_that_its_picture_shows() -> None:
+def test_a_gpu_has_a_description_of_everything_that_its_picture_shows() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, 8138)])
 
-    assert see_node(ledger, "n1", booked).cards[0].words == (
+    assert node_on_map(ledger, "n1", booked).gpus[0].description == (
         "GPU 0 of n1, RTX A6000; 8,138 of 16,276 MiB free; held by lab/train (booked, 8,138 MiB, promised)"
     )
 
 
-def test_the_fill_is_the_held_memory_and_the_pattern_the_tier() -> None:
+def test_the_fill_shows_the_held_memory_and_the_pattern_the_tier() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, 8138), held("all", "n1", 1, None)])
-    half, full = (ElementTree.fromstring(draw(card)) for card in see_node(ledger, "n1", booked).cards)
+    half, full = (ElementTree.fromstring(draw(gpu)) for gpu in node_on_map(ledger, "n1", booked).gpus)
 
     heights = [float(picture.find("rect[@class='share booked']").get("height", "0")) for picture in (half, full)]  # type: ignore[union-attr] # it is there
     assert heights[0] == pytest.approx(heights[1] / 2, abs=1)
-    assert 'class="share no-tier"' in draw(see_node(ledger, "n1", nobody).cards[0])
+    assert 'class="share no-tier"' in draw(node_on_map(ledger, "n1", nobody).gpus[0])
 
 
-def test_an_unhealthy_card_and_a_kept_one_look_different_and_are_not_free() -> None:
+def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> None:
     node = a_node("n1", cards=3)
-    ill = replace(node, gpus=(*node.gpus[:2], a_card("n1", 2, unusable="unhealthy: XID 79")))
-    ledger = Ledger([ill])
+    unhealthy = replace(node, gpus=(*node.gpus[:2], a_card("n1", 2, unusable="unhealthy: XID 79")))
+    ledger = Ledger([unhealthy])
     ledger.keep("GPU-n1-1", holder("urgent"))
-    seen = see_node(ledger, "n1", nobody)
+    seen = node_on_map(ledger, "n1", nobody)
 
-    assert [draw(card).split('"')[1] for card in seen.cards] == ["card well", "card kept", "card ill"]
+    assert [draw(gpu).split('"')[1] for gpu in seen.gpus] == ["gpu healthy", "gpu kept", "gpu unhealthy"]
     assert seen.idle == 1
-    assert "kept for lab/urgent" in seen.cards[1].words
-    assert "takes no new pod: unhealthy: XID 79" in seen.cards[2].words
+    assert "kept for lab/urgent" in seen.gpus[1].description
+    assert "takes no new pods: unhealthy: XID 79" in seen.gpus[2].description
 
 
-def test_cards_of_one_island_are_bracketed_together() -> None:
-    seen = see_node(Ledger([a_node("n1", islands="aab.")]), "n1", nobody)
+def test_gpus_of_one_island_have_one_bracket() -> None:
+    seen = node_on_map(Ledger([a_node("n1", islands="aab.")]), "n1", nobody)
 
-    assert [(name, len(cards)) for name, cards in seen.islands] == [("a", 2), ("b", 1), ("", 1)]
+    assert [(name, len(gpus)) for name, gpus in seen.islands] == [("a", 2), ("b", 1), ("", 1)]
 
 
-def test_more_held_than_there_is_stays_inside_the_card() -> None:
+def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
     ledger = Ledger([a_node("n1")], [held("one", "n1", 0, None), held("two", "n1", 0, None)])
-    card = see_node(ledger, "n1", nobody).cards[0]
-    picture = ElementTree.fromstring(draw(card))
+    gpu = node_on_map(ledger, "n1", nobody).gpus[0]
+    picture = ElementTree.fromstring(draw(gpu))
 
-    assert card.free == 0
+    assert gpu.free == 0
     assert all(float(rect.get("y", "0")) >= 0 for rect in picture.iter("rect"))
     assert totals(ledger).held_percent == 50
     assert totals(Ledger()).held_percent == 0
@@ -96,80 +101,93 @@ def test_more_held_than_there_is_stays_inside_the_card() -> None:
         pytest.param({"carrel.dev/tier": "booked"}, Tier.BOOKED, id="booked"),
         pytest.param({"carrel.dev/tier": "opportunistic"}, Tier.OPPORTUNISTIC, id="opportunistic"),
         pytest.param({"terminate-at": "1900-01-01T08:00:00Z"}, Tier.OPPORTUNISTIC, id="MAIA's mark"),
-        pytest.param({"terminate-at": "2026-11-20T08:00:00Z"}, None, id="an end alone is no tier"),
-        pytest.param({"terminate-at": "soon"}, None, id="nonsense is no tier"),
-        pytest.param({"carrel.dev/tier": "royal"}, None, id="an unknown word is no tier"),
+        pytest.param({"terminate-at": "2026-11-20T08:00:00Z"}, None, id="an end time alone"),
+        pytest.param({"terminate-at": "soon"}, None, id="an unreadable end time"),
+        pytest.param({"carrel.dev/tier": "royal"}, None, id="an unknown tier"),
         pytest.param({}, None, id="nothing"),
     ],
 )
-def test_the_tier_is_what_the_webhook_wrote(annotations: dict[str, str], tier: Tier | None) -> None:
-    pod = msgspec.convert(
-        {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}, views.Pod
-    )
+def test_the_map_and_the_scheduler_agree_on_the_tier_of_a_pod(annotations: dict[str, str], tier: Tier | None) -> None:
+    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}, Pod)
 
-    assert tier_of(pod) is tier
+    assert a_cluster_view(pod).pod_on_map("uid").tier is tier_of(pod) is tier
 
 
-def test_a_stream_goes_on_where_the_browser_was() -> None:
+def test_an_unknown_tier_with_maias_mark_is_the_same_on_the_map_as_for_the_scheduler() -> None:
+    marked = {"carrel.dev/tier": "gold", "terminate-at": "1900-01-01T08:00:00Z"}
+    pod = msgspec.convert({"metadata": {"name": "p", "annotations": marked}, "spec": {"containers": []}}, Pod)
+
+    assert a_cluster_view(pod).pod_on_map("uid").tier is tier_of(pod)
+
+
+def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
     ledger = Ledger([a_node("n1"), a_node("n2")])
-    page = Mark("life", ledger.moment, 7)
+    page = MapVersion("process", ledger.moment, 7)
     ledger.hold(held("train", "n2", 0, 100))
-    now = Mark("life", ledger.moment, 7)
+    now = MapVersion("process", ledger.moment, 7)
 
     assert now.since(str(page), ledger) == ["n2"]
-    assert now.since(str(Mark("other", 0, 7)), ledger) is None, "another process counted those changes"
-    assert now.since(str(Mark("life", 0, 8)), ledger) is None, "other nodes are shown there"
+    assert now.since(str(MapVersion("other", 0, 7)), ledger) is None, "another process counted these changes"
+    assert now.since(str(MapVersion("process", 0, 8)), ledger) is None, "that page shows other nodes"
     assert now.since("nonsense", ledger) is None
 
 
-def test_a_large_cluster_is_narrowed_by_name() -> None:
+def test_nodes_of_a_large_cluster_are_filtered_by_name() -> None:
     ledger = Ledger([a_node(f"n-{number:04}", cards=1) for number in range(300)])
 
-    assert shown(ledger, "")[-1] == "n-0199"
-    assert shown(ledger, "-029") == [f"n-{number:04}" for number in range(290, 300)]
+    assert nodes_shown(ledger, "")[-1] == "n-0199"
+    assert nodes_shown(ledger, "-029") == [f"n-{number:04}" for number in range(290, 300)]
 
 
-def test_an_event_is_one_event_whatever_lines_it_has() -> None:
+def test_an_event_may_have_several_lines() -> None:
     assert event("node-n1", "<p>\n\n  a</p>") == "event: node-n1\ndata: <p>\ndata:   a</p>\n\n"
 
 
 # --- usage -----------------------------------------------------------------------------------------------------------
 
 
-def test_each_hour_shows_the_part_of_the_cards_that_was_booked_until_now() -> None:
+def test_each_hour_shows_the_part_of_the_gpus_that_was_booked_until_now() -> None:
     records = [a_record("ada", NOON + timedelta(hours=1), 2 / 24), a_record("bob", NOON + timedelta(hours=2.5), 1)]
 
-    (row,) = warmth(records, {A6000: Stock(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
+    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
 
     assert row.parts == [0, 0.5, 0.75, 0.25]
     assert row.name == "RTX A6000"
 
 
+def test_a_share_counts_as_its_part_of_a_gpu() -> None:
+    records = [a_record("ada", NOON, 1, is_share=True)]
+
+    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=1), 4)
+
+    assert row.parts[0] == 1 / 4 / 2
+
+
 def test_the_heat_map_is_well_formed_and_joins_hours_of_one_shade() -> None:
-    picture = heat_map.draw([Warmth("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
+    picture = heat_map.draw([HeatMapRow("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
     ElementTree.fromstring(picture)
 
-    assert picture.count('class="warm3"') == 1
-    assert picture.count('class="warm5"') == 1
+    assert picture.count('class="heat3"') == 1
+    assert picture.count('class="heat5"') == 1
     assert "for 2 hours" in picture
 
 
 @pytest.mark.parametrize(("part", "shade"), [(0, 0), (0.01, 1), (0.2, 2), (0.99, 5), (1, 5)])
-def test_shades_rise_with_use(part: float, shade: int) -> None:
+def test_more_usage_has_a_darker_shade(part: float, shade: int) -> None:
     assert heat_map.step(part) == shade
 
 
-def test_memory_that_is_free_but_too_small_is_counted_for_each_size() -> None:
+def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
     ledger = Ledger([a_node("n1", cards=3)], [held("a", "n1", 0, 10000), held("b", "n1", 1, None)])
 
-    found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragments(ledger)}
+    found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragmentation(ledger)}
 
-    assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole card": (1, 1, 6276)}
-    assert fragments(Ledger()) == []
+    assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole GPU": (1, 1, 6276)}
+    assert fragmentation(Ledger()) == []
 
 
-def test_a_spreadsheet_runs_nothing_that_a_person_is_called() -> None:
-    text = as_csv([Use('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
+def test_a_name_that_looks_like_a_formula_is_not_run_by_a_spreadsheet() -> None:
+    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
 
     assert text.splitlines() == [
         "from,until,person,model,bookings,card_hours",
@@ -180,16 +198,16 @@ def test_a_spreadsheet_runs_nothing_that_a_person_is_called() -> None:
 # --- other rules -----------------------------------------------------------------------------------------------------
 
 
-def test_what_other_rules_would_break_is_known_before_they_are_set() -> None:
+def test_bookings_that_other_rules_would_break_are_found() -> None:
     records = [
         a_record("ada", NOON, 10, "long"),
         a_record("bob", NOON, 2, "short"),
         a_record("bob", NOON + 7 * DAY, 2, "soon after"),
     ]
 
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=timedelta(0)))] == []
-    assert [found.record.booking.id for found in conflicts(records, Rules(max_duration=7 * DAY))] == [
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=timedelta(0)))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(max_duration=7 * DAY))] == [
         "long",
         "soon after",
     ]
-    assert [found.record.booking.id for found in conflicts(records, Rules(cooldown=3 * DAY))] == []
+    assert [found.record.booking.id for found in conflicts(records, BookingRules(cooldown=3 * DAY))] == []

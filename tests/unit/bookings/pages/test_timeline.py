@@ -1,4 +1,4 @@
-"""The timeline's picture: lanes, places and what is written where."""
+"""The timeline: lanes, positions and labels."""
 
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.pages.timeline import Bar, Kind, Reader, Row, Window, Wish, draw, lanes_of, merged, wish_place
+from carrel.bookings.pages.timeline import (
+    Bar,
+    BarKind,
+    DateRange,
+    ModelRow,
+    Selection,
+    Viewer,
+    assign_lanes,
+    draw,
+    merge_intervals,
+    selection_position,
+)
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 MONDAY = date(2026, 11, 16)
@@ -19,32 +30,32 @@ HOUR = timedelta(hours=1)
 
 
 def a_bar(start: int, end: int, cards: int = 1, **more: object) -> Bar:
-    """From one hour to another, after the first Monday."""
+    """Start and end are hours after the first Monday."""
     zero = datetime(2026, 11, 16, tzinfo=UTC)
-    fields = {"kind": Kind.OTHER, "label": "bob", "title": f"{start} to {end}", **more}
+    fields = {"kind": BarKind.OTHER, "label": "bob", "title": f"{start} to {end}", **more}
     return Bar(start=zero + start * HOUR, end=zero + end * HOUR, cards=cards, **fields)  # type: ignore[arg-type] # passed through
 
 
-def a_row(*bars: Bar, cards: int = 2, **more: object) -> Row:
-    return Row(**{"model": "NVIDIA-RTX-A6000", "cards": cards, "bars": bars, "free": [cards] * 14, **more})  # type: ignore[arg-type] # passed through
+def a_row(*bars: Bar, cards: int = 2, **more: object) -> ModelRow:
+    return ModelRow(**{"model": "NVIDIA-RTX-A6000", "cards": cards, "bars": bars, "free": [cards] * 14, **more})  # type: ignore[arg-type] # passed through
 
 
-def a_window(first: date = MONDAY, days: int = 14) -> Window:
-    return Window(first, days, STOCKHOLM)
+def a_window(first: date = MONDAY, days: int = 14) -> DateRange:
+    return DateRange(first, days, STOCKHOLM)
 
 
 @pytest.mark.parametrize(
     ("bars", "lanes"),
     [
-        pytest.param([(0, 5), (5, 9)], [[0], [0]], id="one after the other share a lane"),
-        pytest.param([(0, 5), (4, 9)], [[0], [1]], id="bookings at the same time lie beside each other"),
-        pytest.param([(0, 5, 2), (1, 3), (5, 9)], [[0, 1], [2], [0]], id="two cards take two lanes"),
+        pytest.param([(0, 5), (5, 9)], [[0], [0]], id="bookings one after the other share a lane"),
+        pytest.param([(0, 5), (4, 9)], [[0], [1]], id="bookings at the same time have different lanes"),
+        pytest.param([(0, 5, 2), (1, 3), (5, 9)], [[0, 1], [2], [0]], id="two GPUs take two lanes"),
         pytest.param([(0, 9), (0, 3), (0, 9), (3, 9, 1)], [[1], [0], [2], [0]], id="the lowest free lane is taken"),
     ],
 )
-def test_bookings_never_lie_on_each_other(bars: list[tuple[int, ...]], lanes: list[list[int]]) -> None:
+def test_bars_never_overlap(bars: list[tuple[int, ...]], lanes: list[list[int]]) -> None:
     given_bars = [a_bar(*bar) for bar in bars]
-    placed = [(bar, [lane for lane, _ in slots]) for bar, slots in lanes_of(given_bars)]
+    placed = [(bar, [lane for lane, _ in slots]) for bar, slots in assign_lanes(given_bars)]
 
     assert sorted(placed, key=lambda each: each[1]) == sorted(
         zip(given_bars, lanes, strict=True), key=lambda each: each[1]
@@ -52,9 +63,9 @@ def test_bookings_never_lie_on_each_other(bars: list[tuple[int, ...]], lanes: li
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30), st.integers(1, 3)), max_size=30))
-def test_no_more_lanes_are_taken_than_cards_are_promised_at_once(times: list[tuple[int, int, int]]) -> None:
+def test_no_more_lanes_are_used_than_gpus_are_booked_at_once(times: list[tuple[int, int, int]]) -> None:
     bars = [a_bar(start, start + length, cards) for start, length, cards in times]
-    placed = lanes_of(bars)
+    placed = assign_lanes(bars)
 
     lanes = max((lane + 1 for _, slots in placed for lane, _ in slots), default=0)
     busiest = max((sum(b.cards for b in bars if b.start <= bar.start < b.end) for bar in bars), default=0)
@@ -66,46 +77,46 @@ def test_no_more_lanes_are_taken_than_cards_are_promised_at_once(times: list[tup
                 assert not set(slots) & set(taken)
 
 
-def test_shares_of_a_card_lie_in_one_lane() -> None:
+def test_shares_of_one_gpu_are_in_one_lane() -> None:
     bars = [a_bar(0, 9, is_share=True), a_bar(1, 9, is_share=True), a_bar(2, 9), a_bar(3, 9, is_share=True)]
 
-    slots = [slots for _, slots in lanes_of(bars, shares=2)]
+    slots = [slots for _, slots in assign_lanes(bars, shares=2)]
 
     assert slots == [[(0, 0)], [(0, 1)], [(1, 0)], [(2, 0)]]
 
 
-def test_the_picture_is_well_formed_and_escapes_what_people_wrote() -> None:
+def test_the_picture_is_well_formed_and_escapes_user_input() -> None:
     nasty = '"><script>alert(1)</script>&'
-    row = a_row(a_bar(0, 50, label=nasty, title=nasty, link=f"/bookings/{nasty}", kind=Kind.MINE), model=nasty)
+    row = a_row(a_bar(0, 50, label=nasty, title=nasty, link=f"/bookings/{nasty}", kind=BarKind.MINE), model=nasty)
 
-    picture = draw(row, a_window(), Reader(NOW, wish=Wish(nasty, NOW, NOW + 48 * HOUR)))
+    picture = draw(row, a_window(), Viewer(NOW, selection=Selection(nasty, NOW, NOW + 48 * HOUR)))
 
     ElementTree.fromstring(picture)
     assert "<script" not in picture
 
 
-def test_days_that_have_passed_cannot_be_chosen() -> None:
-    picture = draw(a_row(), a_window(), Reader(NOW))
+def test_past_days_cannot_be_chosen() -> None:
+    picture = draw(a_row(), a_window(), Viewer(NOW))
 
     assert re.findall(r'data-day="([^"]+)"', picture)[:2] == ["2026-11-18", "2026-11-19"]
     assert picture.count('tabindex="0"') == 1
 
 
-def test_a_day_says_in_words_what_its_number_says() -> None:
-    picture = draw(a_row(free=[2, 2, 1, 0, -1, *[2] * 9]), a_window(), Reader(NOW))
+def test_a_day_has_a_label_with_its_number_of_free_gpus() -> None:
+    picture = draw(a_row(free=[2, 2, 1, 0, -1, *[2] * 9]), a_window(), Viewer(NOW))
 
-    assert "Wed 18 Nov: 1 of 2 can be booked. Book from here." in picture
+    assert "Wed 18 Nov: 1 of 2 can be booked. Book from this day." in picture
     assert re.search(r'class="day none"[^>]*data-day="2026-11-19"', picture)
     assert re.search(r'class="day over"[^>]*data-day="2026-11-20"', picture)
     assert "−1" in picture
 
 
-def test_more_than_there_is_is_said_over_the_bars() -> None:
+def test_an_overbooked_model_is_marked_above_the_bars() -> None:
     bars = [a_bar(0, 50), a_bar(0, 50), a_bar(0, 50)]
-    picture = draw(a_row(*bars, free=[-1] * 14), a_window(), Reader(NOW))
+    picture = draw(a_row(*bars, free=[-1] * 14), a_window(), Viewer(NOW))
 
-    assert picture.rindex('class="bar') < picture.index("More is promised than there is")
-    assert "More is promised" not in draw(a_row(*bars[:2], free=[0] * 14), a_window(), Reader(NOW))
+    assert picture.rindex('class="bar') < picture.index("Overbooked")
+    assert "Overbooked" not in draw(a_row(*bars[:2], free=[0] * 14), a_window(), Viewer(NOW))
 
 
 def test_a_day_of_a_clock_change_is_as_wide_as_it_is_long() -> None:
@@ -114,36 +125,36 @@ def test_a_day_of_a_clock_change_is_as_wide_as_it_is_long() -> None:
 
     assert hours[6] == 23
     assert sum(hours) == 14 * 24 - 1
-    assert spring.place(spring.start) == 0
-    assert spring.place(spring.end) == 100
-    assert spring.place(spring.end + HOUR) == 100
+    assert spring.position(spring.start) == 0
+    assert spring.position(spring.end) == 100
+    assert spring.position(spring.end + HOUR) == 100
 
 
-def test_a_wish_outside_the_window_is_not_drawn_at_its_edge() -> None:
-    later = Wish("m", NOW + 900 * HOUR, NOW + 950 * HOUR)
-    partly = Wish("m", NOW - 900 * HOUR, NOW)
+def test_a_selection_outside_the_dates_is_not_drawn_at_the_edge() -> None:
+    later = Selection("m", NOW + 900 * HOUR, NOW + 950 * HOUR)
+    partly = Selection("m", NOW - 900 * HOUR, NOW)
 
-    assert wish_place(later, a_window()) == ("0", "0")
-    assert wish_place(partly, a_window())[0] == "0.000%"
+    assert selection_position(later, a_window()) == ("0", "0")
+    assert selection_position(partly, a_window())[0] == "0.000%"
 
 
-def test_cooldowns_that_touch_are_shaded_once() -> None:
+def test_cooldowns_that_touch_are_merged() -> None:
     first, second, third = NOW, NOW + 5 * HOUR, NOW + 20 * HOUR
 
-    assert merged([(third, third + HOUR), (second, second + 9 * HOUR), (first, first + 6 * HOUR)]) == [
+    assert merge_intervals([(third, third + HOUR), (second, second + 9 * HOUR), (first, first + 6 * HOUR)]) == [
         (first, second + 9 * HOUR),
         (third, third + HOUR),
     ]
 
 
-def test_what_is_outside_the_window_is_not_drawn() -> None:
-    picture = draw(a_row(a_bar(-90, -80), a_bar(900, 990), a_bar(-5, 5)), a_window(), Reader(NOW))
+def test_bookings_outside_the_dates_are_not_drawn() -> None:
+    picture = draw(a_row(a_bar(-90, -80), a_bar(900, 990), a_bar(-5, 5)), a_window(), Viewer(NOW))
 
     assert picture.count('class="bar') == 1
 
 
-def test_a_booking_of_two_neighbouring_cards_is_one_piece() -> None:
-    picture = draw(a_row(a_bar(0, 50, 2)), a_window(), Reader(NOW))
+def test_a_booking_of_two_gpus_is_one_rectangle() -> None:
+    picture = draw(a_row(a_bar(0, 50, 2)), a_window(), Viewer(NOW))
 
     assert picture.count('class="bar') == 1
     assert 'height="44"' in picture

@@ -1,16 +1,17 @@
-"""What was held is counted by looking now and then."""
+"""The usage counter samples what is held."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.pages.usage_counter import KEPT, Tally
+from carrel.bookings.pages.usage_counter import KEPT, UsageCounter, booked_gpus
+from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
 from tests.kit.gpus import a_node, held
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-CARDS = {"GPU-n1-0": "n1 · 0", "GPU-n1-1": "n1 · 1"}
+GPUS = {"GPU-n1-0": "n1 · 0", "GPU-n1-1": "n1 · 1"}
 
 
 def half_held() -> Ledger:
@@ -21,54 +22,68 @@ def ada(uid: str) -> str:
     return "ada@lab.example"
 
 
-def looked(tally: Tally, ledger: Ledger, minutes: int, start: datetime = NOON) -> None:
+def sample_every_minute(usage_counter: UsageCounter, ledger: Ledger, minutes: int, start: datetime = NOON) -> None:
     for minute in range(minutes + 1):
-        tally.look(ledger, ada, start + minute * MINUTE)
+        usage_counter.sample(ledger, ada, start + minute * MINUTE)
 
 
-def test_a_card_that_is_half_held_is_half_warm_and_costs_half_its_hours() -> None:
-    tally = Tally()
-    looked(tally, half_held(), 59)
+def test_half_a_gpu_held_for_an_hour_counts_as_half_a_gpu_hour() -> None:
+    usage_counter = UsageCounter()
+    sample_every_minute(usage_counter, half_held(), 59)
 
-    rows = tally.by_card(CARDS, NOON, 2)
+    rows = usage_counter.by_gpu(GPUS, NOON, 2)
 
     assert [row.parts for row in rows] == [[pytest.approx(0.5), 0.0], [0.0, 0.0]]
-    assert tally.by_user(NOON) == {"ada@lab.example": pytest.approx(59 / 60 / 2)}
-    assert tally.since == NOON
+    assert usage_counter.by_user(NOON) == {"ada@lab.example": pytest.approx(59 / 60 / 2)}
+    assert usage_counter.since == NOON
 
 
-def test_what_changes_within_the_hour_counts_for_as_long_as_it_was() -> None:
-    tally, ledger = Tally(), half_held()
-    looked(tally, ledger, 30)
+def test_a_share_released_within_the_hour_counts_until_then() -> None:
+    usage_counter, ledger = UsageCounter(), half_held()
+    sample_every_minute(usage_counter, ledger, 30)
     ledger.forget("uid-train")
     for minute in range(31, 60):
-        tally.look(ledger, ada, NOON + minute * MINUTE)
+        usage_counter.sample(ledger, ada, NOON + minute * MINUTE)
 
-    assert list(tally.by_card(CARDS, NOON, 1)[0].parts) == [pytest.approx(0.5 * 30 / 59)]
-
-
-def test_time_in_which_nobody_looked_is_not_counted() -> None:
-    tally, ledger = Tally(), half_held()
-    tally.look(ledger, ada, NOON)
-    tally.look(ledger, ada, NOON + timedelta(hours=5))
-    tally.look(ledger, ada, NOON + timedelta(hours=4))
-
-    assert tally.by_user(NOON) == {}
-    assert tally.since is None
+    assert list(usage_counter.by_gpu(GPUS, NOON, 1)[0].parts) == [pytest.approx(0.5 * 30 / 59)]
 
 
-def test_looking_more_often_costs_and_changes_nothing() -> None:
-    often, seldom, ledger = Tally(), Tally(), half_held()
+def test_time_without_samples_is_not_counted() -> None:
+    usage_counter, ledger = UsageCounter(), half_held()
+    usage_counter.sample(ledger, ada, NOON)
+    usage_counter.sample(ledger, ada, NOON + timedelta(hours=5))
+    usage_counter.sample(ledger, ada, NOON + timedelta(hours=4))
+
+    assert usage_counter.by_user(NOON) == {}
+    assert usage_counter.since is None
+
+
+def test_more_frequent_samples_give_the_same_count() -> None:
+    often, seldom, ledger = UsageCounter(), UsageCounter(), half_held()
     for second in range(0, 601, 5):
-        often.look(ledger, ada, NOON + timedelta(seconds=second))
-    looked(seldom, ledger, 10)
+        often.sample(ledger, ada, NOON + timedelta(seconds=second))
+    sample_every_minute(seldom, ledger, 10)
 
     assert often.by_user(NOON)["ada@lab.example"] == pytest.approx(seldom.by_user(NOON)["ada@lab.example"])
 
 
-def test_after_a_fortnight_it_is_forgotten() -> None:
-    tally, ledger = Tally(), half_held()
-    looked(tally, ledger, 5)
-    looked(tally, ledger, 5, NOON + KEPT)
+def test_counts_are_deleted_after_two_weeks() -> None:
+    usage_counter, ledger = UsageCounter(), half_held()
+    sample_every_minute(usage_counter, ledger, 5)
+    sample_every_minute(usage_counter, ledger, 5, NOON + KEPT)
 
-    assert tally.since == NOON + KEPT
+    assert usage_counter.since == NOON + KEPT
+
+
+@pytest.mark.parametrize(
+    ("cards", "is_share", "gpus"),
+    [
+        pytest.param(1, False, 1, id="one GPU"),
+        pytest.param(3, False, 3, id="three GPUs"),
+        pytest.param(1, True, 0.25, id="a share counts as its part of the GPU"),
+    ],
+)
+def test_a_booking_counts_for_the_gpus_it_takes(cards: int, is_share: bool, gpus: float) -> None:
+    booking = Booking("b", "ada@lab.example", "a6000", NOON, NOON + timedelta(days=1), cards, share=is_share)
+
+    assert booked_gpus(booking, shares_per_gpu=4) == gpus

@@ -1,17 +1,17 @@
-"""How pages say times, spans and models; what they read from forms; and which rule chips they show."""
+"""How the pages write times, durations and models, read forms, and show rule checks."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.capacity import Stock
+from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import wording
-from carrel.bookings.pages.booking_form import chips_for, once_of, read_wish, reason_for
-from carrel.bookings.pages.form_fields import Unreadable, cards, day, local_instant
-from carrel.bookings.pages.timeline_page import as_field_can_say, free_first
-from carrel.bookings.records import Availability, DayRoom, Preview
-from carrel.bookings.rules import Booking, Broken, Rules
+from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
+from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
+from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
+from carrel.bookings.records import Availability, DayAvailability, Preview
+from carrel.bookings.rules import Booking, BookingRules, Broken, judged
 from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
@@ -31,11 +31,11 @@ FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"
         (timedelta(seconds=-5), "under a minute"),
     ],
 )
-def test_a_span_is_said_in_its_two_largest_units(length: timedelta, said: str) -> None:
+def test_a_duration_has_its_two_largest_units(length: timedelta, said: str) -> None:
     assert wording.span(length) == said
 
 
-def test_times_are_short_with_the_exact_words_on_hover() -> None:
+def test_times_are_short_with_the_exact_time_in_the_tooltip() -> None:
     tag = wording.time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
 
     assert tag == (
@@ -51,7 +51,7 @@ def test_times_are_short_with_the_exact_words_on_hover() -> None:
         ("Tesla-T4", "Tesla T4"),
     ],
 )
-def test_a_model_is_said_without_its_makers_name(name: str, said: str) -> None:
+def test_a_model_is_shown_without_the_vendor(name: str, said: str) -> None:
     assert wording.model(name) == said
 
 
@@ -63,91 +63,93 @@ def test_a_model_is_said_without_its_makers_name(name: str, said: str) -> None:
     [
         pytest.param("2026-11-24T14:00", "2026-11-24T13:00:00+00:00", id="winter"),
         pytest.param("2026-07-01T14:00", "2026-07-01T12:00:00+00:00", id="summer"),
-        pytest.param("2026-10-25T02:30", "2026-10-25T00:30:00+00:00", id="of an hour that comes twice, the first"),
+        pytest.param("2026-10-25T02:30", "2026-10-25T00:30:00+00:00", id="an hour that exists twice: the first"),
     ],
 )
-def test_local_times_are_the_labs(text: str, instant: str) -> None:
+def test_times_in_forms_are_in_the_zone_of_the_lab(text: str, instant: str) -> None:
     assert local_instant(text, STOCKHOLM).isoformat() == instant
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        pytest.param("2026-03-29T02:30", "The clock never shows 02:30", id="an hour that does not exist"),
-        pytest.param("2026-02-30T09:00", "is not a date and a time", id="the 30th of February"),
+        pytest.param("2026-03-29T02:30", "02:30 does not exist", id="an hour that does not exist"),
+        pytest.param("2026-02-30T09:00", "is not a date and time", id="the 30th of February"),
         pytest.param("", "missing", id="nothing"),
-        pytest.param("tomorrow", "is not a date and a time", id="a word"),
-        pytest.param("0001-01-01T00:00", "too far away", id="the beginning of the calendar"),
+        pytest.param("tomorrow", "is not a date and time", id="a word"),
+        pytest.param("0001-01-01T00:00", "too far in the past", id="the beginning of the calendar"),
     ],
 )
-def test_what_is_no_time_is_told_in_words(text: str, said: str) -> None:
-    with pytest.raises(Unreadable, match=said):
+def test_an_invalid_time_is_reported(text: str, said: str) -> None:
+    with pytest.raises(InvalidForm, match=said):
         local_instant(text, STOCKHOLM)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "²", "one", "99999999"])
-def test_what_is_no_number_of_cards_is_told(text: str) -> None:
-    with pytest.raises(Unreadable, match="not a number of cards"):
-        cards({"cards": text})
+def test_an_invalid_number_of_gpus_is_reported(text: str) -> None:
+    with pytest.raises(InvalidForm, match="not a number of GPUs"):
+        gpu_count({"cards": text})
 
 
 @pytest.mark.parametrize("text", ["", "2026-13-01", "0001-01-01", "9999-12-31", "<script>"])
-def test_a_day_that_cannot_be_shown_is_no_day(text: str) -> None:
+def test_a_day_that_cannot_be_shown_is_ignored(text: str) -> None:
     assert day(text) is None
 
 
-def test_a_form_is_read_as_a_wish() -> None:
-    wish = read_wish(FORM, STOCKHOLM, NOW)
+def test_a_form_is_read() -> None:
+    wish = read_booking_form(FORM, STOCKHOLM, NOW)
 
     assert (wish.model, wish.cards) == ("a6000", 2)
     assert wish.start == datetime(2026, 11, 20, 8, tzinfo=UTC)
     assert wish.end == datetime(2026, 11, 25, 8, tzinfo=UTC)
 
 
-def test_everything_that_is_wrong_with_a_form_is_told_at_once() -> None:
-    with pytest.raises(Unreadable) as told:
-        read_wish({"cards": "x", "start": "soon"}, STOCKHOLM, NOW)
+def test_everything_that_is_wrong_with_a_form_is_reported_at_once() -> None:
+    with pytest.raises(InvalidForm) as told:
+        read_booking_form({"cards": "x", "start": "soon"}, STOCKHOLM, NOW)
 
     assert len(told.value.problems) == 4
 
 
-def test_who_takes_the_offered_minute_that_has_begun_books_from_now_for_the_whole_length() -> None:
+def test_an_unchanged_start_in_the_current_minute_means_now_for_the_whole_length() -> None:
     form = {**FORM, "offered": "2026-11-16T13:00", "start": "2026-11-16T13:00", "end": "2026-11-17T13:00"}
 
-    wish = read_wish(form, STOCKHOLM, NOW)
+    wish = read_booking_form(form, STOCKHOLM, NOW)
 
     assert wish.start is None
     assert wish.end == timedelta(days=1)
 
 
 def test_a_past_start_that_was_not_offered_stays_in_the_past() -> None:
-    wish = read_wish({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
+    wish = read_booking_form({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
 
     assert wish.start == datetime(2026, 11, 16, 7, tzinfo=UTC)
 
 
 def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None:
-    first, again = once_of({**FORM, "key": "k"}), once_of({**FORM, "key": "k"})
-    changed = once_of({**FORM, "key": "k", "cards": "1"})
+    first, again = idempotency_of({**FORM, "key": "k"}), idempotency_of({**FORM, "key": "k"})
+    changed = idempotency_of({**FORM, "key": "k", "cards": "1"})
 
     assert first == again
     assert first is not None and changed is not None and first.key != changed.key
-    assert once_of(FORM) is None
+    assert idempotency_of(FORM) is None
 
 
 def availability(model: str, *free: int) -> Availability:
-    days = [DayRoom((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)]
-    return Availability(Stock(model, 4, MiB(1)), free[0], None, tuple(days))
+    days = [
+        DayAvailability((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)
+    ]
+    return Availability(ModelCapacity(model, 4, MiB(1)), free[0], None, tuple(days))
 
 
-def test_the_model_is_offered_that_is_free_soonest_for_the_whole_length() -> None:
+def test_the_model_that_is_first_free_for_the_whole_length_is_offered() -> None:
     soon = availability("soon", 1, 1, 1, 1)
     gone_tomorrow = availability("gone tomorrow", 3, 0, 3, 3)
     never = availability("never", 0, 0, 0, 0)
 
-    assert free_first([gone_tomorrow, never, soon], NOW, 2 * DAY) == "soon"
-    assert free_first([gone_tomorrow, never, soon], NOW, DAY) == "gone tomorrow"
-    assert free_first([never], NOW, DAY) == "never"
+    assert earliest_model([gone_tomorrow, never, soon], NOW, 2 * DAY) == "soon"
+    assert earliest_model([gone_tomorrow, never, soon], NOW, DAY) == "gone tomorrow"
+    assert earliest_model([never], NOW, DAY) == "never"
 
 
 @pytest.mark.parametrize(
@@ -155,51 +157,51 @@ def test_the_model_is_offered_that_is_free_soonest_for_the_whole_length() -> Non
     [
         pytest.param("2026-11-16T12:00:30", "2026-11-16T12:00:00", id="now: the minute that has begun"),
         pytest.param("2026-11-20T08:00:00", "2026-11-20T08:00:00", id="a whole minute"),
-        pytest.param("2026-11-20T08:00:01", "2026-11-20T08:01:00", id="never too early"),
+        pytest.param("2026-11-20T08:00:01", "2026-11-20T08:01:00", id="rounded up: never too early"),
         pytest.param("2027-10-31T00:30:00", "2027-10-31T00:30:00", id="02:30 for the first time"),
-        pytest.param("2027-10-31T01:30:00", "2027-10-31T02:00:00", id="02:30 for the second time is passed over"),
+        pytest.param("2027-10-31T01:30:00", "2027-10-31T02:00:00", id="02:30 for the second time: the next hour"),
     ],
 )
-def test_an_offered_start_is_one_that_a_form_can_say(start: str, shown: str) -> None:
-    offered = as_field_can_say(datetime.fromisoformat(start).replace(tzinfo=UTC), NOW, STOCKHOLM)
+def test_an_offered_start_is_a_time_that_a_form_can_express(start: str, shown: str) -> None:
+    offered = whole_minute(datetime.fromisoformat(start).replace(tzinfo=UTC), NOW, STOCKHOLM)
 
     assert offered == datetime.fromisoformat(shown).replace(tzinfo=UTC)
     assert local_instant(offered.astimezone(STOCKHOLM).strftime("%Y-%m-%dT%H:%M"), STOCKHOLM) == offered
 
 
-# --- rule chips ------------------------------------------------------------------------------------------------------
+# --- rule checks -----------------------------------------------------------------------------------------------------
 
 
-def test_every_rule_has_a_chip_and_broken_ones_are_marked() -> None:
-    chips = chips_for([Broken("cooldown", "…"), Broken("capacity", "…")], 2, Rules())
+def test_every_rule_is_shown_and_broken_ones_are_marked() -> None:
+    checks = judged(BookingRules(), [Broken("cooldown", "…"), Broken("capacity", "…")], 2)
 
-    assert [chip.label for chip in chips if not chip.is_kept] == ["14 d since the last one", "2 cards are free"]
-    assert len(chips) == 7
-
-
-def test_a_rule_that_the_page_does_not_know_is_shown_by_its_title() -> None:
-    chips = chips_for([Broken("shares", "…")], 1, Rules())
-
-    assert [chip.label for chip in chips if not chip.is_kept] == ["No such share"]
+    assert [check.words for check in checks if not check.is_kept] == ["14 d since the last one", "2 GPUs are free"]
+    assert len(checks) == 7
 
 
-def test_a_lab_without_a_cooldown_has_no_chip_for_it() -> None:
-    assert not [chip for chip in chips_for([], 1, Rules(cooldown=timedelta(0))) if "last one" in chip.label]
+def test_a_rule_that_the_page_does_not_know_is_shown_with_its_title() -> None:
+    checks = judged(BookingRules(), [Broken("shares", "…")])
+
+    assert [check.words for check in checks if not check.is_kept] == ["No such share"]
+
+
+def test_a_lab_without_a_cooldown_does_not_show_that_rule() -> None:
+    assert not [check for check in judged(BookingRules(cooldown=timedelta(0)), []) if "last one" in check.words]
 
 
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ([], "A card can be booked now, and nothing stands in the way."),
+        ([], "You can book a GPU now."),
         (["cooldown"], "Your cooldown ends then."),
-        (["capacity"], "A card becomes free then for so long."),
-        (["cooldown", "capacity"], "Your cooldown is over then and a card is free."),
-        (["no-active-overlap", "cooldown"], "You have a booking that runs; a new one can be made after it has ended."),
-        (["future-limit"], "You have as many planned bookings as you may; cancel or change one of them."),
+        (["capacity"], "A GPU is free for the whole time then."),
+        (["cooldown", "capacity"], "Your cooldown ends and a GPU is free then."),
+        (["no-active-overlap", "cooldown"], "You have an active booking. You can book again when it has ended."),
+        (["future-limit"], "You have as many planned bookings as the rules allow. Cancel or change one of them."),
     ],
 )
-def test_why_the_first_start_is_the_first_is_said(rules: list[str], said: str) -> None:
+def test_the_page_says_why_the_first_start_is_not_earlier(rules: list[str], said: str) -> None:
     booking = Booking("", "ada", "a6000", NOW, NOW + timedelta(days=1))
     preview = Preview(booking, tuple(Broken(rule, "…") for rule in rules), NOW)
 
-    assert reason_for(preview) == said
+    assert why_earliest(preview) == said

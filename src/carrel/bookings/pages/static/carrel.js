@@ -1,5 +1,5 @@
-// What the pages cannot do without a script, and nothing that they can: the theme, dragging and arrow keys on the
-// timeline, a countdown, and saying when the live map has lost the server. Forms and links work without it.
+// Only what the pages cannot do without a script: the theme, dragging and arrow keys on the timeline, the countdown,
+// and the warning when the live map has lost its connection. Forms and links work without it.
 "use strict";
 
 (() => {
@@ -14,14 +14,14 @@
       const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
       const next = (root.dataset.theme || system) === "dark" ? "light" : "dark";
       root.dataset.theme = next;
-      // The server reads it, so that the next page is not first shown in the other theme.
+      // The server reads the cookie, so that the next page does not first appear in the other theme.
       document.cookie = `carrel_theme=${next}; path=/; max-age=31536000; samesite=lax`;
     });
   }
 
-  // --- how long until … ------------------------------------------------------------------------------------------
+  // --- countdown -------------------------------------------------------------------------------------------------
 
-  const inWords = (seconds) => {
+  const asDuration = (seconds) => {
     const minutes = Math.floor(Math.max(seconds, 0) / 60);
     if (!minutes) return "under a minute";
     const parts = [[Math.floor(minutes / 1440), "d"], [Math.floor(minutes / 60) % 24, "h"], [minutes % 60, "min"]];
@@ -30,7 +30,7 @@
   };
   const countDown = () => {
     for (const each of document.querySelectorAll("[data-until]")) {
-      const words = inWords((Date.parse(each.dataset.until) - Date.now()) / 1000);
+      const words = asDuration((Date.parse(each.dataset.until) - Date.now()) / 1000);
       if (each.textContent !== words) each.textContent = words;
     }
   };
@@ -40,17 +40,17 @@
 
   const live = document.querySelector("#live");
   if (live) {
-    const say = (lost) => {
+    const showConnection = (lost) => {
       live.classList.toggle("lost", lost);
-      live.textContent = lost ? "No connection; trying again" : "Live";
+      live.textContent = lost ? "No connection, trying again" : "Live";
     };
-    document.body.addEventListener("htmx:sseOpen", () => say(false));
-    document.body.addEventListener("htmx:sseError", () => say(true));
-    // Who chose a card wants to see it; who only looks is not moved when it changes.
+    document.body.addEventListener("htmx:sseOpen", () => showConnection(false));
+    document.body.addEventListener("htmx:sseError", () => showConnection(true));
+    // Scroll to the GPU after a click on it, but not when a live update changes it.
     document.body.addEventListener("htmx:afterSwap", (event) => {
-      const { target, requestConfig } = event.detail; // what the stream changes has neither
-      const why = requestConfig && requestConfig.triggeringEvent;
-      if (target && target.id === "card" && why && why.type === "click") target.scrollIntoView({ block: "nearest" });
+      const { target, requestConfig } = event.detail; // updates from the stream have neither
+      const trigger = requestConfig && requestConfig.triggeringEvent;
+      if (target && target.id === "gpu" && trigger && trigger.type === "click") target.scrollIntoView({ block: "nearest" });
     });
   }
 
@@ -67,7 +67,7 @@
   const modelOf = (cell) => cell.closest("svg").dataset.model;
   const cellsOf = (svg) => [...svg.querySelectorAll("a.day")];
 
-  /** Puts the days into the form. One day alone says where to begin: the length stays as it was. */
+  /** Puts the days into the form. A single day changes the start; the length stays the same. */
   const choose = (model, from, to) => {
     const [startDay, startTime] = fields.start.value.split("T");
     const [endDay, endTime] = fields.end.value.split("T");
@@ -91,20 +91,20 @@
     if (box.top < 0 || box.bottom > innerHeight) form.scrollIntoView({ block: "center" });
   };
 
-  // The server says where the wish lies; the dashed frame follows it.
+  // The server computes the position of the selection; the dashed frame moves there.
   document.body.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target.id !== "verdict") return;
     const verdict = document.querySelector("#verdict [data-model]");
     show("", "", "");
     for (const svg of timeline.querySelectorAll("svg.lanes")) {
-      const frame = svg.querySelector(".wish");
+      const frame = svg.querySelector(".selection");
       const here = verdict && svg.dataset.model === verdict.dataset.model;
       frame.setAttribute("x", here ? verdict.dataset.left : "0");
       frame.setAttribute("width", here ? verdict.dataset.width : "0");
     }
   });
 
-  // Dragging. A finger scrolls instead, and taps to choose.
+  // Dragging. On a touch screen a finger scrolls, and a tap chooses.
   let drag = null;
   let isFinger = false;
   const cellAt = (svg, x) =>
@@ -146,7 +146,7 @@
     }
   });
 
-  // Arrow keys. One day of each model is a stop of the tab key; arrows go from there, with Shift they take days along.
+  // Arrow keys. Tab reaches one day of each model; arrow keys move from there, and with Shift they select days.
   let anchor = null;
   const goTo = (cell) => {
     for (const other of cellsOf(cell.closest("svg"))) other.tabIndex = other === cell ? 0 : -1;

@@ -1,1 +1,1 @@
-"""How the tables came to be, in steps that are never changed once released. Each names the one before it."""
+"""The steps that make the tables. A released step is never changed. Each names the one before it."""

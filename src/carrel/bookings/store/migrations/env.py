@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that alembic was handed, inside its transaction."""
+"""Runs the migrations on the connection that alembic was given, inside its transaction."""
 
 from alembic import context
 

@@ -1,0 +1,45 @@
+"""Has a person an active booking now? The answer, and its JSON on the booking service's own route.
+
+POST /api/v1/booking-status  {user, namespace}  →  {tier, ends, model, gpus}
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from carrel.ledger.tiers import Tier
+from carrel.parsing.fields import Field
+from carrel.parsing.time import instant, seconds
+
+STATUS_PATH = "/api/v1/booking-status"
+
+
+@dataclass(frozen=True, slots=True)
+class BookingStatus:
+    """Without arguments: the person has no active booking."""
+
+    ends: datetime | None = None
+    """Of the active booking; None: there is none."""
+    model: str = ""
+    gpus: int = 0
+
+    @property
+    def tier(self) -> Tier:
+        return Tier.OPPORTUNISTIC if self.ends is None else Tier.BOOKED
+
+
+def read_status(body: object) -> BookingStatus:
+    """Raises `Malformed`."""
+    field = Field(body, "booking status")
+    tier = field["tier"].some_text()
+    if tier not in {each.value for each in Tier}:
+        raise field["tier"].malformed("booked or opportunistic")
+    if Tier(tier) is Tier.OPPORTUNISTIC:
+        return BookingStatus()
+    ends = instant(field["ends"].some_text(), field.subject, "ends")
+    return BookingStatus(ends, field["model"].text(), field["gpus"].integer())
+
+
+def write_status(status: BookingStatus) -> dict[str, Any]:
+    ends = seconds(status.ends) if status.ends else None
+    return {"tier": status.tier.value, "ends": ends, "model": status.model, "gpus": status.gpus}

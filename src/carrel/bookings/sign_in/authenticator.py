@@ -1,0 +1,211 @@
+"""`Authenticator.authenticate` finds the person who sends a request, from the one credential that it carries.
+
+- `Authorization: Bearer carrel_…` is a token of Carrel. Any other bearer is a token of the cluster, if there is one.
+- The session cookie comes from a browser. A browser sends it also when another site causes the request, so a write with
+  a cookie must also prove that it comes from our own pages (CSRF).
+
+An invalid credential is refused even if the request also carries a valid one.
+"""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from carrel.bookings.people import How, People, Person, Scope
+from carrel.bookings.sign_in.oidc import OidcClient
+from carrel.bookings.sign_in.rate_limiter import RateLimiter
+from carrel.bookings.sign_in.request_guard import too_many
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
+from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.http.problems import Problem
+from carrel.kubernetes.cluster import ClusterError
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf"
+MAX_CREDENTIAL = 8192
+
+
+class NotSignedIn(Problem):
+    """401. A browser that requests a page is redirected to the sign-in page instead."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(401, "not-signed-in", "You are not signed in", detail, "carrel login")
+        self.with_headers({"www-authenticate": "Bearer"})
+
+
+@dataclass(frozen=True, slots=True)
+class SignInMethods:
+    """The ways to sign in. None: this way is not available."""
+
+    oidc: OidcClient | None = None
+    token_reviewer: TokenReviewer | None = None
+    is_dev: bool = False
+    """Everybody on this machine may sign in as anybody. Only for a service that listens on loopback."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignInOptions:
+    """The address of the service, and how long sessions and tokens are valid."""
+
+    public_url: str = ""
+    """As browsers see it. Empty: the address of the request, for a service on loopback."""
+    session: timedelta = timedelta(hours=12)
+    max_token_age: timedelta = timedelta(days=90)
+
+    @property
+    def is_https(self) -> bool:
+        return self.public_url.startswith("https://")
+
+    @property
+    def cookie(self) -> str:
+        """With https, the `__Host-` prefix: other hosts of the domain cannot set such a cookie."""
+        return "__Host-carrel" if self.is_https else "carrel"
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticator:
+    people: People
+    roles: RoleOptions
+    methods: SignInMethods
+    options: SignInOptions
+    rate_limiter: RateLimiter
+    now: Callable[[], datetime]
+
+    async def authenticate(self, request: Request) -> Person:
+        """Raises `Problem`: 401 not signed in, 403 not from our page or no role, 429 too fast, 503 no cluster."""
+        person = await self._authenticated(request)
+        # Carrel's own processes ask on behalf of many people.
+        wait_s = 0.0 if person.is_service else self.rate_limiter.wait_s(person.email)
+        if wait_s:
+            raise too_many(wait_s)
+        return person
+
+    def csrf_token(self, request: Request) -> str:
+        """For the forms of our own pages: the field `csrf` or the header `X-CSRF-Token`. Empty without a session."""
+        secret = self.session_secret(request)
+        return csrf_of(secret) if secret else ""
+
+    def session_secret(self, request: Request) -> str:
+        return request.cookies.get(self.options.cookie, "")
+
+    async def _authenticated(self, request: Request) -> Person:
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme:
+            if scheme.lower() != "bearer" or not bearer.strip():
+                raise NotSignedIn("The Authorization header must be: Bearer TOKEN.")
+            return await self._by_bearer(bearer.strip())
+        secret = self.session_secret(request)
+        if not secret:
+            raise NotSignedIn("The request has neither a session nor a token.")
+        person = await self._by_session(secret)
+        if request.method not in SAFE:
+            await self._check_csrf(request, secret)
+        return person
+
+    async def _by_bearer(self, bearer: str) -> Person:
+        person = None
+        if len(bearer) <= MAX_CREDENTIAL:
+            is_carrel_token = bearer.startswith(TOKEN_PREFIX)
+            person = await (self._by_token(bearer) if is_carrel_token else self._by_kubernetes(bearer))
+        if person is None:
+            raise NotSignedIn("The token is unknown, expired or revoked.")
+        return await self._with_roles(person)
+
+    async def _by_token(self, bearer: str) -> Person | None:
+        token = await self.people.token(hashed(bearer), self.now())
+        if token is None or not self._is_accepted(token.how):
+            return None
+        return Person(token.email, roles=token.roles, how=How.TOKEN, scopes=token.scopes)
+
+    async def _by_kubernetes(self, bearer: str) -> Person | None:
+        if self.methods.token_reviewer is None:
+            return None
+        try:
+            return await self.methods.token_reviewer.person(bearer)
+        except ClusterError:
+            why = "The cluster does not answer, so Carrel cannot check its tokens."
+            raise Problem(503, "cluster-unavailable", "The cluster cannot be asked", why, "carrel login") from None
+
+    async def _by_session(self, secret: str) -> Person:
+        session = await self.people.session(hashed(secret), self.now()) if len(secret) <= MAX_CREDENTIAL else None
+        if session is None or not self._is_accepted(session.how):
+            raise NotSignedIn("The session has ended.")
+        return await self._with_roles(Person(session.email, session.name, session.roles, session.how))
+
+    def _is_accepted(self, how: How) -> bool:
+        """Sign-ins with `--dev` do not count for a service without `--dev` on the same database."""
+        return how is not How.DEV or self.methods.is_dev
+
+    async def _with_roles(self, person: Person) -> Person:
+        """A service gets no other roles: a grant to its name must not make it a person."""
+        if person.is_service:
+            return person
+        more = self.roles.by_email(person.email, await self.people.granted(person.email))
+        if not person.roles | more:
+            why = f"{person.email} is in no group that may use this service."
+            raise Problem(403, "no-role", "You may not use this service", why, "ask a lab admin")
+        return replace(person, roles=person.roles | more)
+
+    async def _check_csrf(self, request: Request, secret: str) -> None:
+        """Two checks: the browser says that the request comes from our pages, and the request has the CSRF token."""
+        given = request.headers.get(CSRF_HEADER, "")
+        if not given and request.headers.get("content-type", "").startswith(
+            ("application/x-www-form-urlencoded", "multipart/form-data")
+        ):
+            field = (await request.form()).get(CSRF_FIELD, "")
+            given = field if isinstance(field, str) else ""
+        if not self.is_same_origin(request) or not is_same(given, csrf_of(secret)):
+            why = "The request does not prove that it comes from a page of this service."
+            raise Problem(
+                403, "not-from-our-page", "The request did not come from our page", why, "reload the page and try again"
+            )
+
+    def is_same_origin(self, request: Request) -> bool:
+        """By headers that browsers set and scripts cannot change. Other programs do not send them."""
+        if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return False
+        origin = request.headers.get("origin")
+        if origin is None:
+            return True
+        public = urlsplit(self.options.public_url)
+        if public.netloc:
+            return origin == f"{public.scheme}://{public.netloc}"
+        # DNS rebinding: a page of another site whose name points to this machine has the same origin as its requests.
+        return urlsplit(origin).netloc == request.headers.get("host", "") and is_for_loopback(request)
+
+
+def is_for_loopback(request: Request) -> bool:
+    """By the host name of the request."""
+    host = request.url.hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def current_person(request: Request) -> Person:
+    """The person of a request, for a route: `person: CurrentPerson`."""
+    authenticator: Authenticator = request.app.state.authenticator
+    return await authenticator.authenticate(request)
+
+
+CurrentPerson = Annotated[Person, Depends(current_person)]
+
+
+def forbidden(what: str, why: str) -> Problem:
+    return Problem(403, "forbidden", what, why, "ask a lab admin")
+
+
+def require_scope(person: Person, scope: Scope) -> None:
+    """Raises a 403 `Problem` if the credential does not have this scope."""
+    if scope not in person.scopes:
+        has = ", ".join(sorted(each.value for each in person.scopes))
+        why = f"This token has the scopes: {has}. This needs: {scope.value}."
+        raise Problem(403, "scope", "The token does not have this scope", why, f"carrel login --scope {scope.value}")

@@ -1,0 +1,188 @@
+"""Limits for every request, before anything else reads it: rate per address, size and duration of the body. Every
+answer gets the security headers here.
+
+Plain ASGI, because a stream (the live map) must pass through unbuffered.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
+from carrel.http.problems import Problem
+from carrel.http.serving import AsgiApp, Receive, Scope, Send
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Message = MutableMapping[str, Any]
+
+CONTENT_SECURITY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Nothing from other hosts, nothing inline, not in a frame."""
+
+HEADERS = {
+    "content-security-policy": CONTENT_SECURITY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "private, no-cache",
+}
+"""Unless the answer sets the header itself."""
+
+
+_LENGTH = re.compile("[0-9]{1,18}")
+PER_ADDRESS = Rate(per_second=500, burst=2000)
+"""Against floods only: a whole lab may share one address, and the webhook treats a missing answer as no booking."""
+MAX_DRAINED = 32 * 1024 * 1024
+PER_PERSON = Rate(per_second=20, burst=100)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    body_bytes: int = 64 * 1024
+    """A booking has a few hundred bytes; no valid request is larger than this."""
+    body_s: float = 30.0
+    """A slower sender would hold a connection for nothing."""
+    address: Rate = PER_ADDRESS
+    trusted_proxies: tuple[Network, ...] = ()
+    """Their X-Forwarded-For is trusted. Anybody else can forge the header."""
+
+
+class RequestGuard:
+    def __init__(self, app: AsgiApp, limits: RequestLimits, clock: Callable[[], float], *, is_https: bool) -> None:
+        self._app = app
+        self._limits = limits
+        self._rate_limiter = RateLimiter(limits.address, clock)
+        self._headers = {**HEADERS, **({"strict-transport-security": "max-age=31536000"} if is_https else {})}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        guarded = _GuardedRequest(scope, receive, send, self._limits, self._headers)
+        wait_s = self._rate_limiter.wait_s(client_address(scope, self._limits.trusted_proxies))
+        length = Headers(scope=scope).get("content-length", "0")
+        if wait_s:
+            await guarded.refuse(too_many(wait_s))
+        elif not _LENGTH.fullmatch(length) or int(length) > self._limits.body_bytes:
+            await guarded.refuse(too_large(self._limits))
+        else:
+            try:
+                await self._app(scope, guarded.receive, guarded.send)
+            except Problem as problem:
+                await guarded.refuse(problem)
+
+
+class _GuardedRequest:
+    """One request while it passes the guard."""
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits, headers: Mapping[str, str]
+    ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._limits = limits
+        self._headers = headers
+        self._size = 0
+        self._is_whole = False
+        self._has_answered = False
+        self._problem: Problem | None = None
+        self._until = asyncio.get_running_loop().time() + limits.body_s
+
+    async def receive(self) -> Message:
+        """Counts the bytes and the time of the body, in case its length was missing or wrong."""
+        if self._is_whole:
+            return await self._receive()  # waits until the caller disconnects, without a limit
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise self._remember(too_slow(self._limits)) from None
+        self._size += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        if self._size > self._limits.body_bytes:
+            raise self._remember(too_large(self._limits))
+        return message
+
+    def _remember(self, problem: Problem) -> Problem:
+        """A framework turns an error while it reads the body into its own answer. Ours gives the reason."""
+        self._problem = problem
+        return problem
+
+    async def send(self, message: Message) -> None:
+        if self._problem is not None and not self._has_answered:
+            await self.refuse(self._problem)
+        elif self._problem is None:
+            await self._send_with_headers(message)
+
+    async def refuse(self, problem: Problem) -> None:
+        if not self._has_answered:
+            self._problem = problem
+            await self._drain()
+            await problem.response()(self._scope, self._receive, self._send_with_headers)
+
+    async def _drain(self) -> None:
+        """Reads and drops the rest of the body: if the connection closed earlier, the answer would be lost."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._until):
+                while not self._is_whole and self._size <= MAX_DRAINED:
+                    message = await self._receive()
+                    self._size += len(message.get("body", b""))
+                    self._is_whole = not message.get("more_body", False)
+
+    async def _send_with_headers(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._has_answered = True
+            headers = MutableHeaders(raw=list(message.get("headers", ())))
+            for name, value in self._headers.items():
+                headers.setdefault(name, value)
+            message = {**message, "headers": headers.raw}
+        await self._send(message)
+
+
+def too_large(limits: RequestLimits) -> Problem:
+    why = f"A request may have at most {limits.body_bytes:,} bytes."
+    problem = Problem(413, "too-large", "The request is too large", why, "send less at a time")
+    return problem.with_headers({"connection": "close"})
+
+
+def too_slow(limits: RequestLimits) -> Problem:
+    why = f"The body did not arrive within {limits.body_s:.0f} s."
+    problem = Problem(408, "too-slow", "The request took too long", why, "send it again")
+    return problem.with_headers({"connection": "close"})
+
+
+def too_many(wait_s: float) -> Problem:
+    seconds = math.ceil(wait_s)
+    why = f"The next request is possible in {seconds} s."
+    problem = Problem(429, "too-many-requests", "Too many requests", why, "wait, then send it again")
+    return problem.with_headers({"retry-after": str(seconds)})
+
+
+def client_address(scope: Scope, trusted: Sequence[Network]) -> str:
+    """The address of the caller, or the one that the last trusted proxy reports."""
+    address = scope["client"][0] if scope.get("client") else ""
+    forwarded_for = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
+    while forwarded_for and _is_in(address, trusted):
+        forwarded = forwarded_for.pop().strip()
+        if not forwarded:
+            break
+        address = forwarded
+    return address
+
+
+def _is_in(address: str, networks: Sequence[Network]) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in networks)

@@ -1,0 +1,66 @@
+"""The pages around signing in: the form of `--dev`, the question of `carrel login`, and failures."""
+
+from html import escape
+
+from starlette.responses import HTMLResponse
+
+from carrel.bookings.sign_in.request_guard import CONTENT_SECURITY
+
+STYLESHEET = "/static/carrel.css"
+
+
+def page(title: str, body: str, status: int = 200, form_action: str = "'self'") -> HTMLResponse:
+    """`body` is HTML in which user input is already escaped."""
+    html = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{escape(title)} · Carrel</title><link rel="stylesheet" href="{STYLESHEET}"></head>'
+        f'<body><main class="sign-in"><h1>{escape(title)}</h1>{body}</main></body></html>'
+    )
+    security = CONTENT_SECURITY.replace("form-action 'self'", f"form-action {form_action}")
+    return HTMLResponse(html, status, {"content-security-policy": security, "cache-control": "no-store"})
+
+
+def dev_form(back_to: str) -> HTMLResponse:
+    body = (
+        "<p>This service runs with <code>--dev</code>, for trials on one machine. You can sign in as anybody.</p>"
+        '<form method="post" action="/sign-in/dev">'
+        f'<input type="hidden" name="back" value="{escape(back_to)}">'
+        '<label for="email">E-mail address</label>'
+        '<input id="email" name="email" type="email" required autofocus autocomplete="email" value="ada@lab.example">'
+        '<label for="role">Role</label><select id="role" name="role">'
+        '<option value="member">Member</option><option value="lab-admin">Lab admin</option>'
+        '<option value="platform-admin">Platform admin</option></select>'
+        '<button type="submit">Sign in</button></form>'
+    )
+    return page("Sign in", body)
+
+
+def sign_in_unavailable() -> HTMLResponse:
+    why = (
+        "<p>This service has no identity provider. Ask its admin to configure one, or use a token: "
+        "<code>carrel login --token</code>.</p>"
+    )
+    return page("Sign-in is not configured", why, 503)
+
+
+def failed(why: str) -> HTMLResponse:
+    body = f'<p role="alert">{escape(why)}.</p><p><a href="/sign-in">Try again</a></p>'
+    return page("You are not signed in", body, 403)
+
+
+def allow_command_line(email: str, csrf: str, asked: dict[str, str], callback: str) -> HTMLResponse:
+    fields = "".join(
+        f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
+        for name, value in {"csrf": csrf, **asked}.items()
+    )
+    scopes = escape(asked["scopes"].replace(" ", ", "))
+    body = (
+        f"<p>The program <strong>{escape(asked['label'])}</strong> on this computer wants to act as "
+        f"<strong>{escape(email)}</strong> ({scopes}). Allow it only if you have just run "
+        f"<code>carrel login</code>.</p>"
+        f'<form method="post" action="/cli-login">{fields}<button type="submit">Allow</button></form>'
+        '<p><a href="/">No, go to the home page</a></p>'
+    )
+    # Browsers apply form-action also to the redirect after a form.
+    return page("Allow the command line?", body, form_action=f"'self' {callback}")

@@ -1,0 +1,89 @@
+"""The two kinds of the GpuClaim scheduler, which Carrel serves unchanged: GpuClaim and GpuNodeStatus."""
+
+import msgspec
+
+from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.kubernetes.objects.resources import Resource
+
+
+class ClaimSelector(ObjectPart):
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ClaimDevices(ObjectPart):
+    count: int = 0
+    policy: str = ""
+    prefer_ids: tuple[int, ...] = ()
+    exclusivity: str = ""
+    memory_mib: int | None = msgspec.field(default=None, name="memoryMiB")
+    """Carrel's own field: a shared claim's part of each GPU."""
+
+
+class ClaimTopology(ObjectPart):
+    mode: str = ""
+    min_bandwidth_gbps: int = msgspec.field(default=0, name="minBandwidthGBps")
+
+
+class GpuClaimSpec(ObjectPart):
+    selector: ClaimSelector = msgspec.field(default_factory=ClaimSelector)
+    devices: ClaimDevices = msgspec.field(default_factory=ClaimDevices)
+    topology: ClaimTopology = msgspec.field(default_factory=ClaimTopology)
+    gang_ref: str = ""
+    gang_size: int | None = None
+    """Carrel's own field: how many pods the gang has."""
+
+
+class GpuClaimStatus(ObjectPart):
+    phase: str = ""
+    node_name: str = ""
+    gpu_ids: tuple[int, ...] = ()
+    allocated: str = ""
+    message: str = ""
+    observed_generation: int = 0
+
+
+class GpuClaim(Object):
+    spec: GpuClaimSpec = msgspec.field(default_factory=GpuClaimSpec)
+    status: GpuClaimStatus = msgspec.field(default_factory=GpuClaimStatus)
+
+
+class Device(ObjectPart):
+    """One GPU in a GpuNodeStatus. The last five are Carrel's own fields, absent where another agent wrote it."""
+
+    id: int = 0
+    in_use_by: tuple[str, ...] = ()
+    health: str = ""
+    bandwidth_gbps: int = msgspec.field(default=0, name="bandwidthGBps")
+    island: str = ""
+    uuid: str = ""
+    model: str = ""
+    memory_mib: int = msgspec.field(default=0, name="memoryMiB")
+    reason: str = ""
+    """Why the GPU is not healthy."""
+    numa_node: int | None = None
+
+
+class GpuNodeStatusSpec(ObjectPart):
+    node_name: str = ""
+
+
+class GpuNodeStatusStatus(ObjectPart):
+    total: int = 0
+    devices: tuple[Device, ...] = ()
+    heartbeat: str = ""
+    """Carrel's own field: when the agent last looked at its GPUs."""
+    mode: str = ""
+    """Carrel's own field: `native` (also if absent), or `coexist` where NVIDIA's plugin hands the GPUs over."""
+    memory_unit: str = ""
+    """Carrel's own field: what one unit of gpushare's memory is there; empty where it is not offered."""
+
+
+class GpuNodeStatus(Object):
+    spec: GpuNodeStatusSpec = msgspec.field(default_factory=GpuNodeStatusSpec)
+    status: GpuNodeStatusStatus = msgspec.field(default_factory=GpuNodeStatusStatus)
+
+
+GPU_CLAIMS = Resource(GpuClaim, "gpu.scheduling", "v1", "gpuclaims", "GpuClaim")
+GPU_NODE_STATUSES = Resource(
+    GpuNodeStatus, "gpu.scheduling", "v1", "gpunodestatuses", "GpuNodeStatus", namespaced=False
+)

@@ -1,0 +1,134 @@
+"""What a dialect is: one object that holds everything Carrel must know about one way of asking for GPUs.
+
+Each dialect has a file of its own with a constant `DIALECT`; `registry` lists them, one line each. All other code asks
+the registry, or the `dialect` of a `PodRequest`, and never compares dialects by name. To add a dialect, write its file,
+add its line to the registry, and add its words to `manifests/webhooks.yaml` and `policies.yaml` (a test compares them).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from carrel.dialects.gpuclaim_objects import GpuClaim
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import annotation_field
+from carrel.ledger.placement import Placement
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
+from carrel.ledger.shares import Holder
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a dialect needs besides the pod to read a request."""
+
+    options: DialectOptions = DEFAULT_DIALECT_OPTIONS
+    claim: GpuClaim | None = None
+    """The GpuClaim that the pod names, for a dialect with `claim_name`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a pod asks for, and in which dialect."""
+
+    dialect: "Dialect"
+    request: Request
+    claim: str = ""
+    """The GpuClaim it came from, in the pod's namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodBinding:
+    """What is known when a pod is bound to its GPUs."""
+
+    pod_request: PodRequest
+    placement: Placement
+    """With the real GPUs, also where the kubelet chooses them."""
+    holder: Holder
+    assumed_at_ns: int
+    options: DialectOptions
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    kubelet_chooses: bool = False
+    """A reservation pod holds the GPUs for the pod."""
+
+
+def no_annotations(binding: PodBinding) -> dict[str, str]:
+    return {}
+
+
+def no_variables(pod: Pod, container: Mapping[str, Any]) -> Sequence[Json]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dialect:
+    """One way of asking for GPUs."""
+
+    name: str
+    """One word, for docs and file names."""
+    words: str
+    """The words by which people know it, for messages."""
+    example: str
+    """A manifest in this dialect, in YAML, that runs on a cluster with one GPU."""
+
+    # --- what it reads from a pod ---
+    request_of: Callable[[Pod, Reading], Request | Refusal | None]
+    """What the pod asks for, without its gang and without the words that every dialect shares. Raises `Malformed`."""
+    resources: tuple[str, ...] = ()
+    """A pod that asks for more than zero of one of these speaks this dialect."""
+    annotations: tuple[str, ...] = ()
+    """A pod with one of these speaks this dialect."""
+    takes_over: tuple[str, ...] = ()
+    """Resources of another dialect that belong to this one on a pod that speaks it."""
+    qualifiers: tuple[str, ...] = ()
+    """Annotations that make a pod which asks for one of `takes_over` speak this dialect."""
+    claim_name: Callable[[Pod], str] | None = None
+    """The GpuClaim that the pod names. It may be created after the pod, so admission cannot read the request."""
+    other_resources: tuple[str, ...] = ()
+    """Further resources of the dialect. Taken off a pod that goes on without a GPU, like those above."""
+    other_annotations: tuple[str, ...] = ()
+    """Further annotations that users write. Taken off a pod that goes on without a GPU, like those above."""
+    may_change: tuple[str, ...] = ()
+    """Those of a user's annotations that may be changed after the pod was created; all others are settled."""
+    scheduler_names: tuple[str, ...] = ()
+    """Schedulers of the peer whose place Carrel takes: a pod that names one is scheduled by Carrel."""
+
+    # --- what the webhook records ---
+    recorded: str = ""
+    """The annotation in which the webhook records the request of a pod, because it takes the resources off the pod:
+    for a dialect whose resources no node offers. The seal covers it. All readers then read the record."""
+    record_of: Callable[[Pod], str] | None = None
+    """The text of that annotation."""
+
+    # --- what it tells the pod ---
+    bind_annotations: Callable[[PodBinding], dict[str, str]] = no_annotations
+    """Written on the pod with its Binding, besides Carrel's own words."""
+    variables: Callable[[Pod, Mapping[str, Any]], Sequence[Json]] = no_variables
+    """Environment of a container that uses a GPU, besides the variables by which it sees the GPU."""
+    variable_names: tuple[str, ...] = ()
+    """These variables are taken off a pod that goes on without a GPU."""
+    variable_sources: tuple[str, ...] = ()
+    """So are variables, of whatever name, that read one of these annotations."""
+
+    # --- which keys it protects ---
+    written_annotations: tuple[str, ...] = ()
+    written_labels: tuple[str, ...] = ()
+    written_label_prefixes: tuple[str, ...] = ()
+    """Only a scheduler writes them; the webhook strips them from what users create."""
+
+    # --- what it offers on a node ---
+    offers: tuple[str, ...] = ()
+    """Resources of a node whose devices the kubelet hands over to containers."""
+    node_labels: tuple[str, ...] = ()
+    """Labels of nodes with GPUs. A pod that goes on without a GPU must not select nodes by them."""
+    filtered_out: Callable[[str, str, bool], str] | None = None
+    """The peer's sentence for a node that was filtered out, by which its tools know it: of the node, our reason, and
+    whether the node has GPUs. None: our reason alone."""
+
+
+def variable_from(name: str, annotation: str) -> Json:
+    """A variable that the kubelet reads from an annotation of the pod when the container starts."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": annotation_field(annotation)}}}

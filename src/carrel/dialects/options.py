@@ -1,0 +1,50 @@
+"""What the cluster's admin decides about the dialects."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from carrel.ledger.gpus import MiB
+
+
+class Unit(Enum):
+    """What one `aliyun.com/gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess.
+
+    The units between MiB and GiB are for machines whose memory in MiB is too large a number for the kubelet
+    (`decisions/0008`).
+    """
+
+    MIB = "MiB"
+    MIB_2 = "2MiB"
+    MIB_4 = "4MiB"
+    MIB_8 = "8MiB"
+    MIB_16 = "16MiB"
+    MIB_32 = "32MiB"
+    MIB_64 = "64MiB"
+    MIB_128 = "128MiB"
+    MIB_256 = "256MiB"
+    MIB_512 = "512MiB"
+    GIB = "GiB"
+
+    @property
+    def mib(self) -> int:
+        return 1024 if self is Unit.GIB else int(self.value.removesuffix("MiB") or 1)
+
+    def to_memory(self, units: int) -> MiB:
+        return MiB(units * self.mib)
+
+    def from_memory(self, memory: MiB) -> int:
+        """Rounded down: a GPU of 16276 MiB has 15 GiB to give."""
+        return memory // self.mib
+
+
+@dataclass(frozen=True, slots=True)
+class DialectOptions:
+    """What the cluster's admin decides about the dialects."""
+
+    memory_unit: Unit = Unit.MIB
+    """What one `aliyun.com/gpu-mem` is."""
+    shared_claims_per_card: int = 4
+    """How many shared GpuClaims that name no memory fit on one GPU."""
+
+
+DEFAULT_DIALECT_OPTIONS = DialectOptions()

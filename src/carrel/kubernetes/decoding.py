@@ -1,0 +1,72 @@
+"""Decodes objects, lists and lines of a watch from JSON into the classes of `kubernetes.objects.kinds`.
+
+An object never makes a list fail. One that does not fit (a null where text belongs, a custom resource written before
+its schema) is read again without its nulls and, if that does not help, by its metadata alone, with a warning.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from carrel.kubernetes.objects.kinds import ListMetadata, Metadata, Object
+from carrel.kubernetes.objects.resources import Resource
+
+V = TypeVar("V", bound=Object)
+
+log = logging.getLogger(__name__)
+
+
+class _List(msgspec.Struct, rename="camel"):
+    """One page, its objects not yet read."""
+
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[msgspec.Raw] | None = None
+
+
+_list_reader = msgspec.json.Decoder(_List)
+
+
+@cache
+def reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
+    """Reads one object of the kind from its JSON. Raises `msgspec.DecodeError` only if it is not JSON at all."""
+    decode = msgspec.json.Decoder(resource.object_type).decode
+
+    def read(body: bytes | msgspec.Raw) -> V:
+        try:
+            return decode(body)
+        except msgspec.ValidationError as mismatch:
+            return _read_leniently(resource, body, mismatch)
+
+    return read
+
+
+def read_strictly(resource: Resource[V], document: Any) -> V:
+    """One object from decoded JSON. Raises `msgspec.ValidationError` where it does not fit; nulls count as absent."""
+    return msgspec.convert(_without_nulls(document), resource.object_type)
+
+
+def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
+    page = _list_reader.decode(body)
+    read = reader_of(resource)
+    return page.metadata, [read(item) for item in page.items or ()]
+
+
+def _read_leniently(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:
+    document = msgspec.json.decode(body)
+    try:
+        return msgspec.convert(_without_nulls(document), resource.object_type)
+    except msgspec.ValidationError:
+        metadata = msgspec.convert(_without_nulls(document.get("metadata", {})), Metadata)
+        log.warning("object_unreadable kind=%s %s/%s: %s", resource.kind, metadata.namespace, metadata.name, mismatch)
+        return resource.object_type(metadata=metadata)
+
+
+def _without_nulls(document: Any) -> Any:
+    if isinstance(document, dict):
+        return {key: _without_nulls(value) for key, value in document.items() if value is not None}
+    if isinstance(document, list):
+        return [_without_nulls(item) for item in document if item is not None]
+    return document

@@ -1,0 +1,51 @@
+"""Records Events about pods, as `kubectl describe` shows them.
+
+An Event is named after what it says (`objects.events`). So the same note about the same pod is one Event, whoever
+records it and however often, also after a restart or by another leader.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects import events
+from carrel.kubernetes.objects.events import Note
+from carrel.kubernetes.objects.kinds import EventObject, Object
+from carrel.kubernetes.objects.resources import EVENTS, PODS
+
+
+class EventRecorder:
+    def __init__(self, cluster: Cluster, component: str, now: Callable[[], datetime]) -> None:
+        self._cluster = cluster
+        self._component = component
+        self._now = now
+
+    async def record(self, pod: Object, note: Note, *, count_again: bool = False) -> bool:
+        """False if the pod's namespace is being deleted: then no Event can be written, and nobody would read it.
+
+        If the Event exists, nothing is written or, with `count_again`, it is counted once more. Raises `ClusterError`.
+        """
+        namespace = pod.metadata.namespace
+        body = events.event_body(pod, PODS, note, self._component, self._now())
+        try:
+            await self._cluster.create(EVENTS, body, namespace)
+        except AlreadyExists:
+            if count_again:
+                await self._count_again(body["metadata"]["name"], namespace)
+        except Forbidden as error:
+            if not error.is_namespace_terminating:
+                raise
+            return False
+        return True
+
+    async def recorded(self, pod: Object) -> Sequence[EventObject]:
+        """What this component has recorded about the pod, as far as Kubernetes has not deleted it yet."""
+        ours = Selection(pod.metadata.namespace, fields=events.recorded_by(self._component, pod.metadata.uid))
+        return (await self._cluster.list(EVENTS, ours)).items
+
+    async def _count_again(self, name: str, namespace: str) -> None:
+        try:
+            event = await self._cluster.get(EVENTS, name, namespace)
+            await self._cluster.patch(EVENTS, name, MergePatch(events.counted_again(event, self._now())), namespace)
+        except NotFound:
+            pass  # Kubernetes has just deleted it because of its age; it is recorded anew the next time

@@ -1,0 +1,77 @@
+"""One word per thing, and the usual word."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+METAPHORS = re.compile(
+    r"Barracks|Musters?|Court|House|Manners|Cabinet|Scene|Witness(es)?|Archive|Errands?|Surroundings|Books|Desk|Badges?"
+    r"|Customs|Premises|despair|stands_back|homeless|dressed|door|sieve|letters"
+)
+"""Words that once stood for a component, a setting, a store, a message."""
+
+PROSE = re.compile(r"\b(doors?|desks?|musters?|barracks|cabinets?|manners)\b", re.IGNORECASE)
+"""The same words in sentences: a process is a component."""
+
+CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
+"""What documents quote: keys, options and paths keep their words."""
+
+
+@pytest.mark.parametrize("package", ["carrel", "kubernetes_in_memory"])
+def test_no_two_classes_of_a_package_have_one_name(package: str) -> None:
+    places = defaultdict(list)
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        if "_pb2" not in path.name:
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(path.relative_to(SOURCE).as_posix())
+
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_class_function_or_module_has_a_metaphor_for_a_name() -> None:
+    wrong = []
+    for path in sorted((SOURCE / "carrel").rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        names = [path.stem]
+        names += [
+            node.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        wrong += [f"{place}: {name}" for name in names if any(METAPHORS.fullmatch(word) for word in words(name))]
+    assert not wrong
+
+
+def words(name: str) -> list[str]:
+    """`ReviewDesk` → Review, Desk; `stands_back` → itself, stands, back."""
+    return [name, *re.findall(r"[A-Z][a-z]+|[a-z]+", name)]
+
+
+def test_neither_code_nor_documents_speak_of_doors_and_desks() -> None:
+    texts = [*sorted((SOURCE / "carrel").rglob("*.py")), *DOCUMENTS]
+    wrong = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if PROSE.search(line)
+    ]
+
+    assert not wrong
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_say_gpu_and_not_card(document: Path) -> None:
+    if document.name == "glossary.md":
+        return  # it says what the older word means
+    prose = CODE.sub("", document.read_text()).replace("*card*", "")
+    lines = re.findall(r"^.*\b[Cc]ards?\b.*$", prose, re.MULTILINE)
+
+    assert not lines

@@ -1,0 +1,111 @@
+"""What the outbox promises, on SQLite and on PostgreSQL."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Notification, Occasion
+from carrel.bookings.notifications.notifier import notification_of
+from carrel.bookings.records import LogEntry
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
+
+NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+CHANNELS = ("mail", "webhook")
+
+
+@pytest.fixture
+def outbox(database: Database) -> Outbox:
+    return SqlOutbox(database)
+
+
+def a_notification(name: str = "one", **facts: str) -> Notification:
+    return Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 3, facts)
+
+
+async def log(database: Database, *entries: LogEntry) -> None:
+    async with SqlBookings(database).writing() as writing:
+        for entry in entries:
+            await writing.write_log(entry)
+
+
+def booked(person: str = "ada@lab.example") -> LogEntry:
+    return LogEntry(NOON, "boss@lab.example", "booked", person, "b1", "she asked", {"model": "A6000"})
+
+
+async def test_a_log_entry_becomes_one_notification_for_each_channel(outbox: Outbox, database: Database) -> None:
+    await log(database, booked(), LogEntry(NOON, "ada@lab.example", "feed-made", "ada@lab.example"))
+
+    assert await outbox.collect(notification_of, CHANNELS) == 2
+    assert await outbox.collect(notification_of, CHANNELS) == 0
+    taken = await outbox.take(NOON, NOON + MINUTE, 10)
+    name = "log-1-20261116T120000Z"
+    assert [(each.channel, each.notification.id, each.tries) for each in taken] == [
+        ("mail", name, 1),
+        ("webhook", name, 1),
+    ]
+    facts = {"model": "A6000", "actor": "boss@lab.example", "why": "she asked"}
+    assert taken[0].notification == Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 1, facts)
+
+
+async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: Outbox, database: Database) -> None:
+    await log(database, booked())
+    await outbox.collect(notification_of, ())
+    await log(database, booked("ben@lab.example"))
+    await outbox.collect(notification_of, ("mail",))
+
+    assert [each.notification.person for each in await outbox.take(NOON, NOON + MINUTE, 10)] == ["ben@lab.example"]
+
+
+async def test_a_notification_that_is_taken_is_given_to_nobody_else_for_a_while(outbox: Outbox) -> None:
+    await outbox.add([a_notification()], ("mail",), NOON)
+
+    both = await asyncio.gather(*(outbox.take(NOON, NOON + MINUTE, 10) for _ in range(4)))
+    assert sorted(map(len, both)) == [0, 0, 0, 1]
+    assert await outbox.take(NOON + MINUTE / 2, NOON + 2 * MINUTE, 10) == []
+    (again,) = await outbox.take(NOON + MINUTE, NOON + 2 * MINUTE, 10)
+    assert (again.notification, again.tries) == (a_notification(), 2)
+
+
+async def test_a_delivered_notification_is_never_taken_again(outbox: Outbox) -> None:
+    await outbox.add([a_notification()], ("mail",), NOON)
+    (taken,) = await outbox.take(NOON, NOON + MINUTE, 10)
+    await outbox.delivered(taken, NOON)
+    await outbox.failed(taken, "a slow twin failed", NOON)
+    await outbox.add([a_notification()], ("mail",), NOON)
+
+    assert await outbox.take(NOON + timedelta(days=9), NOON + timedelta(days=10), 10) == []
+
+
+async def test_a_failed_notification_is_due_again_later_or_given_up(outbox: Outbox) -> None:
+    await outbox.add([a_notification("again"), a_notification("never")], ("mail",), NOON)
+    first, second = await outbox.take(NOON, NOON + MINUTE, 10)
+    await outbox.failed(first, "the server sleeps", NOON + 5 * MINUTE)
+    await outbox.failed(second, "nobody lives there", None)
+
+    assert await outbox.take(NOON + 4 * MINUTE, NOON + 9 * MINUTE, 10) == []
+    assert [each.notification.id for each in await outbox.take(NOON + 5 * MINUTE, NOON + 9 * MINUTE, 10)] == ["again"]
+
+
+async def test_a_report_is_logged_once_and_notified_once(outbox: Outbox, database: Database) -> None:
+    entry = LogEntry(NOON, "controller", "revoked", "ada@lab.example", details={"pod": "train-0"})
+
+    assert await outbox.note("revoked-uid", entry)
+    assert not await outbox.note("revoked-uid", entry)
+    await outbox.collect(notification_of, ("mail",))
+    (taken,) = await outbox.take(NOON, NOON + MINUTE, 10)
+    assert (taken.notification.occasion, taken.notification.facts["pod"]) == (Occasion.REVOKED, "train-0")
+
+
+async def test_old_notifications_are_deleted_unless_they_are_under_way(outbox: Outbox) -> None:
+    await outbox.add([a_notification("told"), a_notification("waiting")], ("mail",), NOON)
+    told, _ = await outbox.take(NOON, NOON + MINUTE, 10)
+    await outbox.delivered(told, NOON)
+
+    assert await outbox.forget(NOON) == 0
+    assert await outbox.forget(NOON + MINUTE) == 1
+    assert [each.notification.id for each in await outbox.take(NOON + MINUTE, NOON + 2 * MINUTE, 10)] == ["waiting"]

@@ -1,0 +1,76 @@
+"""HAMi's dialect on a real Kubernetes: five pods of 3000 MiB share two GPUs, in native and in coexist mode.
+
+Nothing offers `nvidia.com/gpumem`, and two GPUs are fewer than five: the pods run because the webhook records what they
+ask for and takes the resources off them.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.e2e.carrel_cluster import CarrelCluster
+from tests.e2e.carrel_node import TELL, carrel_node
+from tests.e2e.pods import eventually, namespace, pod, wait_for_phase
+from tests.e2e.test_coexist import coexist_node
+from tests.e2e.webhook import Somebody, Webhook, sealed_with
+
+GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 9_999}]
+"""Three pods of 3000 MiB fit on one of them."""
+LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
+NAMES = tuple("abcde")
+
+
+@pytest.fixture(scope="module", params=["native", "coexist"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[CarrelCluster]:
+    webhook = ["--api-url", "", "--gpu-stats-url", "", "--mode", request.param]
+    with sealed_with("a key"):
+        if request.param == "native":
+            with carrel_node("hami-native", GPUS, "--memory-resource", "node") as node:
+                Webhook(node.api, *webhook).install()
+                yield node
+        else:
+            with coexist_node(yaml.safe_dump({"cards": GPUS})) as node:
+                Webhook(node.api, *webhook).install()
+                yield node
+
+
+def told(cluster: CarrelCluster, ours: str, name: str) -> dict[str, str]:
+    """What the container sees in its environment."""
+
+    def lines() -> list[str]:
+        logs = cluster.api.kubectl("--namespace", ours, "logs", name).splitlines()
+        return logs if logs and logs[-1] == "told" else []
+
+    return dict(line.split("=", 1) for line in eventually(lines)[:-1])
+
+
+def test_five_pods_of_3000_mib_run_on_two_gpus(cluster: CarrelCluster) -> None:
+    alice = Somebody(cluster.api, "alice")
+    with namespace(cluster.api) as ours:
+        for name in NAMES:
+            manifest = pod(name, TELL, LIMITS)
+            status, created = alice.call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)
+            assert status == 201, created
+            assert "nvidia.com/gpumem" not in json.dumps(created["spec"])
+            assert json.loads(created["metadata"]["annotations"]["carrel.dev/hami"]) == {
+                "containers": {"main": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}}
+            }
+        for name in NAMES:
+            wait_for_phase(cluster.api, ours, name, "Running")
+
+        seen = [told(cluster, ours, name) for name in NAMES]
+        gpus = Counter(each["NVIDIA_VISIBLE_DEVICES"] for each in seen)
+        assert sorted(gpus.values()) == [2, 3] and all(uuid.startswith("GPU-") for uuid in gpus)
+        assert {each["CUDA_DEVICE_MEMORY_LIMIT"] for each in seen} == {"3000m"}
+
+        # The record is the webhook's: who writes it, or changes it, is refused.
+        forged = pod("forged", TELL)
+        forged["metadata"]["annotations"] = {"carrel.dev/hami": '{"containers":{"main":{"nvidia.com/gpu":1}}}'}
+        status, answer = alice.call("POST", f"/api/v1/namespaces/{ours}/pods", forged)
+        assert status == 422 and "only Carrel's webhook writes" in answer["message"]
+        change = {"metadata": {"annotations": {"carrel.dev/hami": "{}"}}}
+        status, answer = alice.call("PATCH", f"/api/v1/namespaces/{ours}/pods/a", change)
+        assert status == 403 and "carrel.dev/hami" in answer["message"]

@@ -1,0 +1,51 @@
+"""Carrel's webhook asks Carrel's booking service over HTTP, by its own route and in MAIA's JSON: both ends are real."""
+
+import contextlib
+
+import pytest
+
+from carrel.bookings.client.http_client import BookingAddress, BookingClient
+from carrel.bookings.client.interface import NoAnswer
+from carrel.bookings.client.status import BookingStatus
+from carrel.http.serving import Address, serving
+from tests.kit.booking import DAY, MAIA_TOKEN, MEMBER, NOW, Opened
+from tests.kit.gpus import A6000
+
+OWN, MAIA = "/api/v1/booking-status", "/maia-api/gpu-schedulability/"
+
+
+@pytest.mark.parametrize(
+    ("route", "gpus"),
+    [pytest.param(OWN, 2, id="by Carrel's own route"), pytest.param(MAIA, 1, id="in MAIA's JSON, without the number")],
+)
+async def test_the_booking_service_answers_the_webhook(opened: Opened, route: str, gpus: int) -> None:
+    ada = await opened.caller(MEMBER)
+    await ada.book(days=2, gpus=2)
+    async with serving(opened.app, Address()) as url:
+        addresses = f"{url}{route}", f"{url}/maia-api/gpu-stats/"
+        async with contextlib.aclosing(BookingClient(BookingAddress(*addresses, MAIA_TOKEN))) as client:
+            booked, not_booked, free = (
+                await client.status(MEMBER, "lab"),
+                await client.status("nobody@lab.org", "lab"),
+                await client.free(),
+            )
+        for token in ("wrong", ""):
+            async with contextlib.aclosing(BookingClient(BookingAddress(*addresses, token))) as stranger:
+                with pytest.raises(NoAnswer, match="answered 403"):
+                    await stranger.status(MEMBER, "lab")
+
+    assert booked == BookingStatus(NOW + 2 * DAY, A6000, gpus)
+    assert not_booked == BookingStatus()
+    assert free.keys() >= {A6000}
+
+
+async def test_a_booking_for_another_namespace_does_not_count(opened: Opened) -> None:
+    ada = await opened.caller(MEMBER)
+    await ada.book(days=2, namespace="lab")
+    token = {"authorization": f"Bearer {MAIA_TOKEN}"}
+
+    here = await opened.nobody.post(OWN, {"user": MEMBER, "namespace": "lab"}, **token)
+    elsewhere = await opened.nobody.post(OWN, {"user": MEMBER, "namespace": "other"}, **token)
+
+    assert here.json == {"tier": "booked", "ends": "2026-11-18T12:00:00Z", "model": A6000, "gpus": 1}
+    assert elsewhere.json == {"tier": "opportunistic", "ends": None, "model": "", "gpus": 0}

@@ -1,0 +1,128 @@
+"""A service with the sign-in and nothing else, over real HTTP, and a client that keeps cookies like a browser."""
+
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+from fastapi import FastAPI, Form
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from yarl import URL
+
+from carrel.bookings.sign_in import (
+    Authenticator,
+    CurrentPerson,
+    OidcClient,
+    OidcOptions,
+    Rate,
+    RateLimiter,
+    RequestGuard,
+    RequestLimits,
+    RoleOptions,
+    SignInMethods,
+    SignInOptions,
+    TokenReviewer,
+    install_sign_in,
+)
+from carrel.http.serving import Address, serving
+from tests.kit.lab import Clock
+from tests.kit.oidc_provider import CLIENT, SECRET, OidcProvider
+from tests.kit.people import PeopleInMemory
+
+NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+MANY = Rate(per_second=1000, burst=100_000)
+HIGH_LIMITS = RequestLimits(address=MANY)
+NO_ROLES = RoleOptions()
+
+
+@dataclass
+class ServicePlan:
+    """How this service differs from the usual one."""
+
+    provider: OidcProvider | None = None
+    kubernetes: Callable[[RoleOptions, Clock], TokenReviewer] | None = None
+    is_dev: bool = False
+    roles: RoleOptions = NO_ROLES
+    limits: RequestLimits = HIGH_LIMITS
+    per_person: Rate = MANY
+    is_https: bool = False
+
+
+class Service:
+    def __init__(self, url: str, clock: Clock, people: PeopleInMemory, browser: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.clock = clock
+        self.people = people
+        self.browser = browser
+        """It keeps cookies."""
+
+    async def get(self, path: str, **call: Any) -> tuple[int, Any]:
+        return await self.call("GET", path, **call)
+
+    async def call(self, method: str, path: str, **call: Any) -> tuple[int, Any]:
+        async with self.browser.request(method, self.url + path, **call) as answer:
+            is_json = "json" in answer.headers.get("content-type", "")
+            return answer.status, await (answer.json(content_type=None) if is_json else answer.text())
+
+    async def csrf(self) -> str:
+        return str((await self.get("/page"))[1])
+
+    @property
+    def cookie(self) -> str:
+        found = self.browser.cookie_jar.filter_cookies(URL(self.url)).get("carrel")
+        return found.value if found else ""
+
+
+@contextlib.asynccontextmanager
+async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
+    plan = plan or ServicePlan(is_dev=True)
+    clock, people = Clock(NOON), PeopleInMemory()
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        jar = aiohttp.CookieJar(unsafe=True)  # accepts cookies of IP addresses
+        browser = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=jar))
+        app = FastAPI()
+        limits_and_app = RequestGuard(app, plan.limits, clock.seconds, is_https=plan.is_https)
+        url = await stack.enter_async_context(serving(limits_and_app, Address()))
+        sign_in = None
+        if plan.provider is not None:
+            plan.provider.url = await stack.enter_async_context(serving(plan.provider.app, Address()))
+            provider = OidcOptions(plan.provider.url, CLIENT, SECRET, f"{url}/sign-in/callback")
+            sign_in = OidcClient(provider, http, clock)
+        kubernetes = plan.kubernetes(plan.roles, clock) if plan.kubernetes else None
+        authenticator = Authenticator(
+            people,
+            plan.roles,
+            SignInMethods(sign_in, kubernetes, plan.is_dev),
+            SignInOptions("https://carrel.example" if plan.is_https else ""),
+            RateLimiter(plan.per_person, clock.seconds),
+            clock,
+        )
+        install_sign_in(app, authenticator)
+        _add_routes(app, authenticator)
+        yield Service(url, clock, people, browser)
+
+
+def _add_routes(app: FastAPI, authenticator: Authenticator) -> None:
+    async def page(request: Request, person: CurrentPerson) -> PlainTextResponse:
+        return PlainTextResponse(authenticator.csrf_token(request))
+
+    async def write(person: CurrentPerson, body: dict[str, Any]) -> dict[str, str]:
+        return {"by": person.email}
+
+    async def form(person: CurrentPerson, word: str = Form()) -> dict[str, str]:
+        return {"by": person.email, "word": word}
+
+    app.add_api_route("/page", page, methods=["GET"], response_model=None)
+    app.add_api_route("/write", write, methods=["POST"])
+    app.add_api_route("/form", form, methods=["POST"])
+
+
+def csrf_in(page: str) -> str:
+    found = re.search(r'name="csrf" value="([^"]+)"', page)
+    assert found, page
+    return found[1]

@@ -1,0 +1,1 @@
+"""Programs for people who work on Carrel; they are not part of the product."""
