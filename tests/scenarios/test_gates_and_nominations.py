@@ -63,7 +63,7 @@ async def test_a_request_that_cannot_be_read_is_reported_before_the_gates() -> N
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, annotations={"gpu-fraction": "0.5"}, gates=[QUOTA])
 
-        assert "asks for cards in 2 ways" in await why(replica, pod)
+        assert "asks for GPUs in 2 ways" in await why(replica, pod)
 
 
 async def test_no_gpu_is_revoked_for_a_gated_pod_until_its_gates_are_removed() -> None:

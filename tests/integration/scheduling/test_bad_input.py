@@ -49,7 +49,7 @@ IN_ERROR = [
     ),
     pytest.param(
         {"Pod": a_pod({"aliyun.com/gpu-mem": "1"}, {"gpu-fraction": "0.5"}), "NodeNames": ["n1"]},
-        "asks for cards in 2 ways",
+        "asks for GPUs in 2 ways",
         id="two dialects",
     ),
     pytest.param(
