@@ -2,7 +2,8 @@
 
 from random import Random
 
-from kubernetes_in_memory.faults import FaultPlan, Faulty
+from kubernetes_in_memory.faults import FaultPlan
+from tests.kit.faults import Faulty
 from tests.kit.lab import Lab
 
 FAULTS = {

@@ -141,14 +141,14 @@ async def test_five_pods_share_two_gpus_that_reservation_pods_hold_in_coexist_mo
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         async with lab.replica() as carrel:
-            scene = CoexistNode(lab, Kubelet(lab, node, last), carrel)
+            node_lab = CoexistNode(lab, Kubelet(lab, node, last), carrel)
             for name in "abcde":
-                assert await scene.bind(await admitted(lab, COEXIST, a_pod(name))) is None
+                assert await node_lab.bind(await admitted(lab, COEXIST, a_pod(name))) is None
 
             given = [(await lab.annotations(name))["carrel.dev/devices"] for name in "abcde"]
             assert given == ["GPU-n1-1"] * 3 + ["GPU-n1-0"] * 2, "as the kubelet chose"
             assert len(await reservation_pods(lab)) == 2
-            assert scene.kubelet.free == []
+            assert node_lab.kubelet.free == []
             carrel.ledger.audit()
 
 
