@@ -40,6 +40,8 @@ def test_no_class_function_or_module_has_a_metaphor_for_a_name() -> None:
     wrong = []
     for path in sorted((SOURCE / "carrel").rglob("*.py")):
         place = path.relative_to(SOURCE).as_posix()
+        if "migrations/versions" in place:
+            continue  # a migration that was released keeps its name
         names = [path.stem]
         names += [
             node.name

@@ -56,7 +56,7 @@ class BookedPeople:
 class ReviewedCluster:
     """What a test sets about the cluster."""
 
-    desk: BookedPeople | None = field(default_factory=BookedPeople)
+    booking_lookup: BookedPeople | None = field(default_factory=BookedPeople)
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
     namespace_owners: dict[str, str] = field(default_factory=dict)
     handed_over: dict[str, HandOver] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class ReviewedCluster:
                 frozenset({SPAWNER}),
                 self.username_prefix,
             ),
-            desk=self.desk,
+            booking_lookup=self.booking_lookup,
             handed_over=self.handed_over.get,
             has_priority_class=lambda name: name in self.classes,
             now=self.now,
@@ -127,12 +127,12 @@ class Reviewed:
 
 def booked(**changes: Any) -> ReviewedCluster:
     """Alice has an active booking."""
-    return ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, **changes))
+    return ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, **changes))
 
 
 def full(**options: Any) -> ReviewedCluster:
     """No GPU is free, and there are no bookings."""
-    return ReviewedCluster(desk=BookedPeople(cards={MODEL: 0}), options=AdmissionOptions(**options))
+    return ReviewedCluster(booking_lookup=BookedPeople(cards={MODEL: 0}), options=AdmissionOptions(**options))
 
 
 def _value(variable: Json) -> str:

@@ -26,7 +26,7 @@ PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 
 clusters = st.builds(
     ReviewedCluster,
-    desk=st.none()
+    booking_lookup=st.none()
     | st.builds(
         BookedPeople,
         st.sampled_from(({}, {"alice@lab.example": NOON + timedelta(days=1)})),
@@ -87,12 +87,12 @@ def test_whatever_stands_anywhere_in_a_review_is_answered(random: Random, operat
     question = review(pod, old=old, operation=operation, subresource=subresource)
     for _ in range(random.randint(1, 2)):
         _put_somewhere(random, question, anything)
-    desk, body = (
-        ReviewedCluster(desk=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).handler(),
+    booking_lookup, body = (
+        ReviewedCluster(booking_lookup=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).handler(),
         json.dumps(question).encode(),
     )
 
-    status, said = asyncio.run(desk.mutate(body))
+    status, said = asyncio.run(booking_lookup.mutate(body))
     assert status in (200, 400), said
     assert json.loads(said)
 

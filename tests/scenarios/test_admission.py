@@ -90,7 +90,7 @@ async def test_a_pod_without_a_tier_loses_the_priority_of_a_tier(pod: Json, user
 
 
 async def test_a_booking_that_has_just_ended_does_not_count() -> None:
-    cluster = ReviewedCluster(desk=BookedPeople({ALICE: NOON}))
+    cluster = ReviewedCluster(booking_lookup=BookedPeople({ALICE: NOON}))
 
     assert (await cluster.create(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
 
@@ -112,7 +112,9 @@ async def test_a_booking_counts_only_for_its_model() -> None:
 
 
 async def test_if_the_booking_service_is_down_a_pod_is_opportunistic_with_a_warning() -> None:
-    reviewed = await ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, silence="refused")).create(a_pod(GPU))
+    reviewed = await ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, silence="refused")).create(
+        a_pod(GPU)
+    )
 
     assert reviewed.allowed and reviewed.annotations["carrel.dev/tier"] == "opportunistic"
     assert reviewed.warnings == ["the booking service does not answer; decided as if no booking were active"]
@@ -120,7 +122,7 @@ async def test_if_the_booking_service_is_down_a_pod_is_opportunistic_with_a_warn
 
 
 async def test_without_a_booking_service_pods_have_no_tier_but_see_their_gpus() -> None:
-    reviewed = await ReviewedCluster(desk=None).create(a_pod(GPU))
+    reviewed = await ReviewedCluster(booking_lookup=None).create(a_pod(GPU))
 
     assert reviewed.annotations == {} and reviewed.env() == DEVICES
 
@@ -150,12 +152,16 @@ async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_gpu_is_free() -> 
             a_pod(GPU, annotations={"carrel.dev/gpu-model": "other"}),
             id="a model that the service does not count",
         ),
-        pytest.param(ReviewedCluster(desk=BookedPeople(cards={})), a_pod(GPU), id="no counts at all"),
-        pytest.param(ReviewedCluster(desk=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one GPU is free"),
+        pytest.param(ReviewedCluster(booking_lookup=BookedPeople(cards={})), a_pod(GPU), id="no counts at all"),
         pytest.param(
-            ReviewedCluster(desk=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})), a_pod(GPU), id="it is booked"
+            ReviewedCluster(booking_lookup=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one GPU is free"
         ),
-        pytest.param(replace(full(), desk=None), a_pod(GPU), id="no booking service"),
+        pytest.param(
+            ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})),
+            a_pod(GPU),
+            id="it is booked",
+        ),
+        pytest.param(replace(full(), booking_lookup=None), a_pod(GPU), id="no booking service"),
     ],
 )
 async def test_a_pod_keeps_its_request(cluster: ReviewedCluster, pod: Json) -> None:
@@ -202,7 +208,7 @@ async def test_a_pod_without_an_owner_has_no_tier_but_sees_its_gpu() -> None:
     reviewed = await cluster.create(a_pod(GPU), JOB_CONTROLLER)
 
     assert reviewed.annotations == {} and reviewed.env() == DEVICES
-    assert cluster.desk is not None and not cluster.desk.asked
+    assert cluster.booking_lookup is not None and not cluster.booking_lookup.asked
 
 
 async def test_a_strict_cluster_refuses_only_gpu_pods_without_an_owner() -> None:
@@ -316,7 +322,9 @@ async def test_a_forged_key_is_removed(key: str, limits: dict[str, str]) -> None
     group = "annotations" if key in PROTECTED else "labels"
     forged = PROTECTED.get(key) or PROTECTED_LABELS[key]
 
-    reviewed = await ReviewedCluster(desk=None).create(a_pod(limits, **{group: {key: forged, "mine": "stays"}}))
+    reviewed = await ReviewedCluster(booking_lookup=None).create(
+        a_pod(limits, **{group: {key: forged, "mine": "stays"}})
+    )
 
     assert reviewed.object["metadata"][group] == {"mine": "stays"}
 

@@ -20,7 +20,7 @@ from tests.scenarios.test_reservations import CoexistNode
 
 LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
 RECORD = '{"containers":{"main":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}}'
-SEALED = ReviewedCluster(desk=None, seal=Seal((b"key",)))
+SEALED = ReviewedCluster(booking_lookup=None, seal=Seal((b"key",)))
 COEXIST = replace(SEALED, options=AdmissionOptions(coexist=True))
 
 
@@ -108,7 +108,7 @@ async def test_what_cannot_be_honoured_is_refused_with_the_reason() -> None:
 
 async def test_a_whole_gpu_of_hami_runs_without_one_when_no_gpu_is_free() -> None:
     manifest = a_pod(limits={"nvidia.com/gpu": "1"}, annotations={"nvidia.com/use-gputype": "A100"})
-    world = replace(SEALED, desk=BookedPeople(cards={"NVIDIA-A100": 0, "T4": 3}))
+    world = replace(SEALED, booking_lookup=BookedPeople(cards={"NVIDIA-A100": 0, "T4": 3}))
     told = await world.create(manifest)
     assert told.annotations == {} and told.container()["resources"] == {"limits": {}}
     assert "runs without a GPU" in told.warnings[0]

@@ -73,7 +73,7 @@ class AdmissionContext:
     """What is known about the cluster when a review arrives."""
 
     owners: PodOwnerLookup
-    desk: BookingLookup | None
+    booking_lookup: BookingLookup | None
     """None: there are no bookings here, and pods have no tier."""
     handed_over: Callable[[str], HandOver | None]
     """The record of a pod that lost its GPU, by the uid of its controller."""
@@ -159,10 +159,12 @@ class PodAdmission:
                 "refused", refused=f"{subject(pod.metadata)} asks for a GPU, and Carrel cannot tell who owns it"
             )
         assigned = None
-        if user and self._context.desk is not None:
-            assigned = await self._tier_by_booking(self._context.desk, _Person(user, request.namespace), asked, changed)
+        if user and self._context.booking_lookup is not None:
+            assigned = await self._tier_by_booking(
+                self._context.booking_lookup, _Person(user, request.namespace), asked, changed
+            )
             is_to_run_now = assigned.tier is Tier.OPPORTUNISTIC and not gates_of(pod)
-            if is_to_run_now and await self._is_no_gpu_free(self._context.desk, asked, changed):
+            if is_to_run_now and await self._is_no_gpu_free(self._context.booking_lookup, asked, changed):
                 changed.remove_gpu({})
                 return changed.answer("cpu", "runs without a GPU: no GPU is free, and no booking is active")
             changed.annotate({carrel.USER: user, **assigned.annotations(model_is_named=bool(asked.model))})
@@ -190,11 +192,11 @@ class PodAdmission:
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def _tier_by_booking(
-        self, desk: BookingLookup, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
+        self, booking_lookup: BookingLookup, person: "_Person", asked: "_GpuRequest", changed: "_ChangedPod"
     ) -> "_AssignedTier":
-        heard = await desk.status(person.name, person.namespace)
-        changed.warn_if_silent(heard)
-        booking = heard.value
+        answer = await booking_lookup.status(person.name, person.namespace)
+        changed.warn_if_silent(answer)
+        booking = answer.value
         if booking is None or booking.ends is None or booking.ends <= self._context.now():
             return _AssignedTier(Tier.OPPORTUNISTIC)
         if booking.model and not asked.allows(booking.model):
@@ -203,13 +205,15 @@ class PodAdmission:
             return _AssignedTier(Tier.OPPORTUNISTIC)
         return _AssignedTier(Tier.BOOKED, booking.ends, booking.model)
 
-    async def _is_no_gpu_free(self, desk: BookingLookup, asked: "_GpuRequest", changed: "_ChangedPod") -> bool:
+    async def _is_no_gpu_free(
+        self, booking_lookup: BookingLookup, asked: "_GpuRequest", changed: "_ChangedPod"
+    ) -> bool:
         """Only for whole GPUs: a part of a GPU may be free where no whole GPU is, which only the scheduler knows."""
         if self._options.waits_when_full or not asked.is_whole:
             return False
-        heard = await desk.free()
-        changed.warn_if_silent(heard)
-        free = heard.value
+        answer = await booking_lookup.free()
+        changed.warn_if_silent(answer)
+        free = answer.value
         if not free or (asked.model and asked.model not in free):
             return False  # unknown, so the pod waits
         counts = [max(0, count) for model, count in free.items() if asked.allows(model)]
@@ -388,10 +392,10 @@ class _ChangedPod:
     def warn(self, text: str) -> None:
         self._warnings.append(text)
 
-    def warn_if_silent(self, heard: CachedAnswer[Any]) -> None:
-        if heard.failure and heard.value is not None:
-            self.warn(f"the booking service does not answer; decided by its answer from {heard.age_s:.0f} s ago")
-        elif heard.failure:
+    def warn_if_silent(self, answer: CachedAnswer[Any]) -> None:
+        if answer.failure and answer.value is not None:
+            self.warn(f"the booking service does not answer; decided by its answer from {answer.age_s:.0f} s ago")
+        elif answer.failure:
             self.warn("the booking service does not answer; decided as if no booking were active")
 
     def answer(self, outcome: str, warning: str = "") -> AdmissionDecision:

@@ -55,7 +55,7 @@ class AdmissionWebhook:
             Selection(options.carrel_namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
         )
-        self._desk = BookingCache(service, time.monotonic) if service is not None else None
+        self._booking_cache = BookingCache(service, time.monotonic) if service is not None else None
         self.is_stopping = False
         context = AdmissionContext(
             owners=PodOwnerLookup(
@@ -65,7 +65,7 @@ class AdmissionWebhook:
                 options.spawners,
                 options.username_prefix,
             ),
-            desk=self._desk,
+            booking_lookup=self._booking_cache,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
             now=options.now,
@@ -74,10 +74,10 @@ class AdmissionWebhook:
         self.admission = PodAdmission(context, options.admission)
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
-        desk = self._desk
+        booking_lookup = self._booking_cache
         measures = WebhookMeasures(
-            booking_failures=lambda: desk.failures if desk else 0,
-            booking_age_s=lambda: desk.oldest_s if desk else 0.0,
+            booking_failures=lambda: booking_lookup.failures if booking_lookup else 0,
+            booking_age_s=lambda: booking_lookup.oldest_s if booking_lookup else 0.0,
             certificate_expires_at=certificate_expires_at,
         )
         metrics = WebhookMetrics(measures)

@@ -7,6 +7,7 @@ Reading order:
 
     interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
     nvidia gpushare gpuclaim kai hami     the peers' dialects
+    gpuclaim_objects kai_objects          the kinds of objects that they define
     carrel                                Carrel's own words, and the Lease of a GPU
     kai_reservation gpushare_inspect      further words of KAI and gpushare
     maia tier jupyter                     words about bookings and people; which tier a pod has

@@ -297,25 +297,10 @@ def _json(value: object) -> str:
 
 # --- the dialect -----------------------------------------------------------------------------------------------------
 
-EXAMPLE = """\
-# Carrel: 4 GiB of the memory of one GPU, in Carrel's own words.
-apiVersion: v1
-kind: Pod
-metadata:
-  name: carrel
-  namespace: lab
-  annotations: {carrel.dev/gpu-cards: "1", carrel.dev/gpu-memory-mib: "4096"}
-spec:
-  containers:
-    - name: inference
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-"""
-
 DIALECT = Dialect(
     name="carrel",
     words=f"{GPU_CARDS} or {GPU_MEMORY}",
-    example=EXAMPLE,
+    example="carrel-memory.yaml",
     request_of=request_of,
     annotations=(GPU_CARDS, GPU_MEMORY),
     other_annotations=(GPU_MODEL, GANG_SIZE),

@@ -338,32 +338,10 @@ def _bind_annotations(binding: PodBinding) -> dict[str, str]:
     return write_allocated([gpu.index for gpu in binding.placement.gpus])
 
 
-EXAMPLE = """\
-# GpuClaim: one whole GPU by a claim, which says more than a number: how many, which ones, how they are linked.
-apiVersion: gpu.scheduling/v1
-kind: GpuClaim
-metadata: {name: one-gpu, namespace: lab}
-spec:
-  devices: {count: 1, policy: contiguous, exclusivity: Exclusive}
----
-apiVersion: v1
-kind: Pod
-metadata:
-  name: gpuclaim
-  namespace: lab
-  annotations: {gpu.scheduling/claim: one-gpu}
-spec:
-  schedulerName: gpu-scheduler
-  containers:
-    - name: training
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-"""
-
 DIALECT = Dialect(
     name="gpuclaim",
     words=CLAIM,
-    example=EXAMPLE,
+    example="gpuclaim-exclusive.yaml",
     request_of=_request_of,
     annotations=(CLAIM,),
     claim_name=claim_name,

@@ -236,24 +236,10 @@ def _index(key: str, field: Field) -> int:
     return whole_number(key, field.subject, f"the key {key!r:.20} of {field.path}")
 
 
-EXAMPLE = """\
-# gpushare: 4 GiB of the memory of one GPU, which other pods share.
-apiVersion: v1
-kind: Pod
-metadata: {name: gpushare, namespace: lab}
-spec:
-  schedulerName: gpu-scheduler
-  containers:
-    - name: inference
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-      resources: {limits: {aliyun.com/gpu-mem: 4096}}
-"""
-
 DIALECT = Dialect(
     name="gpushare",
     words=GPU_MEM,
-    example=EXAMPLE,
+    example="gpushare-memory.yaml",
     request_of=request_of,
     resources=(GPU_MEM,),
     other_resources=(GPU_COUNT,),

@@ -247,25 +247,10 @@ def variables(pod: Pod, container: Mapping[str, Any]) -> list[Json]:
     return [{"name": name, "value": value} for name, value in limits.items()]
 
 
-EXAMPLE = """\
-# HAMi: 3000 MiB of the memory of one GPU, which other pods share.
-apiVersion: v1
-kind: Pod
-metadata:
-  name: hami
-  namespace: lab
-spec:
-  containers:
-    - name: inference
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-      resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 3000}}
-"""
-
 DIALECT = Dialect(
     name="hami",
     words=f"{MEMORY}, {PERCENTAGE}, {CORES} or another word of HAMi",
-    example=EXAMPLE,
+    example="hami-memory.yaml",
     request_of=request_of,
     resources=(MEMORY, PERCENTAGE, CORES, PRIORITY),
     annotations=(RECORD,),

@@ -72,7 +72,7 @@ class Dialect:
     words: str
     """The words by which people know it, for messages."""
     example: str
-    """A manifest in this dialect, in YAML, that runs on a cluster with one GPU."""
+    """A manifest in this dialect: a file of `examples/`, which a test runs."""
 
     # --- what it reads from a pod ---
     request_of: Callable[[Pod, Reading], Request | Refusal | None]

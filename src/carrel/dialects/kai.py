@@ -165,26 +165,10 @@ def _bind_annotations(binding: PodBinding) -> dict[str, str]:
     return received(binding.pod_request.request.amount != WHOLE, prefix)
 
 
-EXAMPLE = """\
-# KAI: half of one GPU, which other pods share.
-apiVersion: v1
-kind: Pod
-metadata:
-  name: kai
-  namespace: lab
-  annotations: {gpu-fraction: "0.5"}
-spec:
-  schedulerName: kai-scheduler
-  containers:
-    - name: inference
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-"""
-
 DIALECT = Dialect(
     name="kai",
     words=f"{FRACTION} or {MEMORY}",
-    example=EXAMPLE,
+    example="kai-fraction.yaml",
     request_of=request_of,
     annotations=(FRACTION, MEMORY, NUM_DEVICES),
     other_annotations=(CONTAINER_NAME, POD_GROUP),

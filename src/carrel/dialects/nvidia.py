@@ -50,23 +50,10 @@ def request_of(pod: Pod, reading: Reading) -> Request | None:
     return Request(asked.total, WHOLE, containers=needs, by_kubelet=True)
 
 
-EXAMPLE = """\
-# NVIDIA: one whole GPU, as NVIDIA's device plugin knows it.
-apiVersion: v1
-kind: Pod
-metadata: {name: nvidia, namespace: lab}
-spec:
-  containers:
-    - name: training
-      image: nvidia/cuda:12.4.1-base-ubuntu22.04
-      command: [nvidia-smi, -L]
-      resources: {limits: {nvidia.com/gpu: 1}}
-"""
-
 DIALECT = Dialect(
     name="nvidia",
     words=GPU,
-    example=EXAMPLE,
+    example="nvidia-model.yaml",
     request_of=request_of,
     resources=(GPU,),
     offers=(GPU,),

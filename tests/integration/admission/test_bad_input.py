@@ -89,8 +89,8 @@ async def test_a_pod_that_breaks_the_schema_is_refused_with_the_field(broken: An
 @pytest.mark.parametrize("free", [0, 1], ids=["no GPU is free", "a GPU is free"])
 async def test_an_odd_pod_is_admitted(odd: Any, free: int) -> None:
     cluster = ReviewedCluster()
-    assert cluster.desk is not None
-    cluster.desk.cards = {"NVIDIA-RTX-A6000": free}
+    assert cluster.booking_lookup is not None
+    cluster.booking_lookup.cards = {"NVIDIA-RTX-A6000": free}
 
     reviewed = await cluster.create(odd)
 

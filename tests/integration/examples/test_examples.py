@@ -68,6 +68,7 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
         },
     ),
     "gpushare-two-containers.yaml": Placed(1, 16276, annotations={"ALIYUN_COM_GPU_MEM_POD": "16276"}),
+    "hami-memory.yaml": Placed(1, 3000, annotations={"carrel.dev/devices": GPU}),
     "kai-fraction.yaml": Placed(
         1, Fraction(1, 2), annotations={"received-resource-type": "Fraction", "carrel.dev/devices": GPU}
     ),

@@ -1,8 +1,10 @@
 """A dialect is one file and one line in the registry: nothing else has to change when one is added."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from carrel.dialects import bind_annotations, cpu_manifest, protected_keys, registry, visible_devices
 from carrel.dialects.interface import Dialect, PodBinding, PodRequest, Reading
@@ -12,7 +14,7 @@ from carrel.ledger.gpus import MiB
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import Memory, Request
 from tests.kit.gpus import a_ledger, a_node, holder
-from tests.kit.objects import pod
+from tests.kit.objects import pod, pod_from
 
 
 def request_of(asking: Pod, reading: Reading) -> Request:
@@ -22,6 +24,8 @@ def request_of(asking: Pod, reading: Reading) -> Request:
 def variables(asking: Pod, container: Any) -> list[dict[str, Any]]:
     return [{"name": "EXAMPLE_MIB", "value": asking.metadata.annotations["example.com/gpu-mib"]}]
 
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 EXAMPLE = Dialect(
     name="example",
@@ -102,6 +106,9 @@ def test_it_is_taken_off_a_pod_that_goes_on_without_a_gpu() -> None:
     assert container["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": ""}]
 
 
-def test_every_dialect_has_a_name_and_an_example_of_its_own() -> None:
+def test_every_dialect_has_a_name_of_its_own_and_an_example_that_speaks_it() -> None:
     assert len({each.name for each in registry.DIALECTS}) == len(registry.DIALECTS)
-    assert all(f"name: {each.name}" in each.example for each in registry.DIALECTS)
+    for dialect in registry.DIALECTS:
+        documents = yaml.safe_load_all((EXAMPLES / dialect.example).read_text())
+        pods = [pod_from(each) for each in documents if each["kind"] == "Pod"]
+        assert {each.name for pod in pods for each in registry.dialects_of(pod)} == {dialect.name}

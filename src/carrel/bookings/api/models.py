@@ -31,7 +31,7 @@ from carrel.bookings.records import (
     Preview,
     State,
 )
-from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR, Booking
 from carrel.http.problems import Problem
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
@@ -370,18 +370,24 @@ class ProblemOut(_ResponseModel):
 # --- from our types to the API's -------------------------------------------------------------------------------------
 
 
+def _what_is_booked(booking: Booking) -> dict[str, Any]:
+    return {
+        "user": booking.user,
+        "model": booking.model,
+        "start": seconds(booking.start),
+        "end": seconds(booking.end),
+        "gpus": booking.cards,
+        "share": booking.share,
+    }
+
+
 def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:
     """Without what only its person and lab admins may see, for everybody else."""
     booking = record.booking
     is_private = booking.user != person.email and not person.is_lab_admin
     return BookingOut(
         id=booking.id,
-        user=booking.user,
-        model=booking.model,
-        start=seconds(booking.start),
-        end=seconds(booking.end),
-        gpus=booking.cards,
-        share=booking.share,
+        **_what_is_booked(booking),
         state=record.state(now),
         ends=seconds(booking.ends),
         cancelled_at=seconds(booking.cancelled_at) if booking.cancelled_at else None,
@@ -399,12 +405,7 @@ def preview_out(seen: Preview) -> PreviewOut:
     booking = seen.booking
     return PreviewOut(
         allowed=seen.is_allowed,
-        user=booking.user,
-        model=booking.model,
-        start=seconds(booking.start),
-        end=seconds(booking.end),
-        gpus=booking.cards,
-        share=booking.share,
+        **_what_is_booked(booking),
         problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
         earliest_start=seconds(seen.earliest_start) if seen.earliest_start else None,
         hint=seen.hint or None,
