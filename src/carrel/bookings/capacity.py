@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from carrel.bookings.rules import Booking
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.refusals import Refusal
 
@@ -46,3 +47,8 @@ def model_named(word: str, models: Collection[str]) -> str | Refusal:
 
 def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def booked_gpus(booking: Booking, shares_per_gpu: int) -> float:
+    """How many GPUs a booking counts for: a share counts as its part of one GPU."""
+    return 1 / shares_per_gpu if booking.share else booking.cards

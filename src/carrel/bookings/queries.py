@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Calendar, days
-from carrel.bookings.capacity import ModelCapacity, model_named
+from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
 from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import Person, normal
 from carrel.bookings.records import (
@@ -168,10 +168,10 @@ class BookingQueries:
         for record in await self.within(start, end):
             booking = record.booking
             hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
-            cards = 1 / self.context.rules.shares_per_card if booking.share else booking.cards
+            gpus = booked_gpus(booking, self.context.rules.shares_per_card)
             so_far = uses.get((booking.user, booking.model), PersonUsage(booking.user, booking.model, 0, 0.0))
             uses[booking.user, booking.model] = replace(
-                so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * cards
+                so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * gpus
             )
         return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.model)))
 

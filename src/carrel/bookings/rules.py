@@ -9,7 +9,7 @@ starts there. A change is judged like a new booking, except that a booking may a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -117,6 +117,12 @@ class BookingRules:
             found: timedelta | int = getattr(self, limit.field)
             return found
         return self.more.get(limit.option, limit.read(limit.default))
+
+    def with_limit(self, limit: Limit, number: float) -> "BookingRules":
+        """With another number, as an admin would set it."""
+        if limit.field:
+            return replace(self, **{limit.field: limit.read(number)})  # type: ignore[arg-type] # each field has its type
+        return replace(self, more={**self.more, limit.option: limit.read(number)})
 
     @property
     def limits(self) -> list[Limit]:

@@ -5,9 +5,8 @@ A terminating pod still runs, so a releasing share still holds its memory: only 
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from fractions import Fraction
 
-from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.gpus import MiB
 
 
 class ShareState(Enum):
@@ -80,8 +79,3 @@ class Share:
 
     def after(self, event: ShareEvent) -> "Share":
         return replace(self, state=LIFE[self.state, event])
-
-
-def part_of(share: Share, gpu: Gpu) -> Fraction:
-    """How much of the GPU the share is, for counting use: a whole GPU is 1, memory is its part of the GPU's memory."""
-    return Fraction(share.memory, gpu.memory) if share.memory is not None and gpu.memory else Fraction(1)

@@ -321,11 +321,11 @@ async def test_a_booking_at_the_end_of_the_calendar_is_refused(opened: Opened, m
 async def test_the_admin_page_shows_which_bookings_other_rules_would_break(member: Visitor, admin: Visitor) -> None:
     await book(member)
 
-    page = text_of(await admin.get("/admin?max=3"))
+    page = text_of(await admin.get("/admin?max_days=3"))
     assert "1 booking would break these rules." in page
     assert "UTC" not in page, "times are in the zone of the lab"
-    assert "No booking would break these rules." in text_of(await admin.get("/admin?max=5"))
-    assert "is not a number from 0 to" in text_of(await admin.get("/admin?max=-1"))
+    assert "No booking would break these rules." in text_of(await admin.get("/admin?max_days=5"))
+    assert "is not a number from 0.01 to 3650" in text_of(await admin.get("/admin?max_days=-1"))
 
 
 async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:

@@ -1,7 +1,7 @@
 """The admin page: maintenance, people and roles, which bookings other rules would break, and the audit log."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 from fastapi import APIRouter
@@ -19,7 +19,8 @@ from carrel.bookings.rules import BookingRules
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 
 AHEAD = timedelta(days=366)
-MAX_DAYS = 3650
+MAX_LIMIT = 100_000
+NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,4})?", re.ASCII)
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
 DONE = {
     "maintenance": "The maintenance window is set. Existing bookings stay; new ones are refused.",
@@ -120,20 +121,17 @@ class AdminPage:
 
 def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:
     """The rules that the admin wants to try, or what is wrong with them. None if the form is empty."""
-    names = {"min": "min_duration", "max": "max_duration", "cooldown": "cooldown", "planned": "planned"}
-    if not any(asked.get(name) for name in names):
-        return None, []
-    changes: dict[str, timedelta | int] = {}
+    given = {limit: asked[limit.option] for limit in rules.limits if asked.get(limit.option)}
     wrong = []
-    for name, rule in names.items():
-        text = asked.get(name, "")
-        if not text:
-            continue
-        if not (text.isascii() and text.isdigit() and int(text) <= MAX_DAYS):
-            wrong.append(f"“{text}” is not a number from 0 to {MAX_DAYS}.")
+    tried = rules
+    for limit, text in given.items():
+        most = limit.most or MAX_LIMIT
+        number = float(text) if NUMBER.fullmatch(text) else -1.0
+        if limit.least <= number <= most:
+            tried = tried.with_limit(limit, number)
         else:
-            changes[rule] = int(text) if name == "planned" else timedelta(days=int(text))
-    return (None, wrong) if wrong else (replace(rules, **changes), [])  # type: ignore[arg-type] # each name has its type
+            wrong.append(f"“{text}” is not a number from {limit.least:g} to {most:g}.")
+    return (None, wrong) if wrong or not given else (tried, [])
 
 
 def _check_admin(person: Person) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from carrel.bookings.pages.heat_map import HeatMapRow
-from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
 
 HOUR = timedelta(hours=1)
@@ -18,11 +17,6 @@ KEPT = timedelta(days=14)
 MIN_INTERVAL = timedelta(seconds=30)
 MAX_INTERVAL = timedelta(minutes=5)
 """Nothing is known about the time between two samples. A longer gap, such as a suspended machine, is not counted."""
-
-
-def booked_gpus(booking: Booking, shares_per_gpu: int) -> float:
-    """How many GPUs a booking counts for: a share counts as its part of one GPU."""
-    return 1 / shares_per_gpu if booking.share else booking.cards
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.capacity import ModelCapacity, booked_gpus
 from carrel.bookings.pages import heat_map, wording
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.layout import PageRenderer
-from carrel.bookings.pages.usage_counter import HOUR, booked_gpus
+from carrel.bookings.pages.usage_counter import HOUR
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.pages.usage_counter import KEPT, UsageCounter, booked_gpus
+from carrel.bookings.capacity import booked_gpus
+from carrel.bookings.pages.usage_counter import KEPT, UsageCounter
 from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
 from tests.kit.gpus import a_node, held
