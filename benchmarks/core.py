@@ -93,16 +93,16 @@ def _why(ledger: Ledger, names: tuple[str, ...]) -> Iterator[Figure]:
     nowhere = REQUESTS["4 whole GPUs (nowhere)"]
     plain = cpu_seconds(lambda: why_waiting(ledger, nowhere, names), runs=3)
     yield Figure("why a pod waits, checking every GPU", plain * 1e3, "ms")
-    sieve = NodeFilter(ledger)
-    sieve.why(nowhere, names)
+    node_filter = NodeFilter(ledger)
+    node_filter.why(nowhere, names)
     one = Share(Holder("another"), "GPU-0001-0", MiB(1))
 
     def change_and_ask() -> None:
         ledger.restore([one])
-        sieve.why(nowhere, names)
+        node_filter.why(nowhere, names)
 
     yield Figure("why a pod waits, when one node has changed", cpu_seconds(change_and_ask) * 1e3, "ms", 5.0)
     ledger.forget(one.holder.uid)
-    sieve.why(nowhere, names)
-    again = cpu_seconds(lambda: sieve.why(nowhere, names))
+    node_filter.why(nowhere, names)
+    again = cpu_seconds(lambda: node_filter.why(nowhere, names))
     yield Figure("why a pod waits, when nothing has changed", again * 1e6, "µs", 50.0)

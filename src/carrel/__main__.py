@@ -3,14 +3,14 @@
 import typer
 
 from carrel import __version__
-from carrel.admission.command import WebhookSettings, webhook
-from carrel.bookings.command import BookingSettings, booking
+from carrel.admission.entry_point import WebhookSettings, webhook
+from carrel.bookings.entry_point import BookingSettings, booking
 from carrel.cli.commands import COMMANDS
 from carrel.demo import demo
-from carrel.lifecycle.command import ControllerSettings, controller
-from carrel.node.command import AgentSettings, agent, withdraw
+from carrel.lifecycle.entry_point import ControllerSettings, controller
+from carrel.node.entry_point import AgentSettings, agent, withdraw
 from carrel.node.reservation import ReservationSettings, reservation
-from carrel.scheduling.command import ExtenderSettings, extender
+from carrel.scheduling.entry_point import ExtenderSettings, extender
 from carrel.settings import ClusterSettings, command
 from kubernetes_in_memory.command import api_command
 

@@ -4,19 +4,19 @@ It imitates Kubernetes 1.37 and runs no controllers except those that deletion n
 
     messages handler         one HTTP call as values; one call in, one answer out
     kinds crds               which kinds are served
-    calls access             what a request asks for, and by which user
-    bodies fields protobuf   a body becomes a tree of known fields
+    request_info auth             what a request asks for, and by which user
+    body_decoding fields protobuf   a body becomes a tree of known fields
     objects causes status    the rules for all kinds, and the errors
     kind_rules               the rules for one kind: pods pod_checks built_in_rules event_rules volume_rules
     store                    objects, versions, history
-    reads list_options       get, list, pages, selectors
+    reads resource_version_options       get, list, pages, selectors
     watch                    changes, once and in order; streaming lists
-    writes patches           create, update, patch: json_patch patch merge_keys apply ownership
+    writes patch_types           create, update, patch: json_patch merge_patch merge_keys apply ownership
     deletion                 deletion, and what it causes (garbage_collector)
-    subresources pod_parts   binding and eviction; parts of pods
+    subresources pod_subresources   binding and eviction; parts of pods
     reviews                  TokenReview, SubjectAccessReview, tokens
-    admission webhooks       which webhooks are called, and how
-    schema schema_values     the schemas of custom resources; selectors
+    admission webhook_client       which webhooks are called, and how
+    crd_validation object_validation     the schemas of custom resources; selectors
     discovery openapi        what clients read about the API itself
     representations tables   what `kubectl get` shows: columns pod_columns json_path times quantities
     http_server certificates the API on a socket

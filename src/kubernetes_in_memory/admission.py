@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 
 from kubernetes_in_memory import json_patch
-from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.kinds import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS, Kind
 from kubernetes_in_memory.malformed_input import MalformedInput
+from kubernetes_in_memory.request_info import Call
 from kubernetes_in_memory.selectors import label_selector_of
 from kubernetes_in_memory.status import ApiError
 from kubernetes_in_memory.store import ObjectStore, StoredObject
-from kubernetes_in_memory.webhooks import CallFailed, WebhookClient
+from kubernetes_in_memory.webhook_client import CallFailed, WebhookClient
 
 Json = dict[str, Any]
 

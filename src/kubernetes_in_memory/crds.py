@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from kubernetes_in_memory import schema
+from kubernetes_in_memory import crd_validation
 from kubernetes_in_memory.causes import Cause, prohibited
 from kubernetes_in_memory.kinds import BUILT_IN, CRDS, Kind, Kinds
 from kubernetes_in_memory.store import Change, ObjectStore
@@ -30,7 +30,7 @@ def default(definition: Json) -> Json:
 
 
 def check(definition: Json, live: Json | None) -> list[Cause]:
-    causes = schema.check_schema(definition)
+    causes = crd_validation.check_schema(definition)
     group = (definition.get("spec") or {}).get("group")
     if any(kind.group == group for kind in BUILT_IN):
         causes.append(prohibited("spec.group", f"{group} is served by the API itself"))

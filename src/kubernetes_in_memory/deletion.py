@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.bodies import read_as
-from kubernetes_in_memory.calls import Call
+from kubernetes_in_memory.body_decoding import read_as
 from kubernetes_in_memory.kinds import CRDS, NAMESPACES, PODS, Kind
+from kubernetes_in_memory.request_info import Call
 from kubernetes_in_memory.store import ObjectStore, Storage, StoredObject, encode
 from kubernetes_in_memory.times import timestamp
 

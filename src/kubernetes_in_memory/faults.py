@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import msgspec
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.access import ADMIN
-from kubernetes_in_memory.calls import call_of
+from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.handler import EmbeddedApi
 from kubernetes_in_memory.messages import HttpRequest, HttpResponse, RequestLike
+from kubernetes_in_memory.request_info import call_of
 from kubernetes_in_memory.store import encode
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")

@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kubernetes_in_memory import discovery, status
-from kubernetes_in_memory.access import Access, AccessControl, AccessRequest, UserInfo, allow_everything
 from kubernetes_in_memory.admission import AdmissionWebhooks
-from kubernetes_in_memory.calls import Call, call_of
+from kubernetes_in_memory.auth import Access, AccessControl, AccessRequest, UserInfo, allow_everything
 from kubernetes_in_memory.crds import Definitions
 from kubernetes_in_memory.deletion import Deleter, options_of
 from kubernetes_in_memory.garbage_collector import GarbageCollector
@@ -23,11 +22,12 @@ from kubernetes_in_memory.kinds import CREATE_ONLY, OF_A_KUBELET, PODS, SUBRESOU
 from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from kubernetes_in_memory.name_generator import NameGenerator
 from kubernetes_in_memory.reads import Reads, selected_by
+from kubernetes_in_memory.request_info import Call, call_of
 from kubernetes_in_memory.reviews import Reviews
 from kubernetes_in_memory.store import ObjectStore, StoredObject, encode
 from kubernetes_in_memory.subresources import Subresources
 from kubernetes_in_memory.watch import Watcher
-from kubernetes_in_memory.webhooks import ServiceAddress, WebhookClient
+from kubernetes_in_memory.webhook_client import ServiceAddress, WebhookClient
 from kubernetes_in_memory.writes import Writes
 
 Json = dict[str, Any]

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.calls import Target
 from kubernetes_in_memory.causes import Cause, prohibited, required, wrong
 from kubernetes_in_memory.kinds import Kind
+from kubernetes_in_memory.request_info import Target
 
 Json = dict[str, Any]
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from kubernetes_in_memory import status, tables
-from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.kinds import Kind
-from kubernetes_in_memory.list_options import list_version, watch_start
 from kubernetes_in_memory.malformed_input import MalformedInput
 from kubernetes_in_memory.representations import Representation
+from kubernetes_in_memory.request_info import Call
+from kubernetes_in_memory.resource_version_options import list_version, watch_start
 from kubernetes_in_memory.selectors import FieldSelector, LabelSelector
 from kubernetes_in_memory.store import Collection, HistoryExpired, ObjectStore, StoredObject, encode
 from kubernetes_in_memory.watch import Watch

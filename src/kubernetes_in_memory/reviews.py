@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.access import AccessControl, AccessRequest, UserInfo, service_account
-from kubernetes_in_memory.bodies import read_as
-from kubernetes_in_memory.calls import Call
+from kubernetes_in_memory.auth import AccessControl, AccessRequest, UserInfo, service_account
+from kubernetes_in_memory.body_decoding import read_as
 from kubernetes_in_memory.causes import required
 from kubernetes_in_memory.kinds import PODS
 from kubernetes_in_memory.name_generator import NameGenerator
 from kubernetes_in_memory.reads import Reads
+from kubernetes_in_memory.request_info import Call
 from kubernetes_in_memory.times import timestamp
 
 Json = dict[str, Any]

@@ -9,12 +9,12 @@ from typing import Any
 
 from kubernetes_in_memory import status
 from kubernetes_in_memory.admission import AdmissionWebhooks, Review
-from kubernetes_in_memory.bodies import read_as
-from kubernetes_in_memory.calls import Call
+from kubernetes_in_memory.body_decoding import read_as
 from kubernetes_in_memory.causes import required, unsupported
 from kubernetes_in_memory.deletion import Deleter, read_options
 from kubernetes_in_memory.kinds import DISRUPTION_BUDGETS, PODS
 from kubernetes_in_memory.reads import Reads
+from kubernetes_in_memory.request_info import Call
 from kubernetes_in_memory.selectors import label_selector_of
 from kubernetes_in_memory.store import ObjectStore, StoredObject
 from kubernetes_in_memory.times import timestamp

@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.columns import columns_of, definitions
+from kubernetes_in_memory.request_info import Call
 from kubernetes_in_memory.store import StoredObject, encode
 from kubernetes_in_memory.watch import INITIAL_EVENTS_END
 

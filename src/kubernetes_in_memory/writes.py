@@ -9,17 +9,17 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from kubernetes_in_memory import causes, objects, pod_parts, pods, status
+from kubernetes_in_memory import causes, objects, pod_subresources, pods, status
 from kubernetes_in_memory.admission import AdmissionWebhooks, Review
 from kubernetes_in_memory.apply import track_update
-from kubernetes_in_memory.bodies import read_body
+from kubernetes_in_memory.body_decoding import read_body
 from kubernetes_in_memory.built_in_rules import SYSTEM_PRIORITIES
-from kubernetes_in_memory.calls import Call, Target
 from kubernetes_in_memory.deletion import Deleter
 from kubernetes_in_memory.kind_rules import rules_of
 from kubernetes_in_memory.kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from kubernetes_in_memory.name_generator import NameGenerator
-from kubernetes_in_memory.patches import APPLY_PATCH, ServerSideApply, keys_of, patch_of
+from kubernetes_in_memory.patch_types import APPLY_PATCH, ServerSideApply, keys_of, patch_of
+from kubernetes_in_memory.request_info import Call, Target
 from kubernetes_in_memory.store import ObjectStore, StoredObject, encode
 from kubernetes_in_memory.times import timestamp
 
@@ -135,8 +135,8 @@ class Writes:
 
     @staticmethod
     def _merged(target: Target, live: StoredObject, tree: Json) -> Json:
-        if target.subresource in pod_parts.PARTS:
-            tree = pod_parts.with_part(target.subresource, live.tree, tree)
+        if target.subresource in pod_subresources.PARTS:
+            tree = pod_subresources.with_part(target.subresource, live.tree, tree)
         return objects.merged_update(target, live.tree, tree)
 
     async def _admitted(self, call: Call, live: StoredObject, tree: Json) -> Json:
@@ -175,8 +175,8 @@ class Writes:
     def _check(self, target: Target, tree: Json, live: Json | None) -> None:
         kind = target.kind
         found = objects.metadata_causes(kind, tree, live)
-        if live is not None and target.subresource in pod_parts.PARTS:
-            found += pod_parts.check(target.subresource, tree, live)
+        if live is not None and target.subresource in pod_subresources.PARTS:
+            found += pod_subresources.check(target.subresource, tree, live)
         else:
             found += rules_of(kind).check(tree, live)
         if found:

@@ -18,7 +18,7 @@ from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.access import ADMIN
+from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.http_server import serve
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResources
         self.calls_back = True
         """Whether it calls a plugin after its registration; a busy kubelet may fail to."""
         self._listening: set[asyncio.Task[None]] = set()
-        self.handed_over: Sequence[AllocatedDevices] = ()
+        self.allocated_devices: Sequence[AllocatedDevices] = ()
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -76,7 +76,7 @@ class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResources
                     )
                 ],
             )
-            for each in self.handed_over
+            for each in self.allocated_devices
         ]
         return resources.ListPodResourcesResponse(pod_resources=pods)
 

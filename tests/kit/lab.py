@@ -8,13 +8,13 @@ from typing import Any
 
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import read_lease
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
 from carrel.kubernetes.reflector import WatchTiming
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.filtering import FilterResult

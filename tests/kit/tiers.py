@@ -7,7 +7,7 @@ from typing import Any
 from carrel.bookings.client.interface import BookingService
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
-from carrel.leases.pods import is_waiting
+from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
 from carrel.lifecycle.hand_over import HandOverResult

@@ -119,7 +119,7 @@ def records(draw: st.DrawFn) -> carrel.LeaseRecord:
 
 
 @given(records(), MOMENTS)
-def test_records_of_cards(record: carrel.LeaseRecord, now: datetime) -> None:
+def test_records_of_gpus(record: carrel.LeaseRecord, now: datetime) -> None:
     written = carrel.write_lease(record, "carrel-system", now)
     # Through JSON and back, as the API server does.
     assert carrel.read_lease(lease(json.loads(json.dumps(written)))) == record

@@ -168,5 +168,5 @@ def test_leases(name: str, shares: str, kept_for: str, holder: str) -> None:
 
 
 @given(TEXTS)
-def test_unhealthy_cards(text: str) -> None:
+def test_unhealthy_gpus(text: str) -> None:
     read_or_malformed(lambda: gpushare.read_unhealthy(config_map("unhealthy-gpu-n", {"gpus": text})))

@@ -38,7 +38,7 @@ def test_the_model_of_the_kubelet(asked: list[tuple[int, bool]], beside: list[in
 
 
 @given(inits, mains)
-def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the_same_card(
+def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the_same_gpu(
     asked: list[tuple[int, bool]], beside: list[int]
 ) -> None:
     request = nvidia.request_of(

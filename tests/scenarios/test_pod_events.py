@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection, Unknown
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, OutcomeUnknown, Selection
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
@@ -141,7 +141,7 @@ async def test_an_event_whose_answer_was_lost_is_looked_up_and_not_repeated() ->
         body = await lab.pod("train", limits=GPU_MEM)
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, lose_answer=1.0))) as replica:
             telling, pod = teller(lab, replica), await replica.sees(body)
-            with pytest.raises(Unknown):
+            with pytest.raises(OutcomeUnknown):
                 await telling.tell(pod, NO_ROOM)
             lab.clock.now += timedelta(seconds=60)
             assert not await telling.tell(pod, NO_ROOM)

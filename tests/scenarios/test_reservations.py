@@ -13,7 +13,7 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.kai_copies import KaiCopies
+from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from tests.kit.coexist import (
     RESERVATIONS,
     Kubelet,
@@ -342,7 +342,9 @@ async def test_kais_tools_find_the_group_and_the_gpu_of_a_fraction_pod() -> None
     async with a_coexist_node() as node_lab:
         pod = await node_lab.run_pod("a", annotations={**HALF, "gpu-fraction-num-devices": "2"})
         await node_lab.catch_up()
-        copies = KaiCopies(node_lab.replica.cluster, node_lab.replica.cluster_ledger, node_lab.replica.read_request)
+        copies = KaiMetadataWriter(
+            node_lab.replica.cluster, node_lab.replica.cluster_ledger, node_lab.replica.read_request
+        )
 
         seen = await node_lab.replica.sees(pod)
         for _ in range(2):  # also after a crash in between
@@ -367,7 +369,7 @@ async def test_annotations_that_a_user_writes_create_no_config_map() -> None:
         forged = {**HALF, "carrel.dev/slots": "n1/0", "runai/shared-gpu-configmap": "kube-root-ca.crt"}
         seen = await node_lab.replica.sees(await node_lab.lab.pod("forged", annotations=forged))
 
-        assert not await KaiCopies(
+        assert not await KaiMetadataWriter(
             node_lab.replica.cluster, node_lab.replica.cluster_ledger, node_lab.replica.read_request
         ).write(seen)
 

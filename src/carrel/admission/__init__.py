@@ -4,7 +4,7 @@ Reading order:
 
     pod_owner                              whose pod it is
     admission                              what is changed on a pod: tier, environment, protected keys
-    review requests handlers app metrics   kube-apiserver's calls over HTTP
+    review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
-    assembly run settings command          one process
+    assembly run settings entry_point          one process
 """

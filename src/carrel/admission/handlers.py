@@ -16,8 +16,8 @@ import msgspec
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
 from carrel.admission.metrics import WebhookMetrics
-from carrel.admission.requests import NotAReview, read_pod, read_review
 from carrel.admission.review import AdmissionRequest
+from carrel.admission.review_decoding import NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.objects import json_patch
 from carrel.parsing import Malformed

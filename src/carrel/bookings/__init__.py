@@ -16,5 +16,5 @@ Reading order:
     api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
     client/                                   how other components ask this one
     health app                                probes and metrics; all routes on one app
-    settings command run                      one process
+    settings entry_point run                      one process
 """

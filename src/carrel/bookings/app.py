@@ -1,4 +1,4 @@
-"""Puts the API, the pages, the sign-in and MAIA's addresses on one app, behind one gate."""
+"""Puts the API, the pages, the sign-in and MAIA's addresses on one app, behind one request guard."""
 
 from fastapi import FastAPI
 

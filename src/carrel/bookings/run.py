@@ -14,7 +14,7 @@ import aiohttp
 from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.revocations import Revocations
+from carrel.bookings.notifications.revocation_watch import Revocations
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
 from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext

@@ -7,8 +7,8 @@ Reading order:
 
     run          reads the files, starts the demo, shows it until it ends
     system       everything together in one process
-    processes    booking service, webhook and controller as processes
-    scheduler    simulates kube-scheduler: calls the extender over HTTP
+    component_processes    booking service, webhook and controller as processes
+    simulated_scheduler    simulates kube-scheduler: calls the extender over HTTP
     kubelets     simulates the kubelets of all nodes
     workload     creates and deletes pods, as users do
     screen       who holds what, for a terminal or as plain lines

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 
 from carrel.cluster_file import read_cluster
-from carrel.demo.processes import ComponentNotStarted
+from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests

@@ -11,10 +11,10 @@ from typing import Any
 
 import aiohttp
 
+from carrel.demo.component_processes import ComponentTokens, make_bookings, running_components
 from carrel.demo.kubelets import SimulatedKubelets
-from carrel.demo.processes import ComponentTokens, make_bookings, running_components
-from carrel.demo.scheduler import SimulatedScheduler
 from carrel.demo.screen import DemoView
+from carrel.demo.simulated_scheduler import SimulatedScheduler
 from carrel.demo.workload import Workload
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -22,7 +22,7 @@ from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFou
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
-from carrel.leases.pods import SCHEDULED, is_waiting
+from carrel.leases.pod_progress import SCHEDULED, is_waiting
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.hand_over import how_lost

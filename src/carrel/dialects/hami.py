@@ -79,7 +79,7 @@ _YES_OR_NO = {"": False, "true": True, "1": True, "t": True, "false": False, "0"
 
 
 @dataclass(frozen=True, slots=True)
-class HamiWish:
+class HamiRequest:
     """What HAMi's resources and annotations on a pod say."""
 
     containers: Mapping[str, Mapping[str, int]]
@@ -90,7 +90,7 @@ class HamiWish:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def wish_of(pod: Pod) -> HamiWish:
+def hami_request_of(pod: Pod) -> HamiRequest:
     """As the webhook recorded it; before that, as the pod's author wrote it."""
     notes = pod.metadata.annotations
     if RECORD in notes:
@@ -99,7 +99,7 @@ def wish_of(pod: Pod) -> HamiWish:
             name: {word: amount.integer(at_least=0) for word, amount in asked.entries().items()}
             for name, asked in field["containers"].entries().items()
         }
-        return HamiWish(containers, {key: each.text() for key, each in field["annotations"].entries().items()})
+        return HamiRequest(containers, {key: each.text() for key, each in field["annotations"].entries().items()})
     asked: dict[str, dict[str, int]] = {}
     for word in RESOURCES:
         for ask in resource_asked(pod, word).containers:
@@ -107,14 +107,14 @@ def wish_of(pod: Pod) -> HamiWish:
     for each in (*pod.spec.init_containers, *pod.spec.containers):
         if each.name in asked and (nvidia.GPU in each.resources.limits or nvidia.GPU in each.resources.requests):
             asked[each.name].setdefault(nvidia.GPU, 0)  # it is said, and zero: then the container has no GPU
-    return HamiWish(asked, {key: notes[key] for key in ANNOTATIONS if key in notes})
+    return HamiRequest(asked, {key: notes[key] for key in ANNOTATIONS if key in notes})
 
 
 def record_of(pod: Pod) -> str:
-    wish = wish_of(pod)
-    said: dict[str, Any] = {"containers": wish.containers}
-    if wish.annotations:
-        said["annotations"] = wish.annotations
+    requested = hami_request_of(pod)
+    said: dict[str, Any] = {"containers": requested.containers}
+    if requested.annotations:
+        said["annotations"] = requested.annotations
     return json.dumps(said, separators=(",", ":"))
 
 
@@ -122,11 +122,11 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     where = subject(pod.metadata)
     if RECORD in pod.metadata.annotations and any(resource_asked(pod, word).total for word in RESOURCES):
         return Refusal(f"{where} has {RECORD}, which only Carrel's webhook writes, and HAMi's resources; leave it out")
-    wish = wish_of(pod)
-    refusal = _not_honoured(wish, where)
+    requested = hami_request_of(pod)
+    refusal = _not_honoured(requested, where)
     if refusal is not None:
         return refusal
-    asked = {name: _container(name, amounts, where) for name, amounts in wish.containers.items()}
+    asked = {name: _container(name, amounts, where) for name, amounts in requested.containers.items()}
     for each in asked.values():
         if isinstance(each, Refusal):
             return each
@@ -134,28 +134,28 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     request = _together(pod, needs, where)
     if isinstance(request, Refusal):
         return request
-    if request.cards > 1 and _one_of(_YES_OR_NO, NUMA_BIND, wish, where):
+    if request.cards > 1 and _one_of(_YES_OR_NO, NUMA_BIND, requested, where):
         return Refusal(f"{where} asks for {request.cards} GPUs of one NUMA node ({NUMA_BIND}), which Carrel cannot do")
     return Request(
         request.cards,
         request.amount,
         selector=GpuSelector(
-            models=_list(USE_MODEL, wish, where),
-            not_models=_list(NOT_MODEL, wish, where),
-            uuids=frozenset(_list(USE_UUID, wish, where)),
-            not_uuids=frozenset(_list(NOT_UUID, wish, where)),
+            models=_list(USE_MODEL, requested, where),
+            not_models=_list(NOT_MODEL, requested, where),
+            uuids=frozenset(_list(USE_UUID, requested, where)),
+            not_uuids=frozenset(_list(NOT_UUID, requested, where)),
         ),
-        policy=_one_of(_POLICIES, GPU_POLICY, wish, where),
+        policy=_one_of(_POLICIES, GPU_POLICY, requested, where),
         containers=request.containers,
-        spreads_over_nodes=_one_of(_SPREADS, NODE_POLICY, wish, where),
-        remark=_remark(wish),
+        spreads_over_nodes=_one_of(_SPREADS, NODE_POLICY, requested, where),
+        remark=_remark(requested),
     )
 
 
-def _not_honoured(wish: HamiWish, where: str) -> Refusal | None:
-    if any(amounts.get(PRIORITY) for amounts in wish.containers.values()):
+def _not_honoured(requested: HamiRequest, where: str) -> Refusal | None:
+    if any(amounts.get(PRIORITY) for amounts in requested.containers.values()):
         return Refusal(f"{where} asks for {PRIORITY}, which Carrel cannot enforce between pods on a GPU; leave it out")
-    mode = wish.annotations.get(MODE, HAMI_CORE)
+    mode = requested.annotations.get(MODE, HAMI_CORE)
     if HAMI_CORE not in mode:
         return Refusal(f"{where} asks for {MODE} {mode!r}, which Carrel cannot give; ask {HAMI_CORE} or leave it out")
     return None
@@ -215,24 +215,24 @@ def _at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
     return max(most, sidecars + sum(amounts.get(each.name, 0) for each in pod.spec.containers))
 
 
-def _list(key: str, wish: HamiWish, where: str) -> tuple[str, ...]:
-    if key not in wish.annotations:
+def _list(key: str, requested: HamiRequest, where: str) -> tuple[str, ...]:
+    if key not in requested.annotations:
         return ()
-    parts = tuple(part.strip() for part in wish.annotations[key].split(","))
+    parts = tuple(part.strip() for part in requested.annotations[key].split(","))
     if not all(parts):
-        raise Malformed(where, annotation_field(key), wish.annotations[key], "words joined by commas")
+        raise Malformed(where, annotation_field(key), requested.annotations[key], "words joined by commas")
     return parts
 
 
-def _one_of(words: Mapping[str, T], key: str, wish: HamiWish, where: str) -> T:
-    text = wish.annotations.get(key, "").lower()
+def _one_of(words: Mapping[str, T], key: str, requested: HamiRequest, where: str) -> T:
+    text = requested.annotations.get(key, "").lower()
     if text not in words:
         raise Malformed(where, annotation_field(key), text, ", ".join(filter(None, words)))
     return words[text]
 
 
-def _remark(wish: HamiWish) -> str:
-    cores = sorted({amounts[CORES] for amounts in wish.containers.values() if amounts.get(CORES)})
+def _remark(requested: HamiRequest) -> str:
+    cores = sorted({amounts[CORES] for amounts in requested.containers.values() if amounts.get(CORES)})
     return f"{' and '.join(map(str, cores))} % of the cores, which is not enforced" if cores else ""
 
 
@@ -241,7 +241,7 @@ def _remark(wish: HamiWish) -> str:
 
 def variables(pod: Pod, container: Mapping[str, Any]) -> list[Json]:
     """A percentage of the memory is not told: before the pod is bound nobody knows of which GPU."""
-    amounts = wish_of(pod).containers.get(str(container.get("name")), {})
+    amounts = hami_request_of(pod).containers.get(str(container.get("name")), {})
     limits = {MEMORY_LIMIT: f"{amounts[MEMORY]}m"} if amounts.get(MEMORY) else {}
     limits |= {CORE_LIMIT: str(amounts[CORES])} if amounts.get(CORES) else {}
     return [{"name": name, "value": value} for name, value in limits.items()]

@@ -160,7 +160,7 @@ def _hundredths(part: Fraction) -> str:
 
 
 def _bind_annotations(binding: PodBinding) -> dict[str, str]:
-    # KAI's tools read ConfigMaps only where a reservation pod holds the GPU: `lifecycle.kai_copies` writes them.
+    # KAI's tools read ConfigMaps only where a reservation pod holds the GPU: `lifecycle.kai_metadata` writes them.
     prefix = prefix_for(binding.holder.name, binding.holder.uid) if binding.kubelet_chooses else ""
     return received(binding.pod_request.request.amount != WHOLE, prefix)
 

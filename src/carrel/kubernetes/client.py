@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from carrel.kubernetes import responses
-from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -30,16 +29,17 @@ from carrel.kubernetes.cluster import (
     JsonPatch,
     ListPage,
     MergePatch,
+    OutcomeUnknown,
     Patch,
     Selection,
     Unavailable,
-    Unknown,
     WatchEvent,
 )
 from carrel.kubernetes.decoding import read_list, reader_of
 from carrel.kubernetes.objects.kinds import ListMetadata, Object
 from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
+from carrel.kubernetes.timing import REAL_TIME, Timing
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
@@ -215,7 +215,7 @@ class Client:
         while True:
             try:
                 response = await self._transport.send(request)
-            except Unknown as lost:
+            except OutcomeUnknown as lost:
                 if request.method != "GET":
                     raise
                 # A read whose answer was lost has written nothing.

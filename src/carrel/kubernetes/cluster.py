@@ -5,7 +5,7 @@ Two ways of reading, on purpose:
 - many objects (`list`, `watch`) are small read-only Structs that keep only what Carrel reads.
 
 Every write is safe to lose: it either carries a precondition (resourceVersion, uid) or says the same thing twice
-without harm. A write whose answer was lost raises `Unknown`: it may have taken effect. Reads never raise it.
+without harm. A write whose answer was lost raises `OutcomeUnknown`: it may have taken effect. Reads never raise it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -75,7 +75,7 @@ class Unavailable(ClusterError):
     """No connection, 503, or any 5xx to a read: nothing was written. Try again later."""
 
 
-class Unknown(ClusterError):
+class OutcomeUnknown(ClusterError):
     """The answer to a write was lost, or was a 500, 502 or 504: it may have taken effect."""
 
 

@@ -1,7 +1,7 @@
 """The transport over sockets: one pool of connections to one API server.
 
-It distinguishes `Unavailable` (nothing was sent) from `Unknown` (sent, but the answer was lost). aiohttp would send a
-PUT or DELETE a second time, without notice, when a kept connection turns out to be closed; then a write that took
+It distinguishes `Unavailable` (nothing was sent) from `OutcomeUnknown` (sent, but the answer was lost). aiohttp would
+send a PUT or DELETE a second time, without notice, when a kept connection turns out to be closed; then a write that took
 effect would be answered with 409 or 404, as if it had not. Therefore writes are never sent twice.
 A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
@@ -14,7 +14,7 @@ import aiohttp
 from yarl import URL
 
 from carrel import __version__
-from carrel.kubernetes.cluster import ClusterError, Unavailable, Unknown
+from carrel.kubernetes.cluster import ClusterError, OutcomeUnknown, Unavailable
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.credentials import Credentials
 from carrel.kubernetes.tls import tls_context
@@ -120,7 +120,7 @@ async def _send_writes_once(
         if request.method == "GET" or isinstance(error, _NOT_SENT):
             raise
         # Not an aiohttp error any more, so aiohttp does not send it again.
-        raise Unknown(0, "AnswerLost", f"{request.method} {request.url.path}: {_described(error)}") from error
+        raise OutcomeUnknown(0, "AnswerLost", f"{request.method} {request.url.path}: {_described(error)}") from error
 
 
 async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
@@ -138,7 +138,7 @@ def _lost(request: ApiRequest, error: Exception) -> ClusterError:
     message = f"{request.method} {request.path}: {_described(error)}"
     if isinstance(error, _NOT_SENT):
         return Unavailable(0, "NoConnection", message)
-    return Unknown(0, "AnswerLost", message)
+    return OutcomeUnknown(0, "AnswerLost", message)
 
 
 def _described(error: Exception) -> str:

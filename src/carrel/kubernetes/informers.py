@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.store import IndexFunction, Store
+from carrel.kubernetes.timing import REAL_TIME, Timing
 
 V = TypeVar("V", bound=Object)
 

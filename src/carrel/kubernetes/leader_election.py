@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 
-from carrel.kubernetes.backoff import REAL_TIME, Timing
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.timing import REAL_TIME, Timing
 
 log = logging.getLogger(__name__)
 

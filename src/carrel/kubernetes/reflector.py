@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.cluster import (
     EVERYTHING,
     ChangeType,
@@ -38,6 +37,7 @@ from carrel.kubernetes.cluster import (
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.store import Key, Store, key_of
+from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 
 V = TypeVar("V", bound=Object)
 Handler = Callable[[V | None, V | None], None]

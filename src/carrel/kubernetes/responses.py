@@ -1,8 +1,8 @@
 """Turns the answers of the API server into the errors of `kubernetes.cluster`.
 
 The class says who has to act. Two rules are ours:
-- a 500, 502 or 504 to a *write* is `Unknown`, not `Unavailable`, because the server (or a proxy before it) gives these
-  also when etcd or the server itself was too slow and the write took effect after all;
+- a 500, 502 or 504 to a *write* is `OutcomeUnknown`, not `Unavailable`, because the server (or a proxy before it) gives
+  these also when etcd or the server itself was too slow and the write took effect after all;
 - a uid that is not the object's is a `Conflict`. Servers answer 409 to an update, but 422 (immutable) to a patch.
 """
 
@@ -21,8 +21,8 @@ from carrel.kubernetes.cluster import (
     Invalid,
     Json,
     NotFound,
+    OutcomeUnknown,
     Unavailable,
-    Unknown,
 )
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 
@@ -93,7 +93,7 @@ def object_of(request: ApiRequest, response: ResponseLike) -> Json:
 def unreadable(request: ApiRequest, response: ResponseLike, why: str) -> ClusterError:
     """A 2xx whose body is not Kubernetes JSON: something between us and the API server answered, or cut it off."""
     message = f"{request.method} {request.path}: the answer is not Kubernetes JSON ({why})"
-    error = Unavailable if request.method == "GET" else Unknown
+    error = Unavailable if request.method == "GET" else OutcomeUnknown
     return error(response.status, "UnreadableAnswer", message)
 
 
@@ -116,5 +116,5 @@ def _class_for(code: int, reason: str, *, is_write: bool) -> type[ClusterError]:
     if code == 409 and reason == "AlreadyExists":
         return AlreadyExists
     if code >= 500:
-        return Unknown if is_write and code in _MAYBE_WRITTEN else Unavailable
+        return OutcomeUnknown if is_write and code in _MAYBE_WRITTEN else Unavailable
     return _BY_STATUS.get(code, Invalid)

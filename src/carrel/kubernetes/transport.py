@@ -44,7 +44,7 @@ class ResponseLike(Protocol):
 
 
 class Transport(Protocol):
-    """Carries one call. Raises `cluster.Unavailable` if nothing was sent, `Unknown` if the answer was lost."""
+    """Carries one call. Raises `cluster.Unavailable` if nothing was sent, `OutcomeUnknown` if the answer was lost."""
 
     async def send(self, request: ApiRequest) -> ResponseLike: ...
 

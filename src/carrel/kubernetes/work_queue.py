@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.backoff import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.cluster import ClusterError
+from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 
 K = TypeVar("K", bound=Hashable)
 

@@ -5,9 +5,9 @@ Reading order:
     cluster_ledger     keeps the ledger equal to what the cluster says
     lease_writer       takes GPUs and gives them back: the only writer of shares
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
-    pods gang_members  how far a pod is; which pods are members of a gang
+    pod_progress gang_members  how far a pod is; which pods are members of a gang
     eligible_nodes     where a pod may run by everything that is not about GPUs
-    waiting            why a pod waits for its GPUs
+    waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
     cluster_state      puts all of it together for one process
 """

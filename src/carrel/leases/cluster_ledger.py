@@ -17,7 +17,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.pods import is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement

@@ -23,9 +23,9 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
-from carrel.leases.pods import holder_of, is_waiting, slot_of
+from carrel.leases.pod_progress import holder_of, is_waiting, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
-from carrel.leases.waiting import WaitingContext, WaitingReason
+from carrel.leases.waiting_reason import WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.refusals import Refusal

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.pods import holder_of, is_ending
+from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request

@@ -20,8 +20,8 @@ from carrel.kubernetes.cluster import (
     DeleteOptions,
     Json,
     NotFound,
+    OutcomeUnknown,
     Selection,
-    Unknown,
 )
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
@@ -141,7 +141,7 @@ class LeaseWriter:
                 if kept != record:
                     await self._write(kept, lease)
                 return True
-            except (Conflict, AlreadyExists, NotFound, Unknown):
+            except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
                 await self._reread(name, lease)
             left = self._cluster_ledger.lease(name)
             return left is not None and left.record == kept
@@ -184,7 +184,7 @@ class LeaseWriter:
                 try:
                     await self._write(after, lease)
                     return True
-                except (Conflict, AlreadyExists, NotFound, Unknown):
+                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
                     await self._reread(name, lease)
         return False
 
@@ -195,7 +195,7 @@ class LeaseWriter:
             if lease is not None and lease.record.is_empty:
                 try:
                     await self._write(lease.record, lease)
-                except (Conflict, NotFound, Unknown):
+                except (Conflict, NotFound, OutcomeUnknown):
                     await self._reread(name, lease)
             return self._cluster_ledger.lease(name) is None
 
@@ -217,7 +217,7 @@ class LeaseWriter:
                     after = record.taking(share, mark)
                     await self._write(after.reserved() if is_reserved else after, lease)
                     return None
-                except (Conflict, AlreadyExists, NotFound, Unknown):
+                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
                     await self._reread(name, lease)
         return Refusal(f"{gpu} could not be taken: its Lease {name} changed {ATTEMPTS} times in a row")
 

@@ -3,8 +3,8 @@
 Reading order:
 
     gpus requests shares     what a GPU is, what a pod asks for, what a pod holds
-    ledger room              who holds what; how much room a node has, as a summary
-    placement choice         where a request goes on a node, and which GPUs are taken
+    ledger node_room              who holds what; how much room a node has, as a summary
+    placement gpu_choice         where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
     slots                    nodes where the kubelet chooses the GPU

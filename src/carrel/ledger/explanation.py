@@ -1,18 +1,18 @@
-"""Why a pod waits: one sentence about the whole cluster, then one about each node, the most hopeful first."""
+"""Why a pod waits: one sentence about the whole cluster, then one about each node, the closest to fitting first."""
 
 from collections.abc import Sequence
 
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.node_room import NO_ROOM, able
 from carrel.ledger.placement import Placement, able_cards, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.room import NO_ROOM, able
 
 
 def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
     """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs.
 
-    It looks at every GPU of every node. Who is asked often, and needs only the sentence, asks `sieve`.
+    It looks at every GPU of every node. Frequent callers that need only the sentence use `filtering.NodeFilter.why`.
     """
     refusals: dict[str, Refusal] = {}
     for name in nodes:
@@ -34,7 +34,7 @@ def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> tup
 
 
 def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: tuple[str, ...] = ()) -> Refusal:
-    """`closest` is what the most hopeful of so many nodes says; None if there is no node."""
+    """`closest` is what the closest to fitting of so many nodes says; None if there is no node."""
     if closest is None:
         return Refusal(f"there is no node for {request}")
     if nodes == 1:

@@ -18,10 +18,10 @@ from itertools import filterfalse
 
 from carrel.ledger.explanation import closeness, waiting_for, why_waiting
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.room import fit_test
 
 REMEMBERED = 32
 """Different requests; each costs about a megabyte at 5,000 nodes."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import Placement, WaitingPod, held_placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
-from carrel.ledger.room import fit_test
 from carrel.ledger.shares import Holder
 
 TRIES = 2_000

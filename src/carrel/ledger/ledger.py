@@ -18,7 +18,7 @@ from itertools import takewhile
 from types import MappingProxyType
 
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.room import NO_ROOM, NodeRoom, summarise
+from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
 from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
 
 

@@ -10,12 +10,12 @@ Order of choice, the same for every dialect; ties go to the lowest index:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from carrel.ledger.choice import by_island, choose
+from carrel.ledger.gpu_choice import by_island, choose
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode
-from carrel.ledger.room import able, fit_test
 from carrel.ledger.shares import Holder, Share
 
 NO_KNOWN_GPU = "no GPU that Carrel knows of"

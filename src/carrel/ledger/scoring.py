@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.node_room import NodeRoom
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.room import NodeRoom
 
 WINDOW = 500
 """How many requests count as recent: enough to know the mix, few enough to follow it when it changes."""

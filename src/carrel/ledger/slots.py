@@ -189,23 +189,23 @@ Step = Act | Reservation
 """A reservation: what to record."""
 
 
-def next_step(reservation: Reservation, sight: SlotObservation) -> Step:
+def next_step(reservation: Reservation, observation: SlotObservation) -> Step:
     """One step at a time: what is recorded is recorded before anything is done about it."""
-    pod, state = sight.pod, reservation.state
+    pod, state = observation.pod, reservation.state
     if state is ReservationState.CLOSING:
         return Act.DROP if pod is None else Act.WAIT if pod.is_going else Act.DELETE
-    if not sight.is_needed:
+    if not observation.is_needed:
         return reservation.after(ReservationEvent.CLOSE)
     if state is ReservationState.HELD and not _still_has(reservation, pod):
         return reservation.after(ReservationEvent.LOSE)
     if pod is None:
-        waits = state is ReservationState.WANTED and sight.others_are_lost
+        waits = state is ReservationState.WANTED and observation.others_are_lost
         return Act.WAIT if waits else Act.CREATE
     if pod.is_going or state is ReservationState.HELD:
         return Act.WAIT
     if pod.is_finished or not pod.card:
         return Act.DELETE if pod.is_finished or pod.is_stuck else Act.WAIT
-    return _what_it_says(reservation, pod, sight)
+    return _what_it_says(reservation, pod, observation)
 
 
 def _still_has(reservation: Reservation, pod: ReservationPod | None) -> bool:
@@ -215,16 +215,16 @@ def _still_has(reservation: Reservation, pod: ReservationPod | None) -> bool:
     return pod.card == reservation.card or (pod.uid == reservation.pod and not pod.card)
 
 
-def _what_it_says(reservation: Reservation, pod: ReservationPod, sight: SlotObservation) -> Step:
+def _what_it_says(reservation: Reservation, pod: ReservationPod, observation: SlotObservation) -> Step:
     if reservation.state is ReservationState.WANTED:
-        if pod.card in sight.cards_of_others:
+        if pod.card in observation.cards_of_others:
             return Act.DELETE  # the other slot must have it back
-        if pod.card in sight.cards:
+        if pod.card in observation.cards:
             return reservation.found(pod.card, pod.uid)
         return Act.DELETE if pod.is_stuck else Act.WAIT  # the node may not have reported it yet
     if pod.card == reservation.card:
         return reservation.found(pod.card, pod.uid)
-    if sight.has_other_user:
+    if observation.has_other_user:
         # Nothing helps but that one of them goes. Meanwhile our pod keeps a GPU, so that the kubelet has one for all.
         is_known = reservation.state is ReservationState.DOUBLED
         return Act.WAIT if is_known else reservation.after(ReservationEvent.TAKEN)

@@ -8,7 +8,7 @@ Reading order:
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
     hand_over                       creates a pod again without a GPU
     terminator terminator_api       MAIA's pod terminator
-    reservation_pods kai_copies     pods that hold a GPU for others, where the kubelet chooses
+    reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
-    metrics assembly run settings command        one process
+    metrics assembly run settings entry_point        one process
 """

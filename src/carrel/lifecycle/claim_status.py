@@ -20,7 +20,7 @@ from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.pods import FINISHED
+from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 
@@ -47,7 +47,7 @@ class ClaimState:
 
 @dataclass(frozen=True, slots=True)
 class ClaimContext:
-    """What is context about the pods of claims."""
+    """What is needed to compute the status of a claim."""
 
     cluster_ledger: ClusterLedger
     pods_of: Callable[[GpuClaim], Sequence[Pod]]

@@ -19,7 +19,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pods import FINISHED
+from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
 
 log = logging.getLogger(__name__)

@@ -35,14 +35,14 @@ from carrel.kubernetes.cluster import (
     Json,
     MergePatch,
     NotFound,
+    OutcomeUnknown,
     Selection,
-    Unknown,
 )
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.pods import FINISHED
+from carrel.leases.pod_progress import FINISHED
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
@@ -268,7 +268,7 @@ class HandOvers:
         namespace, _ = record.place
         try:
             successor = await self._cluster.create(PODS, dict(record.successor), namespace)
-        except (AlreadyExists, Unknown):
+        except (AlreadyExists, OutcomeUnknown):
             return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
             return await self._close(written, HandOverResult.UNWANTED)  # the namespace is gone

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from carrel.dialects.carrel import LeaseRecord
-from carrel.kubernetes.cluster import Cluster, Unknown
+from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import KnownLease
-from carrel.leases.pods import SCHEDULED
+from carrel.leases.pod_progress import SCHEDULED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
@@ -132,7 +132,7 @@ class PodEventWriter:
         try:
             if not await self._events.record(pod, note, count_again=note.reason != ASSIGNED):
                 return False
-        except Unknown:
+        except OutcomeUnknown:
             del self._told[uid]  # looked up before the next word
             raise
         self._told[uid] = _Told(note.reason, note.text, now)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from carrel.dialects.gpuclaim import CLAIM, lease_name
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
-from carrel.leases.pods import FINISHED, could_not_be_scheduled, holder_of, is_waiting
+from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder

@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pods import FINISHED, is_ending, slot_of
+from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
 from carrel.ledger.slots import Act, Reservation, ReservationPod, ReservationState, SlotObservation, next_step
 from carrel.parsing import Malformed
 

@@ -27,7 +27,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pods import SCHEDULED, holder_of, is_ending, is_waiting
+from carrel.leases.pod_progress import SCHEDULED, holder_of, is_ending, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Callable
 
 from carrel.dialects.gpuclaim import read_lease_name
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pods import slot_of
-from carrel.lifecycle.kai_copies import KaiCopies
+from carrel.leases.pod_progress import slot_of
+from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reservation_pods import ReservationPods
 
@@ -40,7 +40,7 @@ class SlotReconciler:
         self._reservations = reservations
         self._on_room = on_room
         self._metrics = metrics
-        self._copies = KaiCopies(state.cluster, state.cluster_ledger, state.read_request)
+        self._copies = KaiMetadataWriter(state.cluster, state.cluster_ledger, state.read_request)
         self._open_queues()
         self._close_queues()  # until this process leads
         state.leases.on_change(self._on_lease)

@@ -13,7 +13,7 @@ from carrel.dialects.hand_over_record import Why, record_name
 from carrel.dialects.maia import PodToEnd
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.pods import is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry

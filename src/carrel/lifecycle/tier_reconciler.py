@@ -10,8 +10,8 @@ import asyncio
 import time
 
 from carrel.dialects.tier import tier_of
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.tiers import Tier

@@ -12,12 +12,12 @@ from itertools import combinations
 from math import fsum
 from random import Random
 
-from carrel.ledger.choice import by_island
+from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.room import needs_one_island
 from carrel.ledger.shares import Holder, ShareState
 
 

@@ -15,7 +15,7 @@ Reading order:
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this
     metrics single_instance              for Prometheus and probes; one agent per node
-    settings command run                 one process
+    settings entry_point run                 one process
     withdrawal withdraw_command          for uninstalling
     reservation/                         the program in a reservation pod
 """

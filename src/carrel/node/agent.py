@@ -75,7 +75,7 @@ class Agent:
         self._now = now
         self._is_coexisting = settings.mode is AgentMode.COEXIST
         self._due = asyncio.Event()
-        self._handed_over: Sequence[AllocatedDevices] = ()
+        self._allocated_devices: Sequence[AllocatedDevices] = ()
         self._remembered: frozenset[str] | None = None
         self._excluded: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
@@ -183,7 +183,7 @@ class Agent:
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._settings.memory_unit)
         await self._try("way", self._offer.choose(self._snapshot(found)))
-        rows = self._allocation.without_replaced_pods(self._handed_over)
+        rows = self._allocation.without_replaced_pods(self._allocated_devices)
         how = AllocationMode(kubelet_chooses=self._is_coexisting, memory_on_node=self._offer.mode is OfferMode.NODE)
         result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
         excluded, by_admin = result.excluded(), self._excluded_by_admin()
@@ -192,7 +192,7 @@ class Agent:
             for gpu in state.gpus
         )
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
-        self._allocation.update(inventory, self._handed_over)
+        self._allocation.update(inventory, self._allocated_devices)
         await self._offer_devices(inventory)
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
@@ -201,7 +201,7 @@ class Agent:
     def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced
         pods = tuple(self._pods.store.snapshot()) if is_told else None
-        return NodeSnapshot(inventory, pods, self._handed_over, self._remembered, self._node())
+        return NodeSnapshot(inventory, pods, self._allocated_devices, self._remembered, self._node())
 
     def _excluded_by_admin(self) -> dict[int, str]:
         """Index of a GPU that an admin has excluded, as gpushare's users do → where that is written."""
@@ -219,7 +219,7 @@ class Agent:
 
     async def _ask_kubelet(self) -> None:
         try:
-            self._handed_over = await self._context.pod_resources.handed_over()
+            self._allocated_devices = await self._context.pod_resources.allocated_devices()
             self._note("kubelet", "")
         except KubeletUnreachable as unreachable:
             self._note("kubelet", str(unreachable))  # its last answer still holds: a container keeps its devices

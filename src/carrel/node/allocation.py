@@ -19,7 +19,7 @@ from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatc
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pods import is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.node.allocation_order import WaitingContainer, candidates_in_order
@@ -67,7 +67,7 @@ class DeviceAllocation:
         self._owners: dict[AllocatedDevices, str] = {}  # uid of the pod that a record of the kubelet is about
         self._one_at_a_time = asyncio.Lock()
 
-    def update(self, inventory: DeviceInventory, handed_over: Sequence[AllocatedDevices]) -> None:
+    def update(self, inventory: DeviceInventory, allocated_devices: Sequence[AllocatedDevices]) -> None:
         """What the machine has, and what the kubelet has allocated so far."""
         self._inventory = inventory
         uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
@@ -75,16 +75,16 @@ class DeviceAllocation:
         self._answered = {key for key in self._answered if key[0] in alive}
         self._recorded = {
             (uids[each.namespace, each.pod], each.container)
-            for each in self.without_replaced_pods(handed_over)
+            for each in self.without_replaced_pods(allocated_devices)
             if each.resource in OURS and (each.namespace, each.pod) in uids
         }
 
-    def without_replaced_pods(self, handed_over: Sequence[AllocatedDevices]) -> list[AllocatedDevices]:
+    def without_replaced_pods(self, allocated_devices: Sequence[AllocatedDevices]) -> list[AllocatedDevices]:
         """The kubelet's records name a pod by its name. A pod that replaced another one of that name does not have its
         devices: a record is the old pod's, even if it arrives later, until the new pod has been answered."""
         uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
         owners: dict[AllocatedDevices, str] = {}
-        for each in handed_over:
+        for each in allocated_devices:
             uid = uids.get((each.namespace, each.pod), "")
             is_its_own = (uid, each.container) in self._answered
             owners[each] = uid if is_its_own else self._owners.get(each) or uid

@@ -22,7 +22,7 @@ from carrel.kubernetes.objects.events import WARNING, Note, event_name
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pods import FINISHED
+from carrel.leases.pod_progress import FINISHED
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
@@ -40,7 +40,7 @@ class WrongDevices:
     container: str
     named: frozenset[str]
     """By the pod's annotation."""
-    handed_over: frozenset[str]
+    allocated_devices: frozenset[str]
     is_promised: bool
     """Whether Leases say the same as the annotation."""
 
@@ -51,7 +51,7 @@ class WrongDevices:
         if self.named:
             cards = _joined(self.named)
             had = f"which was promised {cards}" if self.is_promised else f"whose annotation names {cards}, but no Lease"
-        return f"the kubelet gave {_joined(self.handed_over)} to container {self.container} of {name}, {had}"
+        return f"the kubelet gave {_joined(self.allocated_devices)} to container {self.container} of {name}, {had}"
 
     @property
     def note(self) -> Note:
@@ -59,7 +59,7 @@ class WrongDevices:
 
     @property
     def cards(self) -> frozenset[str]:
-        return self.named | self.handed_over
+        return self.named | self.allocated_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Comparison:
     async def compare(
         self,
         pods: Iterable[Pod],
-        handed_over: Sequence[AllocatedDevices],
+        allocated_devices: Sequence[AllocatedDevices],
         inventory: DeviceInventory,
         how: AllocationMode,
     ) -> ComparisonResult:
@@ -127,7 +127,7 @@ class Comparison:
         self._unsure = ""
         uses: dict[str, set[str]] = {}
         mismatches: list[Mismatch] = []
-        for each in handed_over:
+        for each in allocated_devices:
             pod = running.get((each.namespace, each.pod))
             if pod is None or each.resource not in registry.ALL.offers:
                 continue

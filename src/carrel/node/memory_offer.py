@@ -12,7 +12,7 @@ from carrel.dialects import carrel
 from carrel.dialects.gpushare import GPU_MEM
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
-from carrel.leases.pods import FINISHED
+from carrel.leases.pod_progress import FINISHED
 from carrel.node.device_names import DeviceInventory, minor_of
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.memory_offer_decision import UNDECIDED, OfferInputs, OfferMode, PodMemory, decide_offer, units_offered
@@ -29,7 +29,7 @@ class NodeSnapshot:
     inventory: DeviceInventory
     pods: Sequence[Pod] | None
     """Of this node. None: neither they nor the Node are in the cache yet."""
-    handed_over: Sequence[AllocatedDevices]
+    allocated_devices: Sequence[AllocatedDevices]
     remembered: frozenset[str] | None
     """The resources that the kubelet believes a plugin manages. None: not known."""
     node: NodeObject | None
@@ -131,7 +131,7 @@ def _holding(pod: Pod) -> PodMemory:
 
 
 def _has_devices(snapshot: NodeSnapshot) -> bool:
-    return any(each.resource == GPU_MEM for each in snapshot.handed_over)
+    return any(each.resource == GPU_MEM for each in snapshot.allocated_devices)
 
 
 def _shown_mode(snapshot: NodeSnapshot) -> OfferMode | None:

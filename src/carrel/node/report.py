@@ -15,10 +15,10 @@ from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import NO_REMARKS, Remarks
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
-from carrel.kubernetes.objects.field_validation import unknown_fields
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
+from carrel.kubernetes.objects.unknown_field_warnings import unknown_fields
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import ComparisonResult
 from carrel.parsing import Malformed

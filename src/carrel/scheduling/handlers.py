@@ -31,10 +31,10 @@ from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import BindArgs
+from carrel.scheduling.extender_requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
+from carrel.scheduling.extender_responses import write_filtered
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
-from carrel.scheduling.requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
-from carrel.scheduling.responses import write_filtered
 from carrel.scheduling.scheduler import RequestedBy, Scheduler
 
 log = logging.getLogger(__name__)

@@ -24,14 +24,14 @@ from carrel.kubernetes.cluster import (
     Forbidden,
     Invalid,
     NotFound,
+    OutcomeUnknown,
     Unavailable,
-    Unknown,
 )
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pods import holder_of
+from carrel.leases.pod_progress import holder_of
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
@@ -220,13 +220,13 @@ class Scheduler:
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
-        """Raises `Unknown` if it is not known whether it was written: it may even take effect later."""
+        """Raises `OutcomeUnknown` if it is not known whether it was written: it may even take effect later."""
         try:
             async with asyncio.timeout(BINDING_TIMEOUT_S):
                 await self._context.cluster.bind(target)
         except TimeoutError:
-            raise Unknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
-        except Unknown:
+            raise OutcomeUnknown(0, "Timeout", f"no answer to the Binding of {target.namespace}/{target.pod}") from None
+        except OutcomeUnknown:
             if await self._is_bound(target):
                 return None
             raise

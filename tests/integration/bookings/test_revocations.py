@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.notifications.revocations import Revocations
+from carrel.bookings.notifications.revocation_watch import Revocations
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in import RoleOptions, TokenReviewer
 from carrel.kubernetes.client import Client
@@ -17,8 +17,8 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.access import ADMIN
-from kubernetes_in_memory.calls import call_of
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.request_info import call_of
 from tests.kit.booking import Opened
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node

@@ -17,22 +17,22 @@ import yaml
 from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.bookings.client.status import BookingStatus
 from carrel.cluster_file import read_cluster
+from carrel.demo.component_processes import WithToken
 from carrel.demo.kubelets import SimulatedKubelets
-from carrel.demo.processes import WithToken
-from carrel.demo.scheduler import SimulatedScheduler
+from carrel.demo.simulated_scheduler import SimulatedScheduler
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
-from carrel.leases.pods import is_waiting
+from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on
 from kubernetes_in_memory import EmbeddedApi, Settings
-from kubernetes_in_memory.access import UserInfo, service_account
+from kubernetes_in_memory.auth import UserInfo, service_account
 from tests.kit.eventually import eventually
 from tests.kit.lab import Clock, Lab, Replica
 from tests.kit.tiers import TierController, catch_up, end_deleted, set_status

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
-from carrel.admission.command import WebhookSettings
+from carrel.admission.entry_point import WebhookSettings
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import SimulatedKubelets
@@ -24,13 +24,13 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.hand_over import HandOverResult
-from carrel.lifecycle.kai_copies import KaiCopies
+from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices
 from kubernetes_in_memory import EmbeddedApi
-from kubernetes_in_memory.access import ADMIN
-from kubernetes_in_memory.calls import call_of
+from kubernetes_in_memory.auth import ADMIN
+from kubernetes_in_memory.request_info import call_of
 from tests.kit.agent import an_agent
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
@@ -111,7 +111,9 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
         await eventually(lambda: ("", "", "pods", "patch") in recorder.used)
         stray = await lab.pod("stray", limits=GPU_MEM)
         await lab.client.bind(BindTarget("lab", "stray", stray["metadata"]["uid"], "n1"))
-        running.kubelet.handed_over = [AllocatedDevices("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))]
+        running.kubelet.allocated_devices = [
+            AllocatedDevices("lab", "stray", "main", "aliyun.com/gpu-mem", tuple(ids[-1:]))
+        ]
         await eventually(lambda: ("", "", "events", "create") in recorder.used)
         await eventually(lambda: ("", "", "nodes/status", "patch") in recorder.used)
 
@@ -201,7 +203,7 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
             await asyncio.sleep(0.001)
         assert await binding is None
     bound = await replica.sees(await lab.client.get(PODS, "half", "lab"))
-    assert await KaiCopies(replica.cluster, replica.cluster_ledger, replica.read_request).write(bound)
+    assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.read_request).write(bound)
 
 
 async def _revoke(lab: Lab, replica: Replica) -> None:

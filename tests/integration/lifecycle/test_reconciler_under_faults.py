@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
+from carrel.kubernetes.timing import Backoff
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler

@@ -58,7 +58,7 @@ async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> 
                 return (await lab.annotations("a"))["ALIYUN_COM_GPU_MEM_ASSIGNED"]
 
             await becomes(assigned, "true")
-            running.kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
+            running.kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
             status = MergePatch({"status": {"phase": "Running"}})
             await lab.client.patch(PODS, "a", status, "lab", subresource="status")
 
@@ -133,7 +133,7 @@ async def test_both_gpus_of_a_pod_with_a_wrong_device_are_excluded_until_it_is_d
         first, second = (card["uuid"] for card in await running.devices())
         pod = await lab.pod("a", limits={MEM: "1"}, annotations={"carrel.dev/devices": second})
         ids = (await running.kubelet.healthy(MEM))[:1]
-        running.kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
+        running.kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
         await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
 
         async def reasons() -> object:
@@ -144,7 +144,7 @@ async def test_both_gpus_of_a_pod_with_a_wrong_device_are_excluded_until_it_is_d
         events = (await lab.client.list(EVENTS, EVERYTHING)).items
         assert [(event.reason, event.involved_object.name) for event in events] == [("OtherGPUHandedOver", "a")]
 
-        running.kubelet.handed_over = ()
+        running.kubelet.allocated_devices = ()
         await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
         await becomes(reasons, [None, None])
 

@@ -173,7 +173,7 @@ async def test_after_a_start_the_previous_mode_is_found_out(rows: bool, recorded
             await lab.client.patch(GPU_NODE_STATUSES, "n1", record, subresource="status")
         pod = await lab.pod("a", limits={MEM: "1"})
         await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
-        kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, ("x0000",))] if rows else ()
+        kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", MEM, ("x0000",))] if rows else ()
         async with an_agent(lab, kubelet=kubelet, **AUTO) as running:
 
             async def offered() -> object:

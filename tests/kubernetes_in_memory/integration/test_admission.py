@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kubernetes_in_memory.access import UserInfo
+from kubernetes_in_memory.auth import UserInfo
 from tests.kubernetes_in_memory.integration.caller import MERGE, PODS, Caller, Json, api_of, embedded, pod
 from tests.kubernetes_in_memory.integration.webhook_server import Webhook, patch, webhook_server
 

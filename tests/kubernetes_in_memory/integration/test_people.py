@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubernetes_in_memory.access import ADMIN, AccessRequest, UserInfo
+from kubernetes_in_memory.auth import ADMIN, AccessRequest, UserInfo
 from tests.kubernetes_in_memory.integration.caller import PODS, Caller, Json, embedded, pod
 
 ADA = UserInfo("ada", "uid-1", ("readers",))

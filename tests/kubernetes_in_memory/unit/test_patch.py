@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubernetes_in_memory.malformed_input import MalformedInput
-from kubernetes_in_memory.patch import merge_keys_for, merge_patch, strategic_merge
+from kubernetes_in_memory.merge_patch import merge_keys_for, merge_patch, strategic_merge
 
 Json = dict[str, Any]
 POD = merge_keys_for("Pod")

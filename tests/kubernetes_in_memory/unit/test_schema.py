@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubernetes_in_memory.schema import apply_defaults, check_schema, merge_keys_of, prune, validate
+from kubernetes_in_memory.crd_validation import apply_defaults, check_schema, merge_keys_of, prune, validate
 
 Json = dict[str, Any]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.admission.command import WebhookSettings
-from carrel.bookings.command import BookingSettings
-from carrel.lifecycle.command import ControllerSettings
-from carrel.node.command import AgentSettings
-from carrel.scheduling.command import ExtenderSettings
+from carrel.admission.entry_point import WebhookSettings
+from carrel.bookings.entry_point import BookingSettings
+from carrel.lifecycle.entry_point import ControllerSettings
+from carrel.node.entry_point import AgentSettings
+from carrel.scheduling.entry_point import ExtenderSettings
 from carrel.settings import BOOKING_SERVICE_URL
 
 COMPONENTS = {

@@ -60,7 +60,7 @@ def test_malformed_devices_are_named(text: str) -> None:
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
-def test_a_shared_card_is_recorded_on_its_lease() -> None:
+def test_a_shared_gpu_is_recorded_on_its_lease() -> None:
     record = LeaseRecord(
         "node-a",
         0,
@@ -92,7 +92,7 @@ def test_a_shared_card_is_recorded_on_its_lease() -> None:
     assert carrel.read_lease(lease(written)) == record
 
 
-def test_who_has_to_give_a_card_back_is_forgotten_with_whom_it_is_kept_for() -> None:
+def test_victims_are_cleared_together_with_kept_for() -> None:
     booked, victim = Holder("uid-3", "lab", "urgent"), Holder("uid-2", "lab", "serve")
     kept = LeaseRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),)).keeping(booked, [victim])
 
@@ -103,7 +103,7 @@ def test_who_has_to_give_a_card_back_is_forgotten_with_whom_it_is_kept_for() -> 
     assert kept.taking(mine, "mark").given_back("uid-3", "mark") == kept, "a bind that failed changes nothing of it"
 
 
-def test_a_whole_card_has_a_holder_as_the_peers_write_it() -> None:
+def test_a_whole_gpu_has_a_holder_as_the_peers_write_it() -> None:
     record = LeaseRecord("node-a", 1, "GPU-b", (Share(Holder("uid-1", "lab", "train"), "GPU-b", None),))
     written = carrel.write_lease(record, "carrel-system", NOW)
     assert written["spec"]["holderIdentity"] == "uid-1"
@@ -111,7 +111,7 @@ def test_a_whole_card_has_a_holder_as_the_peers_write_it() -> None:
     assert carrel.read_lease(lease(written)) == record
 
 
-def test_a_lease_of_the_peers_holds_the_whole_card() -> None:
+def test_a_lease_of_the_peers_holds_the_whole_gpu() -> None:
     theirs = {"metadata": {"name": "gpu-node-a-0"}, "spec": {"holderIdentity": "uid-1"}}
     record = carrel.read_lease(lease(theirs))
     assert record == LeaseRecord("node-a", 0, "", (Share(Holder("uid-1"), "", None),))
@@ -213,5 +213,5 @@ def test_what_a_user_asks_a_user_may_write(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["runai-gpu-group", "runai-gpu-group/g1", "gpu.scheduling/pod", "carrel.dev/tier"])
-def test_labels_that_join_a_pod_to_a_card_are_protected(key: str) -> None:
+def test_labels_that_join_a_pod_to_a_gpu_are_protected(key: str) -> None:
     assert protected_keys.is_protected_label(key)

@@ -100,7 +100,7 @@ def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complai
         gpuclaim.request_of(claim(spec), shared_claims_per_card=4)
 
 
-def test_the_status_of_a_claim_says_which_cards_on_which_node() -> None:
+def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
     assert gpuclaim.claim_status(ClaimPhase.BOUND, "node-a", [0, 1], generation=3) == {
         "phase": "Bound",
         "nodeName": "node-a",
@@ -136,7 +136,7 @@ def test_a_malformed_allocation_is_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(("node", "index"), [("node-a", 0), ("gpu-1", 15), ("rack-1.lab.example", 3)])
-def test_the_lease_of_a_card_is_named_after_node_and_index(node: str, index: int) -> None:
+def test_the_lease_of_a_gpu_is_named_after_node_and_index(node: str, index: int) -> None:
     assert gpuclaim.lease_name(node, index) == f"gpu-{node}-{index}"
     assert gpuclaim.read_lease_name(f"gpu-{node}-{index}") == (node, index)
 
@@ -144,7 +144,7 @@ def test_the_lease_of_a_card_is_named_after_node_and_index(node: str, index: int
 @pytest.mark.parametrize(
     "name", ["", "gpu-", "gpu-0", "gpu--0", "node-a-0", "gpu-node-a", "gpu-node-a-01", "gpu-a-99999"]
 )
-def test_other_leases_are_not_taken_for_a_cards(name: str) -> None:
+def test_other_leases_are_not_taken_for_a_gpus(name: str) -> None:
     assert gpuclaim.read_lease_name(name) is None
 
 
@@ -192,7 +192,7 @@ def test_what_another_agent_does_not_say_comes_from_the_nodes_labels() -> None:
     assert gpuclaim.heartbeat_of(gpu_node_status(OF_A_PEER)) is None
 
 
-def test_a_card_of_unknown_size_can_only_be_had_whole() -> None:
+def test_a_gpu_of_unknown_size_can_only_be_had_whole() -> None:
     card = gpuclaim.node_of(gpu_node_status(OF_A_PEER), {}).gpus[0]
     assert WHOLE.on(card.memory) == card.memory
     assert Portion(Fraction(1, 2)).on(card.memory) > card.memory

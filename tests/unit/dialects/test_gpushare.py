@@ -24,7 +24,7 @@ def in_units(unit: Unit) -> Reading:
     return Reading(DialectOptions(memory_unit=unit))
 
 
-def test_the_containers_of_a_pod_share_one_card() -> None:
+def test_the_containers_of_a_pod_share_one_gpu() -> None:
     request = gpushare.request_of(
         pod(limits=[{"aliyun.com/gpu-mem": "2000"}, {}, {"aliyun.com/gpu-mem": "3000"}]), in_units(Unit.MIB)
     )
@@ -104,7 +104,7 @@ def test_a_forged_annotation_is_malformed(key: str, value: str) -> None:
         gpushare.read_assumption(pod({**PLACED, key: value}))
 
 
-def test_an_allocation_over_several_cards_is_read_and_written() -> None:
+def test_an_allocation_over_several_gpus_is_read_and_written() -> None:
     text = '{"0":{"1":4069,"3":8138},"1":{"3":1}}'
     allocation = {0: {1: 4069, 3: 8138}, 1: {3: 1}}
     assert gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text})) == allocation
@@ -123,12 +123,12 @@ def test_a_malformed_allocation_is_named(text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "cards"), [("0,2", {0, 2}), ("1", {1}), ("", set()), (" ", set()), ("0, 2", {0, 2})])
-def test_the_cards_an_admin_has_set_aside_are_read(text: str, cards: set[int]) -> None:
+def test_the_gpus_an_admin_has_set_aside_are_read(text: str, cards: set[int]) -> None:
     assert gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text})) == cards
 
 
 @pytest.mark.parametrize("text", ["0,,2", "all", "-1"])
-def test_a_malformed_list_of_cards_is_named(text: str) -> None:
+def test_a_malformed_list_of_gpus_is_named(text: str) -> None:
     with pytest.raises(Malformed, match=r"ConfigMap kube-system/unhealthy-gpu-n1: data\.gpus"):
         gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text}))
 

@@ -107,7 +107,7 @@ def test_the_groups_of_a_pod_are_read_and_written() -> None:
     assert kai.read_groups({"runai-gpu-group/g1": "g1", "app": "x", "runai-gpu-group/g2": "g2"}) == ("g1", "g2")
 
 
-def test_a_fraction_pod_is_told_its_card_in_config_maps() -> None:
+def test_a_fraction_pod_is_told_its_gpu_in_config_maps() -> None:
     told = SharedGpu(kai.config_map_prefix("train", "x7f2k9q"), 0, False, ("GPU-a", "GPU-b"), Fraction(1, 2))
     assert told.name == "train-x7f2k9q-shared-gpu-0"
     assert told.env_name == "train-x7f2k9q-shared-gpu-0-evar"
@@ -179,13 +179,13 @@ def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:
     ("annotations", "uuid"),
     [({}, ""), ({"run.ai/reserve_for_gpu_index": "GPU-8a56a4bc"}, "GPU-8a56a4bc")],
 )
-def test_the_reserved_card_is_read_by_its_uuid(annotations: dict[str, str], uuid: str) -> None:
+def test_the_reserved_gpu_is_read_by_its_uuid(annotations: dict[str, str], uuid: str) -> None:
     assert kai_reservation.read_reserved(pod(annotations)) == uuid
     assert kai_reservation.write_reserved("GPU-1") == {"run.ai/reserve_for_gpu_index": "GPU-1"}
 
 
 @pytest.mark.parametrize("value", ["0", "MIG-1", "all", "unknown"])
-def test_a_reserved_card_that_is_no_uuid_is_malformed(value: str) -> None:
+def test_a_reserved_gpu_that_is_no_uuid_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match=r"run\.ai/reserve_for_gpu_index"):
         kai_reservation.read_reserved(pod({"run.ai/reserve_for_gpu_index": value}))
 

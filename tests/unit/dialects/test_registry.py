@@ -100,11 +100,11 @@ def test_all_dialects_on_one_pod_are_refused_by_name() -> None:
         pytest.param({"limits": []}, id="no containers"),
     ],
 )
-def test_a_pod_that_asks_for_no_card_asks_for_nothing(asking: dict[str, Any]) -> None:
+def test_a_pod_that_asks_for_no_gpu_asks_for_nothing(asking: dict[str, Any]) -> None:
     assert request_of(pod(**asking), claims()) is None
 
 
-def test_whole_cards_are_summed_over_containers_and_init_containers_use_the_same() -> None:
+def test_whole_gpus_are_summed_over_containers_and_init_containers_use_the_same() -> None:
     asking = pod(
         limits=[{"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}], init=[init_container("i", {"nvidia.com/gpu": "2"})]
     )
@@ -158,7 +158,7 @@ def test_sidecars_count_as_kubernetes_counts_them(init: list[dict[str, Any]], ca
     ],
     ids=["resources of the pod", "an ephemeral container", "an image volume", "a scheduling gate", "an unknown field"],
 )
-def test_what_else_todays_pods_say_changes_nothing_about_their_cards(said: dict[str, Any]) -> None:
+def test_what_else_todays_pods_say_changes_nothing_about_their_gpus(said: dict[str, Any]) -> None:
     manifest = {
         "metadata": {"name": "train", "namespace": "lab"},
         "spec": {"containers": [{"name": "c0", "resources": {"limits": TWO}}], **said},

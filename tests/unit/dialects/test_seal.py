@@ -77,7 +77,7 @@ def test_a_pod_without_a_good_seal_is_told_what_to_do() -> None:
     ],
     ids=["its own", "another's", "another's, who says that it was made up"],
 )
-def test_the_seal_of_somebody_elses_pod_is_worth_nothing(metadata: dict[str, str], is_good: bool) -> None:
+def test_the_seal_of_somebody_elses_pod_is_invalid(metadata: dict[str, str], is_good: bool) -> None:
     made = {"namespace": "lab", "creationTimestamp": "2026-11-16T12:00:01Z", "annotations": SEALED}
 
     assert (SEAL.missing_on(pod_from({"metadata": {**made, **metadata}})) is None) is is_good

@@ -130,7 +130,7 @@ def test_seed_002_a_pod_with_its_claim() -> None:
     assert ask == PodRequest(gpuclaim.DIALECT, Request(2, WHOLE, policy=GpuPolicy.CONTIGUOUS), "my-gpu-request")
 
 
-def test_seed_002_a_gang_of_four_cards_each() -> None:
+def test_seed_002_a_gang_of_four_gpus_each() -> None:
     spec: dict[str, Any] = {"devices": {"count": 4}, "gangRef": "my-distributed-training-job"}
     _, manifest = yaml.safe_load_all(CLAIM_AND_POD)
     ask = registry.request_of(pod_from(manifest), lambda namespace, name: claim(spec), lambda namespace, gang: 2)
@@ -148,7 +148,7 @@ def test_seed_002_the_islands_of_a_node() -> None:
     ]
 
 
-def test_seed_003_a_pod_that_asks_for_half_a_card() -> None:
+def test_seed_003_a_pod_that_asks_for_half_a_gpu() -> None:
     ask = registry.request_of(pod_from(yaml.safe_load(FRACTION)), no_claims)
     assert ask == PodRequest(kai.DIALECT, Request(1, Portion(Fraction(1, 2))))
 

@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
-from carrel.kubernetes.backoff import Timing
+from carrel.kubernetes.timing import Timing
 
 _TURNS = 25
 """Turns of the event loop after which most tasks that do not wait for time have finished."""

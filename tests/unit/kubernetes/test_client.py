@@ -8,7 +8,6 @@ from _pytest.logging import LogCaptureFixture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.kubernetes.backoff import Timing
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import (
     AlreadyExists,
@@ -26,14 +25,15 @@ from carrel.kubernetes.cluster import (
     JsonPatch,
     MergePatch,
     NotFound,
+    OutcomeUnknown,
     Patch,
     Selection,
     StrategicPatch,
     Unavailable,
-    Unknown,
     WatchEvent,
 )
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.timing import Timing
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.unit.kubernetes.scripted_transport import (
     FunctionTransport,
@@ -244,9 +244,9 @@ class TestAServerThatAsksToRetryLater:
         (422, "Invalid", Invalid),
         (429, "TooManyRequests", Busy),
         (503, "ServiceUnavailable", Unavailable),
-        (500, "InternalError", Unknown),
-        (502, "", Unknown),
-        (504, "Timeout", Unknown),
+        (500, "InternalError", OutcomeUnknown),
+        (502, "", OutcomeUnknown),
+        (504, "Timeout", OutcomeUnknown),
     ],
 )
 async def test_a_refused_write_is_an_error_of_its_own_kind(code: int, reason: str, error: type[ClusterError]) -> None:
@@ -265,8 +265,8 @@ async def test_a_read_that_fails_has_written_nothing(code: int) -> None:
 
 
 async def test_a_lost_answer_is_unknown_for_a_write_and_unavailable_for_a_read() -> None:
-    client = Client(ScriptedTransport(Unknown(0, "AnswerLost", "gone")))
-    with pytest.raises(Unknown):
+    client = Client(ScriptedTransport(OutcomeUnknown(0, "AnswerLost", "gone")))
+    with pytest.raises(OutcomeUnknown):
         await client.delete(PODS, "train", "lab")
     with pytest.raises(Unavailable):
         await client.list(PODS)
@@ -307,7 +307,7 @@ async def test_a_success_that_is_not_kubernetes_json_is_an_error(body: bytes) ->
     with pytest.raises(Unavailable, match="not Kubernetes JSON"):
         await client.list(PODS)
     if body[:1] != b"{":
-        with pytest.raises(Unknown, match="not Kubernetes JSON"):
+        with pytest.raises(OutcomeUnknown, match="not Kubernetes JSON"):
             await client.create(PODS, {}, "lab")
 
 

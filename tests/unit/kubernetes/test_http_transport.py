@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Forbidden, MergePatch, Unavailable, Unknown
+from carrel.kubernetes.cluster import Forbidden, MergePatch, OutcomeUnknown, Unavailable
 from carrel.kubernetes.config import Access, Trust, access_to
 from carrel.kubernetes.credentials import CredentialLocations, StoredCredentials
 from carrel.kubernetes.http_transport import ConnectionLimits, HttpTransport
@@ -114,7 +114,7 @@ class TestTls:
                 Trust(authority.certificate),
             )
             assert '"caller": "alice"' in await asked(access)
-            with pytest.raises((Unavailable, Unknown)):
+            with pytest.raises((Unavailable, OutcomeUnknown)):
                 await asked(Access(url, trust=access.trust))
 
     async def test_a_client_certificate_is_replaced_while_we_run(self, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ class TestWhatABrokenConnectionMeans:
         async with serving(breaking) as url, transport_to(Access(url)) as transport:
             # A kept connection is where a library is tempted to send again.
             await transport.send(ASK)
-            with pytest.raises(Unknown):
+            with pytest.raises(OutcomeUnknown):
                 await transport.send(request_)
         assert received == ["GET", request_.method]
 
@@ -275,7 +275,7 @@ class TestWhatABrokenConnectionMeans:
             return response
 
         async with serving(cutting) as url:
-            with pytest.raises(Unknown):
+            with pytest.raises(OutcomeUnknown):
                 await asked(Access(url), WRITES[0])
 
     async def test_a_server_that_does_not_answer_in_time_leaves_it_unknown(self) -> None:
@@ -286,7 +286,7 @@ class TestWhatABrokenConnectionMeans:
             return web.json_response({})
 
         async with serving(hanging) as url, transport_to(Access(url), ConnectionLimits(whole_s=0.2)) as transport:
-            with pytest.raises(Unknown):
+            with pytest.raises(OutcomeUnknown):
                 await transport.send(WRITES[0])
             release.set()
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Unavailable, Unknown
+from carrel.kubernetes.cluster import OutcomeUnknown, Unavailable
 from carrel.kubernetes.leader_election import (
     Candidate,
     Election,
@@ -100,7 +100,7 @@ class Connection:
         if request.method != "GET":
             self.writes += 1
             if self.loses_answers:
-                raise Unknown(0, "AnswerLost", "lost")
+                raise OutcomeUnknown(0, "AnswerLost", "lost")
         return response
 
     async def aclose(self) -> None:

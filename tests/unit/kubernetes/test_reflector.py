@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Busy, Expired, Forbidden, ListPage, NotFound, Selection, Unavailable, WatchEvent
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
+from carrel.kubernetes.timing import Backoff
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime
 from tests.unit.kubernetes.scripted_cluster import (

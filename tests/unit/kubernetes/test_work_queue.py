@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from carrel.kubernetes.backoff import Backoff
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from tests.unit.kubernetes.fake_time import FakeTime
 

@@ -34,7 +34,7 @@ def test_a_gang_of_eight_over_four_nodes_fills_them() -> None:
     assert len(set(cards)) == 16
 
 
-def test_a_gang_with_one_card_too_few_gets_none_and_says_how_far_it_came() -> None:
+def test_a_gang_with_one_gpu_too_few_gets_none_and_says_how_far_it_came() -> None:
     ledger = a_ledger(*(a_node(name, cards=4) for name in NODES))
     ledger.hold(held("tenant", "n3", 1, None))
 

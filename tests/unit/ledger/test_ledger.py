@@ -28,7 +28,7 @@ def test_a_held_share_is_no_longer_free_and_a_forgotten_one_is() -> None:
     ledger.audit()
 
 
-def test_a_terminating_pod_still_holds_its_card() -> None:
+def test_a_terminating_pod_still_holds_its_gpu() -> None:
     ledger = a_ledger(a_node("n1", cards=1))
     ledger.hold(held("a", "n1", 0, None))
     ledger.assign("uid-a")
@@ -55,7 +55,7 @@ def test_a_terminating_pod_still_holds_its_card() -> None:
         ),
     ],
 )
-def test_the_ledger_refuses_to_promise_a_card_twice(second: Share, why: str) -> None:
+def test_the_ledger_refuses_to_promise_a_gpu_twice(second: Share, why: str) -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
     ledger.keep("GPU-n1-1", holder("booked"))
@@ -67,7 +67,7 @@ def test_the_ledger_refuses_to_promise_a_card_twice(second: Share, why: str) -> 
     ledger.audit()
 
 
-def test_a_whole_card_excludes_all_others() -> None:
+def test_a_whole_gpu_excludes_all_others() -> None:
     ledger = a_ledger(a_node("n1", cards=1))
     ledger.hold(held("a", "n1", 0, None))
 
@@ -91,7 +91,7 @@ def test_after_a_restart_the_book_is_the_same() -> None:
     }
 
 
-def test_what_the_lease_of_a_card_tells_replaces_what_was_known_of_the_card() -> None:
+def test_what_the_lease_of_a_gpu_tells_replaces_what_was_known_of_the_gpu() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("stays", "n1", 0, 1000))
     ledger.hold(held("goes", "n1", 0, 1000))
@@ -109,7 +109,7 @@ def test_what_the_lease_of_a_card_tells_replaces_what_was_known_of_the_card() ->
     ledger.audit()
 
 
-def test_shares_are_known_before_their_node_reports_its_cards() -> None:
+def test_shares_are_known_before_their_node_reports_its_gpus() -> None:
     ledger = Ledger(shares=[held("a", "n1", 0, 8138)])
     assert ledger.card("GPU-n1-0") is None
 
@@ -157,7 +157,7 @@ def test_shares_follow_the_uuid_when_indices_change_after_a_reboot() -> None:
     ledger.audit()
 
 
-def test_a_card_that_is_moved_to_another_machine_is_there_and_no_longer_here() -> None:
+def test_a_gpu_that_is_moved_to_another_machine_is_there_and_no_longer_here() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
     moved = replace(a_card("n1", 0), node="n2")
@@ -171,7 +171,7 @@ def test_a_card_that_is_moved_to_another_machine_is_there_and_no_longer_here() -
     ledger.audit()
 
 
-def test_a_lost_card_takes_its_shares_out_of_the_room_but_not_out_of_the_book() -> None:
+def test_a_lost_gpu_takes_its_shares_out_of_the_room_but_not_out_of_the_book() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
 
@@ -182,7 +182,7 @@ def test_a_lost_card_takes_its_shares_out_of_the_room_but_not_out_of_the_book() 
     ledger.audit()
 
 
-def test_a_card_that_reports_less_memory_than_is_held_gives_nothing_away() -> None:
+def test_a_gpu_that_reports_less_memory_than_is_held_gives_nothing_away() -> None:
     ledger = a_ledger(a_node("n1", cards=1))
     ledger.hold(held("a", "n1", 0, 16000))
 
@@ -193,7 +193,7 @@ def test_a_card_that_reports_less_memory_than_is_held_gives_nothing_away() -> No
         ledger.hold(held("b", "n1", 0, 1))
 
 
-def test_an_unhealthy_card_keeps_its_pods_and_takes_no_new_ones() -> None:
+def test_an_unhealthy_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
     ledger = a_ledger(a_node("n1", cards=1))
     ledger.hold(held("a", "n1", 0, 8138))
 
@@ -205,7 +205,7 @@ def test_an_unhealthy_card_keeps_its_pods_and_takes_no_new_ones() -> None:
     assert ledger.rooms["n1"].largest == 8138
 
 
-def test_one_card_reported_twice_is_refused_and_changes_nothing() -> None:
+def test_one_gpu_reported_twice_is_refused_and_changes_nothing() -> None:
     ledger = a_ledger(a_node("n1"))
 
     with pytest.raises(LedgerError, match="more than once"):
@@ -219,7 +219,7 @@ def test_a_share_that_is_gone_cannot_be_restored() -> None:
         Ledger(shares=[replace(held("a", "n1", 0, 1), state=ShareState.GONE)])
 
 
-def test_a_kept_card_is_kept_until_the_pod_is_gone_or_says_so() -> None:
+def test_a_kept_gpu_is_kept_until_the_pod_is_gone_or_says_so() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.keep("GPU-n1-0", holder("a"))
     ledger.keep("GPU-n1-0", holder("a"))

@@ -103,7 +103,7 @@ def reason(answer: Placement | Refusal) -> str:
         ),
     ],
 )
-def test_whole_cards_are_chosen_by_policy_and_topology(
+def test_whole_gpus_are_chosen_by_policy_and_topology(
     islands: str, busy: list[int], request_: Request, expected: list[int]
 ) -> None:
     ledger = a_ledger(a_node("n1", islands=islands))
@@ -124,13 +124,13 @@ def test_whole_cards_are_chosen_by_policy_and_topology(
         pytest.param([999, 1, 0], whole(), [2], id="a whole GPU is one that nobody holds a part of"),
     ],
 )
-def test_memory_is_taken_from_the_right_cards(used: list[int], request_: Request, expected: list[int]) -> None:
+def test_memory_is_taken_from_the_right_gpus(used: list[int], request_: Request, expected: list[int]) -> None:
     ledger = a_ledger(a_node("n1", cards=3, memory=1000), held_memory={"n1": used})
 
     assert indices(place(ledger, request_, "n1")) == expected
 
 
-def test_a_fraction_means_more_memory_on_a_larger_card() -> None:
+def test_a_fraction_means_more_memory_on_a_larger_gpu() -> None:
     node = Node("n1", (a_card("n1", 0, 16276), a_card("n1", 1, 81920)))
     ledger = Ledger([node], [held("a", "n1", 0, 8139)])
 
@@ -141,7 +141,7 @@ def test_a_fraction_means_more_memory_on_a_larger_card() -> None:
     assert [share.memory for share in answer.shares(holder("b"))] == [40960]
 
 
-def test_two_halves_of_a_card_with_an_odd_number_of_mib_fit_on_it() -> None:
+def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
     ledger = a_ledger(a_node("n1", cards=1, memory=16277))
     half = Request(1, Portion(Fraction(1, 2)))
     for name in ("a", "b"):
@@ -178,7 +178,7 @@ def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
         pytest.param({}, memory(16277), "has 16,276 MiB in all, 16,277 MiB asked", id="larger than the GPU"),
     ],
 )
-def test_a_card_that_does_not_suit_is_refused_with_its_reason(
+def test_a_gpu_that_does_not_suit_is_refused_with_its_reason(
     change: dict[str, object], request_: Request, words: str
 ) -> None:
     card = replace(a_card("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a GPU
@@ -198,7 +198,7 @@ def test_required_bandwidth_excludes_slow_islands() -> None:
     assert indices(place(ledger, whole(2), "n1")) == [0, 1]
 
 
-def test_a_required_island_without_room_says_how_many_cards_it_lacks() -> None:
+def test_a_required_island_without_room_says_how_many_gpus_it_lacks() -> None:
     ledger = a_ledger(a_node("n1", islands="aabb"))
     for index in (0, 2):
         ledger.hold(held(f"tenant-{index}", "n1", index, None))
@@ -208,14 +208,14 @@ def test_a_required_island_without_room_says_how_many_cards_it_lacks() -> None:
     )
 
 
-def test_cards_without_links_are_never_one_island() -> None:
+def test_gpus_without_links_are_never_one_island() -> None:
     ledger = a_ledger(a_node("n1", cards=8))
 
     assert candidates(ledger, whole(2, topology=REQUIRED), ["n1"]).fitting == []
     assert indices(place(ledger, whole(1, topology=REQUIRED), "n1")) == [0]
 
 
-def test_a_card_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
+def test_a_gpu_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
     ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=2))
     booked = holder("booked")
     ledger.keep("GPU-n1-0", booked)
@@ -226,7 +226,7 @@ def test_a_card_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
     assert indices(place(ledger, whole(), "n1", booked.uid)) == [0]
 
 
-def test_a_booked_pod_takes_the_card_that_is_kept_for_it_before_others() -> None:
+def test_a_booked_pod_takes_the_gpu_that_is_kept_for_it_before_others() -> None:
     ledger = a_ledger(a_node("n1", cards=3))
     ledger.keep("GPU-n1-2", holder("booked"))
 
@@ -320,7 +320,7 @@ def a_container(name: str, cards: int) -> ContainerNeed:
         ),
     ],
 )
-def test_whole_cards_are_dealt_out_to_the_containers(
+def test_whole_gpus_are_dealt_out_to_the_containers(
     cards: int, needs: list[ContainerNeed], expected: dict[str, list[int]]
 ) -> None:
     request = replace(whole(cards), containers=tuple(needs))
@@ -330,7 +330,7 @@ def test_whole_cards_are_dealt_out_to_the_containers(
     assert {name: [gpu.index for gpu in gpus] for name, gpus in answer.by_container().items()} == expected
 
 
-def test_containers_that_share_a_card_see_the_same_one() -> None:
+def test_containers_that_share_a_gpu_see_the_same_one() -> None:
     request = replace(
         memory(8138),
         containers=(
@@ -344,7 +344,7 @@ def test_containers_that_share_a_card_see_the_same_one() -> None:
     assert answer.by_container() == {"left": answer.gpus, "right": answer.gpus}
 
 
-def test_a_request_for_no_card_is_a_mistake_of_the_caller() -> None:
+def test_a_request_for_no_gpu_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="at least one GPU"):
         Request(0, WHOLE)
 

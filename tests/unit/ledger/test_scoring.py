@@ -14,7 +14,7 @@ def ranked(ledger: Ledger, request: Request, *seen: Request, nodes: tuple[str, .
     return [cost.node for cost in ranking.costs(request, nodes)]
 
 
-def test_a_small_pod_goes_where_a_card_is_broken_into_already() -> None:
+def test_a_small_pod_goes_where_a_gpu_is_partly_used() -> None:
     ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=1))
     ledger.hold(held("a", "n2", 0, 4069))
 
@@ -50,7 +50,7 @@ def test_what_is_remembered_is_forgotten_when_the_room_changes() -> None:
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n2"]
 
 
-def test_a_card_that_is_kept_counts_for_its_pod_alone() -> None:
+def test_a_gpu_that_is_kept_counts_for_its_pod_alone() -> None:
     ledger = a_ledger(a_node("n1", cards=1))
     ledger.keep("GPU-n1-0", holder("booked"))
     ranking = Ranking(ledger)
@@ -59,7 +59,7 @@ def test_a_card_that_is_kept_counts_for_its_pod_alone() -> None:
     assert [cost.node for cost in ranking.costs(whole(), ["n1"], "uid-booked")] == ["n1"]
 
 
-def test_what_is_stranded_is_counted_in_cards() -> None:
+def test_what_is_stranded_is_counted_in_gpus() -> None:
     cards = [(a_card("n1", 0, 1000), 500), (a_card("n1", 1, 1000), 1000), (a_card("n1", 2, 1000, model=A100), 250)]
 
     assert stranded(cards, [(whole(), 1.0)]) == 0.75

@@ -5,7 +5,7 @@ from carrel.ledger.refusals import Refusal
 from tests.kit.gpus import a_ledger, a_node, memory
 
 
-def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_card() -> None:
+def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_gpu() -> None:
     ledger = a_ledger(
         a_node("N1"),
         a_node("N2"),
@@ -19,7 +19,7 @@ def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_card() -> None:
     assert answer.refused == ["N1", "N2"]
 
 
-def test_free_memory_split_over_two_cards_is_not_room_and_the_reason_says_so() -> None:
+def test_free_memory_split_over_two_gpus_is_not_room_and_the_reason_says_so() -> None:
     ledger = a_ledger(a_node("N2"), held_memory={"N2": [12207, 12207]})
 
     answer = place(ledger, memory(8138), "N2")
@@ -32,7 +32,7 @@ def test_free_memory_split_over_two_cards_is_not_room_and_the_reason_says_so() -
     )
 
 
-def test_of_four_cards_with_12207_8138_4069_16276_free_the_least_that_fits_is_chosen() -> None:
+def test_of_four_gpus_with_12207_8138_4069_16276_free_the_least_that_fits_is_chosen() -> None:
     ledger = a_ledger(a_node("N1", cards=4), held_memory={"N1": [4069, 8138, 12207, 0]})
     assert [card.free for card in ledger.cards("N1")] == [12207, 8138, 4069, 16276]
 

@@ -38,7 +38,7 @@ def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
 # --- the view of a node ----------------------------------------------------------------------------------------------
 
 
-def test_a_slot_is_as_large_as_the_smallest_card_and_has_no_links() -> None:
+def test_a_slot_is_as_large_as_the_smallest_gpu_and_has_no_links() -> None:
     node = as_slots(a_node(16276, 8138), {})
 
     either = frozenset({"GPU-a", "GPU-b"})
@@ -51,7 +51,7 @@ def test_a_slot_may_be_any_gpu_of_the_node_until_its_reservation_pod_says_which(
     assert [sorted(slot.possible_uuids) for slot in slots] == [["GPU-a"], ["GPU-a", "GPU-b"]]
 
 
-def test_of_mixed_models_nobody_can_be_promised_one() -> None:
+def test_no_model_can_be_requested_on_a_mixed_node() -> None:
     assert {gpu.model for gpu in as_slots(a_node(1, 1, models="VT"), {}).gpus} == {""}
 
 
@@ -66,7 +66,7 @@ def test_of_mixed_models_nobody_can_be_promised_one() -> None:
         pytest.param({0: replace(HELD, card="GPU-z")}, [False, True], id="its GPU is no longer reported"),
     ],
 )
-def test_there_are_as_many_usable_slots_as_healthy_cards(
+def test_there_are_as_many_usable_slots_as_healthy_gpus(
     in_use: dict[int, Reservation | None], usable: list[bool]
 ) -> None:
     node = as_slots(a_node(100, 100, broken="b"), in_use)
@@ -143,9 +143,9 @@ SILENT = ReservationPod("pod-2")
 def test_one_step_at_a_time(
     reservation: Reservation, pod: ReservationPod | None, more: dict[str, object], step: Step
 ) -> None:
-    sight = replace(SlotObservation(True, pod, frozenset({"GPU-a", "GPU-b"})), **more)  # type: ignore[arg-type] # named fields
+    observation = replace(SlotObservation(True, pod, frozenset({"GPU-a", "GPU-b"})), **more)  # type: ignore[arg-type] # named fields
 
-    assert next_step(reservation, sight) == step
+    assert next_step(reservation, observation) == step
 
 
 def test_from_closing_there_is_no_way_back() -> None:

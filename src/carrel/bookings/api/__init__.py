@@ -5,7 +5,7 @@ Reading order:
     models           the JSON of requests and answers
     errors           refusals as RFC 9457 problems
     bookings         list, search, create, preview, change, cancel
-    calendar         models, availability, rules, the iCalendar feed
+    availability         models, availability, rules, the iCalendar feed
     administration   maintenance, usage, the audit log
     notices          what other components report
     status           what other components ask
@@ -14,7 +14,7 @@ Reading order:
 
 from fastapi import APIRouter, FastAPI
 
-from carrel.bookings.api import administration, bookings, calendar, notices, status
+from carrel.bookings.api import administration, availability, bookings, notices, status
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -22,7 +22,7 @@ __all__ = ["DOCUMENTED", "install_api"]
 
 def install_api(app: FastAPI) -> None:
     router = APIRouter(prefix="/api/v1")
-    for part in (bookings, calendar, administration, notices, status):
+    for part in (bookings, availability, administration, notices, status):
         router.include_router(part.router)
     app.include_router(router)
     install_answers(app)

@@ -6,6 +6,6 @@ Reading order:
     interface         the outbox that keeps notifications, and the channels that send them
     notifier          makes notifications from the log and from bookings that end soon; sends what is due
     smtp webhook      the channels
-    revocations       records in the log that a pod lost its GPU, so that its owner is notified
+    revocation_watch       records in the log that a pod lost its GPU, so that its owner is notified
     settings
 """

@@ -5,7 +5,7 @@ Reading order:
     authenticator                    finds the person of each request, from its session, token or cluster token
     secrets roles                    the secrets that people carry; which roles a person has
     oidc token_review                sign-in with an OpenID Connect provider; tokens of the cluster
-    routes credentials sign_in_pages     the HTTP routes: sign in and out, tokens, roles; their small pages
+    routes account_routes sign_in_pages     the HTTP routes: sign in and out, tokens, roles; their small pages
     request_guard rate_limiter       limits for every request, and security headers
     settings                         the options, and the authenticator that they describe
 """

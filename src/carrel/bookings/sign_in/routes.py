@@ -200,7 +200,7 @@ def sign_in_router(authenticator: Authenticator) -> APIRouter:
 
 def install_sign_in(app: FastAPI, authenticator: Authenticator) -> None:
     """Adds the sign-in to an app: its routes can use `CurrentPerson`, and a `Problem` becomes an answer."""
-    from carrel.bookings.sign_in.credentials import credentials_router
+    from carrel.bookings.sign_in.account_routes import credentials_router
 
     app.state.authenticator = authenticator
     app.add_exception_handler(Problem, answer_problem)

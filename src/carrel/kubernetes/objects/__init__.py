@@ -6,5 +6,5 @@ Reading order:
     pods quantity affinity    what several components read of a pod
     events                    Events, named after what they say
     json_patch                the difference of two documents
-    field_validation release  what API servers say about unknown fields, and about themselves
+    unknown_field_warnings release  what API servers say about unknown fields, and about themselves
 """

@@ -18,7 +18,7 @@ class KubeletPodResources:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
 
-    async def handed_over(self) -> Sequence[AllocatedDevices]:
+    async def allocated_devices(self) -> Sequence[AllocatedDevices]:
         """Raises `KubeletUnreachable`."""
         options = [("grpc.max_receive_message_length", LARGEST_ANSWER)]
         try:

@@ -151,10 +151,12 @@ async def test_it_stops_for_another_plugin_and_starts_again_after_it() -> None:
 async def test_the_kubelets_allocations_are_read() -> None:
     async with a_kubelet() as kubelet:
         books = KubeletPodResources(kubelet.pod_resources)
-        kubelet.handed_over = [AllocatedDevices("lab", "a", "main", MEM, tuple(f"device-{i}" for i in range(200_000)))]
-        assert await books.handed_over() == kubelet.handed_over
+        kubelet.allocated_devices = [
+            AllocatedDevices("lab", "a", "main", MEM, tuple(f"device-{i}" for i in range(200_000)))
+        ]
+        assert await books.allocated_devices() == kubelet.allocated_devices
 
 
 async def test_a_kubelet_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnreachable, match="UNAVAILABLE"):
-        await KubeletPodResources(tmp_path / "no.sock").handed_over()
+        await KubeletPodResources(tmp_path / "no.sock").allocated_devices()

@@ -6,10 +6,10 @@ An unknown field is refused, reported in a Warning header, or dropped without no
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.calls import Call
+from kubernetes_in_memory.crd_validation import prune
 from kubernetes_in_memory.fields import ReadProblems, reader
 from kubernetes_in_memory.kinds import Kind
-from kubernetes_in_memory.schema import prune
+from kubernetes_in_memory.request_info import Call
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.pods import holder_of
+from carrel.leases.pod_progress import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger

@@ -11,10 +11,10 @@ from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.people import is_address, normal
 from carrel.bookings.records import LogEntry
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
-from carrel.kubernetes.backoff import Backoff
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed

@@ -5,13 +5,13 @@ from typing import Any
 
 from kubernetes_in_memory import json_patch, status
 from kubernetes_in_memory.apply import ApplyConflict, server_side_apply
-from kubernetes_in_memory.bodies import typed
-from kubernetes_in_memory.calls import Call, decode_json
+from kubernetes_in_memory.body_decoding import typed
 from kubernetes_in_memory.causes import required
+from kubernetes_in_memory.crd_validation import merge_keys_of
 from kubernetes_in_memory.kinds import Kind
 from kubernetes_in_memory.malformed_input import MalformedInput
-from kubernetes_in_memory.patch import MergeKeys, merge_keys_for, merge_patch, strategic_merge
-from kubernetes_in_memory.schema import merge_keys_of
+from kubernetes_in_memory.merge_patch import MergeKeys, merge_keys_for, merge_patch, strategic_merge
+from kubernetes_in_memory.request_info import Call, decode_json
 
 Json = dict[str, Any]
 

@@ -81,7 +81,7 @@ def do(ledger: Ledger, step: tuple[object, ...]) -> None:
 @given(st.lists(steps, max_size=30))
 def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]]) -> None:
     ledger = Ledger([a_node("n1"), a_node("n2", islands="aa", bandwidth_gbps=300)])
-    sieve = NodeFilter(ledger)
+    node_filter = NodeFilter(ledger)
     for step in story:
         if step[0] != "asked":
             do(ledger, step)
@@ -90,9 +90,9 @@ def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]
         assert isinstance(request, Request) and isinstance(names, list | tuple)
         with ledger.what_if():
             ledger.give_back(f"uid-{pod}")
-            found = sieve.filter(request, names, f"uid-{pod}")
+            found = node_filter.filter(request, names, f"uid-{pod}")
             expected = candidates(ledger, request, names, f"uid-{pod}")
-            told = sieve.why(request, names, f"uid-{pod}")
+            told = node_filter.why(request, names, f"uid-{pod}")
             plain = why_waiting(ledger, request, names, f"uid-{pod}")
             refused = {name: why_not(ledger, request, name, f"uid-{pod}") for name in expected.refused}
         assert sorted(found.fitting) == sorted(expected.fitting)
@@ -101,8 +101,8 @@ def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]
 
 
 def test_only_so_many_requests_are_remembered() -> None:
-    sieve = NodeFilter(Ledger([a_node("n1")]))
+    node_filter = NodeFilter(Ledger([a_node("n1")]))
     for mib in range(1, 3 * REMEMBERED):
-        sieve.filter(memory(mib), ["n1"])
+        node_filter.filter(memory(mib), ["n1"])
 
-    assert len(sieve._tables) == REMEMBERED
+    assert len(node_filter._tables) == REMEMBERED

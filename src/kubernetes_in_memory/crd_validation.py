@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes_in_memory.causes import Cause, duplicate, prohibited, required, unsupported, wrong
 from kubernetes_in_memory.merge_keys import METADATA, MergeKeys
-from kubernetes_in_memory.schema_values import (
+from kubernetes_in_memory.object_validation import (
     EMBEDDED,
     INT_OR_STRING,
     PRESERVE,

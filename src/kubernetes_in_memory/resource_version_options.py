@@ -7,8 +7,8 @@ ADDED, and marks the end of them with a bookmark.
 from dataclasses import dataclass
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.calls import Call
 from kubernetes_in_memory.causes import Cause, prohibited, unsupported
+from kubernetes_in_memory.request_info import Call
 
 EXACT, NOT_OLDER = "Exact", "NotOlderThan"
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from kubernetes_in_memory import protobuf, status
-from kubernetes_in_memory.access import UserInfo
+from kubernetes_in_memory.auth import UserInfo
 from kubernetes_in_memory.kinds import Kind, Kinds
 from kubernetes_in_memory.messages import RequestLike
 from kubernetes_in_memory.representations import Representation, representation_of

@@ -15,13 +15,13 @@ from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, Me
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
-from carrel.leases.pods import is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion
 from carrel.ledger.slots import ReservationState
 
 
-class KaiCopies:
+class KaiMetadataWriter:
     def __init__(
         self,
         cluster: Cluster,

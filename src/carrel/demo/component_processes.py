@@ -25,7 +25,7 @@ from carrel.dialects import maia
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from carrel.ledger.gpus import Node
-from kubernetes_in_memory.access import UserInfo, service_account
+from kubernetes_in_memory.auth import UserInfo, service_account
 
 COMPONENTS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
