@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
-from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch
+from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
@@ -40,7 +40,8 @@ class Writer:
         """Waits until the cache has everything that the API server has."""
         claim = await lab.client.get(GPU_CLAIMS, name, "lab")
         pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
-        leases = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(LEASES)).items}
+        recorded = (await lab.client.list(LEASES, Selection("carrel"))).items
+        leases = {each.metadata.uid: each.metadata.resource_version for each in recorded}
 
         def is_here() -> GpuClaim | None:
             found = self.replica.claims.store.get(name, "lab")

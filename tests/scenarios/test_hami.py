@@ -8,7 +8,7 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
-from carrel.kubernetes.cluster import Json
+from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.placement import place
 from carrel.ledger.refusals import Refusal
@@ -164,3 +164,25 @@ async def test_a_gpu_is_chosen_by_its_uuid_in_native_mode_only() -> None:
                 assert list(carrel.filter(pod, ["n1"]).fitting) == []
                 ask = carrel.requested_by(pod)
                 assert isinstance(ask, PodRequest) and why in str(place(carrel.ledger, ask.request, "n1"))
+
+
+async def test_a_pod_whose_request_the_webhook_did_not_record_gets_no_gpu() -> None:
+    """Otherwise a user could change an admitted NVIDIA pod into one for which a second GPU is reserved."""
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await replica.sees(await lab.pod("late", limits={"nvidia.com/gpu": "1"}))
+        assert isinstance(replica.requested_by(pod), PodRequest)
+
+        changed = await lab.client.patch(
+            PODS, "late", MergePatch({"metadata": {"annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}}), "lab"
+        )
+        refusal = replica.requested_by(await replica.sees(changed))
+
+        assert isinstance(refusal, Refusal)
+        assert "Carrel's webhook has not recorded that; delete the pod and create it again" in refusal.reason
+
+
+async def test_a_users_own_limit_does_not_survive() -> None:
+    manifest = a_pod(limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"})
+    manifest["spec"]["containers"][0]["env"] = [{"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "99999m"}]
+
+    assert "CUDA_DEVICE_MEMORY_LIMIT" not in (await SEALED.create(manifest)).env()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
@@ -45,7 +45,7 @@ class CoexistNode:
         await eventually(
             lambda: {(p.metadata.uid, p.metadata.resource_version) for p in self.replica.pods.store} == there
         )
-        leases = (await self.lab.client.list(LEASES)).items
+        leases = (await self.lab.client.list(LEASES, Selection("carrel"))).items
         known = {(lease.metadata.uid, lease.metadata.resource_version) for lease in leases}
         await eventually(lambda: {(each.uid, each.version) for each in self.replica.cluster_ledger.leases()} == known)
 

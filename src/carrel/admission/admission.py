@@ -230,7 +230,9 @@ class PodAdmission:
                 return visible_devices.hidden(container)
             if by_plugin:
                 return visible_devices.left_to_the_plugin(container)
-            return visible_devices.shown(container, sight[container["name"]], asked.dialect.variables(pod, container))
+            dialect = asked.dialect
+            variables = dialect.variables(pod, container)
+            return visible_devices.shown(container, sight[container["name"]], variables, dialect.variable_names)
 
         changed.change_containers(with_devices)
 

@@ -13,7 +13,7 @@
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
-      carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `handover`
+      carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
       carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the GPUs
     Carrel writes, on a reservation pod

@@ -1,12 +1,12 @@
-"""A pod's manifest without its GPU: what a workload runs on as when it has lost its GPU.
+"""A pod's manifest without its GPU: the manifest with which a workload continues when it has lost its GPU.
 
 Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
 and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its GPU. Its name,
 labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
 as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
 nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
-GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver. What was told there of gpushare's
-memory is taken off.
+GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver. The variables of each dialect are
+taken off.
 """
 
 from collections.abc import Collection, Mapping

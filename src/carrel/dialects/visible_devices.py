@@ -1,8 +1,8 @@
 """Which container of a pod sees which GPUs, by its environment.
 
 A container that uses a GPU gets both variables by the downward API, from the annotation that is written with the
-Binding (`given`): the kubelet looks it up when the container starts, and one that is missing is no GPU. Every other
-container of a GPU pod is told that it has none, because an image may ask for all GPUs by itself; `env` beats `envFrom`
+Binding (`bind_annotations`). The kubelet reads it when the container starts; a missing one means no GPU. Every other
+container of a GPU pod gets the value for no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom`
 beats the image. Whatever a user wrote in these variables is replaced.
 """
 
@@ -14,7 +14,7 @@ from carrel.dialects import carrel, nvidia
 from carrel.dialects.interface import Json, variable_from
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.requests import WHOLE, ContainerNeed
+from carrel.ledger.requests import ContainerNeed, are_dealt_out
 
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
@@ -23,15 +23,20 @@ VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
 def sight_of(pod: Pod, needs: Sequence[ContainerNeed]) -> dict[str, str]:
     """Container → the annotation with its GPUs, for each container that uses a GPU: all, if none asks by itself."""
     names = [need.container for need in needs]
-    if len(names) > 1 and all(need.amount == WHOLE for need in needs):  # whole GPUs are dealt out
+    if are_dealt_out(needs):
         return {name: carrel.devices_key(name) for name in names}
     everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
     return dict.fromkeys(names or everyone, carrel.DEVICES)
 
 
-def shown(container: Mapping[str, Any], annotation: str, further: Sequence[Json] = ()) -> Json:
-    """The container, which sees the GPUs that this annotation will name. `further`: its dialect's own variables."""
-    return _with(container, [*(variable_from(name, annotation) for name in VARIABLES), *further])
+def shown(
+    container: Mapping[str, Any], annotation: str, further: Sequence[Json] = (), replaced: Sequence[str] = ()
+) -> Json:
+    """The container, which sees the GPUs that this annotation will name.
+
+    `further` are the variables of its dialect; `replaced` are the names of which a user's own value does not count.
+    """
+    return _with(container, [*(variable_from(name, annotation) for name in VARIABLES), *further], replaced)
 
 
 def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:
@@ -86,9 +91,9 @@ def _value(pod: Mapping[str, Any], variable: Mapping[str, Any]) -> str | None:
     return str(notes.get(named[1], "")) if named else None
 
 
-def _with(container: Mapping[str, Any], variables: list[Json]) -> Json:
+def _with(container: Mapping[str, Any], variables: list[Json], replaced: Sequence[str] = ()) -> Json:
     # First, as other variables may refer to them.
-    ours = {*VARIABLES, *(each["name"] for each in variables)}
+    ours = {*VARIABLES, *replaced, *(each["name"] for each in variables)}
     env = [*variables, *(each for each in container.get("env") or () if each.get("name") not in ours)]
     if env == (container.get("env") or []):
         return dict(container)

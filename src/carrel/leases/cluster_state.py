@@ -108,9 +108,10 @@ class ClusterState:
         if is_reservation(pod):
             return None  # its GPU is for other pods, which are on the slot's Lease
         asked = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
-        if self.options.seal is None or not isinstance(asked, PodRequest) or pod.spec.node_name:
+        if not isinstance(asked, PodRequest) or pod.spec.node_name:
             return asked  # a pod that has its GPU keeps it
-        return self.options.seal.missing_on(pod) or asked
+        missing = self.options.seal.missing_on(pod) if self.options.seal is not None else None
+        return missing or asked.not_recorded_on(pod) or asked
 
     def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; a request that cannot be read is refused."""

@@ -15,7 +15,7 @@ from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode
+from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode, are_dealt_out
 from carrel.ledger.shares import Holder, Share
 
 NO_KNOWN_GPU = "no GPU that Carrel knows of"
@@ -43,15 +43,15 @@ class Placement:
         return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
 
     def by_container(self) -> dict[str, tuple[Gpu, ...]]:
-        """Which container sees which GPUs. Whole GPUs are dealt out in turn; parts of a GPU lie together.
+        """Which container sees which GPUs. Whole GPUs are assigned in the order of the containers.
 
-        An init container is done before the others start, so it sees the GPUs that they will have: but for those of
-        the sidecars before it, which are running by then. So the kubelet does, too, with the devices it hands over.
+        An init container ends before the others start, so it sees the GPUs that they will have, except those of the
+        sidecars before it, which are running by then. The kubelet does the same with the devices that it hands over.
         """
         seen: dict[str, tuple[Gpu, ...]] = {}
-        dealt = 0
+        dealt, is_dealt_out = 0, are_dealt_out(self.request.containers)
         for need in self.request.containers:
-            first = dealt if self.request.amount == WHOLE else 0
+            first = dealt if is_dealt_out else 0
             seen[need.container] = self.gpus[first : first + need.cards]
             dealt += 0 if need.init else need.cards
         return seen

@@ -1,5 +1,6 @@
 """What a pod asks for, in whichever dialect: a number of GPUs, an amount of each, and which ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -150,6 +151,11 @@ def _model_name(text: str) -> str:
 
 
 ANY_GPU = GpuSelector()
+
+
+def are_dealt_out(needs: Sequence[ContainerNeed]) -> bool:
+    """Whether each container gets whole GPUs of its own. Containers with parts of GPUs all see the same GPUs."""
+    return len(needs) > 1 and all(need.amount == WHOLE for need in needs)
 
 
 @dataclass(frozen=True, slots=True)
