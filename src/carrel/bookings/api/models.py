@@ -204,7 +204,7 @@ class BookingOut(_GpusOut):
     model: str
     start: str
     end: str
-    gpus: int
+    gpus: Annotated[int, Field(description="How many GPUs; 1 if it is a share.")]
     share: bool
     state: State
     ends: Annotated[str, Field(description="Its end, or when it was cancelled.")]
