@@ -80,7 +80,7 @@ def _option(field: str, hint: Any, default: Any) -> Option:
         kind, *notes = get_args(hint)
         info = next((note for note in notes if isinstance(note, OptionInfo | ArgumentInfo)), None)
     is_argument = isinstance(info, ArgumentInfo)
-    names = list(info.param_decls or ()) if info else []
+    names = _names(info) if info else []
     plain = f"--{field.replace('_', '-')}"
     if is_argument:
         shown = field.upper()
@@ -98,6 +98,12 @@ def _option(field: str, hint: Any, default: Any) -> Option:
         (info.help if info else "") or "",
         is_argument,
     )
+
+
+def _names(info: OptionInfo | ArgumentInfo) -> list[str]:
+    """As typer reads them: within `Annotated`, what stands where the default would be is the first name."""
+    first = [info.default] if isinstance(info.default, str) else []
+    return [*first, *(info.param_decls or ())]
 
 
 def _kind(kind: Any) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.people import Person, normal
+from carrel.bookings.people import Person, is_address, is_user_name, normal
 from carrel.bookings.queries import BookingContext, first_start, hash_of
 from carrel.bookings.records import (
     BookingRecord,
@@ -35,7 +35,7 @@ from carrel.bookings.rules import (
     earliest_start,
     judge,
     moment,
-    others_of,
+    rule_input,
     words,
 )
 from carrel.ledger.refusals import Refusal
@@ -52,7 +52,7 @@ class BookingCommands:
 
     async def preview(self, request: BookingRequest, by: Person) -> Preview | BookingRefusal:
         """What would happen, always with the first start that is possible. Nothing is changed."""
-        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+        if refusal := self._not_requestable(request, by):
             return refusal
         booking = self._booking_of(request, by)
         async with self.context.store.reading() as reading:
@@ -67,7 +67,7 @@ class BookingCommands:
     async def create(
         self, request: BookingRequest, by: Person, key: IdempotencyKey | None = None
     ) -> BookingRecord | BookingRefusal:
-        if refusal := self._not_allowed(request.user, request.reason, by) or self._not_ready():
+        if refusal := self._not_requestable(request, by):
             return refusal
         async with self.context.store.writing() as writing:
             if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
@@ -225,8 +225,8 @@ class BookingCommands:
         return replace(seen, hint=f"carrel show {old.id}" if seen.problems else "")
 
     async def _input(self, reading: ReadTransaction, wanted: Booking, old: Booking | None = None) -> RuleInput:
-        own = others_of(wanted.id, await self._own(reading, wanted))
-        return RuleInput(wanted, own, self.context.now(), self.context.rules, self.context.zone, old)
+        own, context = await self._own(reading, wanted), self.context
+        return rule_input(wanted, own, context.now(), context.rules, context.zone, old)
 
     async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
         """The person's bookings that a rule may still look at."""
@@ -256,6 +256,9 @@ class BookingCommands:
         return BookingRefusal(
             RefusalReason.NOT_READY, "The cluster has not been read yet, so the GPUs are not known yet."
         )
+
+    def _not_requestable(self, request: BookingRequest, by: Person) -> BookingRefusal | None:
+        return _no_address(request) or self._not_allowed(request.user, request.reason, by) or self._not_ready()
 
     def _not_allowed(self, user: str, reason: str, by: Person) -> BookingRefusal | None:
         if not by.may_book:
@@ -344,6 +347,14 @@ def _refused(seen: Preview) -> BookingRefusal:
 
 def _key_reused(key: IdempotencyKey) -> BookingRefusal:
     return BookingRefusal(RefusalReason.KEY_REUSED, f"The key “{key.key}” was used for another request.")
+
+
+def _no_address(request: BookingRequest) -> BookingRefusal | None:
+    """A person signs in by an e-mail address: a booking for anything else could be seen or cancelled by no member."""
+    user = normal(request.user)
+    if not user or is_address(user) or (request.may_be_user_name and is_user_name(user)):
+        return None
+    return BookingRefusal(RefusalReason.NO_ADDRESS, f"“{user}” is not an e-mail address such as ada@lab.org.")
 
 
 def _not_admin(by: Person) -> BookingRefusal | None:

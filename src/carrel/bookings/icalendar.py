@@ -35,10 +35,19 @@ def booking_event(booking: Booking, sequence: int, description: str) -> Calendar
     )
 
 
+FIRST_SEQUENCE = 1_000_000_000
+"""Mails of older releases had the number of the log entry as SEQUENCE, and a calendar ignores an event with a lower
+number than the one it has. So counting begins above any number of a log entry; RFC 5545 allows up to 2,147,483,647."""
+
+
 def sequence_of(version: int) -> int:
-    """RFC 5545: 0 for a new event, and one more with every change. Feed and mails count alike, because a calendar
-    that gets both ignores the event with the lower number."""
-    return version - 1
+    """One more with every change. Feed and mails count alike, because a calendar may get both."""
+    return FIRST_SEQUENCE + version - 1
+
+
+def sequence_without_version(entry_number: int) -> int:
+    """For a log entry of an older release: above that release's mails, and below those with a version."""
+    return min(entry_number, FIRST_SEQUENCE - 1)
 
 
 def calendar(events: Iterable[CalendarEvent], now: datetime, name: str = "", method: str = "") -> str:

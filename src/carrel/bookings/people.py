@@ -215,8 +215,13 @@ def is_address(email: str) -> bool:
     Spaces and control characters are refused, because such an address only looks like the one of somebody else.
     """
     name, at, host = email.partition("@")
-    is_plain = email.isprintable() and not any(letter.isspace() for letter in email)
-    return bool(name and at and host) and "@" not in host and is_plain and len(email) <= LONGEST_ADDRESS
+    return bool(name and at and host) and "@" not in host and is_user_name(email)
+
+
+def is_user_name(text: str) -> bool:
+    """Whether a text may be the name of a user of the cluster, which need not be an address."""
+    is_plain = text.isprintable() and not any(letter.isspace() for letter in text)
+    return bool(text) and is_plain and len(text) <= LONGEST_ADDRESS
 
 
 def normal(email: str) -> str:

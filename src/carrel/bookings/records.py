@@ -37,6 +37,8 @@ class BookingRequest:
     note: str = ""
     reason: str = ""
     """Why somebody books for another person, who is shown it."""
+    may_be_user_name: bool = False
+    """`user` may be a name without an e-mail address. Only MAIA's clients have this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,8 @@ class BookingSearchResult:
 class RefusalReason(Enum):
     """Why a command was refused."""
 
+    NO_ADDRESS = "malformed"
+    """The user is no e-mail address."""
     RULES = "rules-broken"
     NOT_FOUND = "not-found"
     FORBIDDEN = "forbidden"

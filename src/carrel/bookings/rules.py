@@ -95,6 +95,10 @@ class Limit:
         """As an admin would set it."""
         return value / (self.unit or DAY) if isinstance(value, timedelta) else float(value)
 
+    def shown(self, value: timedelta | int) -> str:
+        """The same as text, exact to the microsecond: `14`, `0.333333333333333`."""
+        return f"{self.write(value):.15g}"
+
 
 @dataclass(frozen=True, slots=True)
 class BookingRules:
@@ -413,18 +417,20 @@ def judge(given: RuleInput) -> RuleVerdict:
     return RuleVerdict(broken, given.earliest_start)
 
 
-def check(
-    wanted: Booking, own: Iterable[Booking], now: datetime, rules: BookingRules, zone: tzinfo = UTC
-) -> RuleVerdict:
-    """Judges a new booking beside the person's other bookings."""
-    return judge(RuleInput(wanted, others_of(wanted.id, own), now, rules, zone))
+def rule_input(
+    wanted: Booking,
+    own: Iterable[Booking],
+    now: datetime,
+    rules: BookingRules,
+    zone: tzinfo = UTC,
+    old: Booking | None = None,
+) -> RuleInput:
+    """A new booking, or with `old` a change of that one, beside the person's bookings.
 
-
-def check_change(
-    old: Booking, new: Booking, own: Iterable[Booking], now: datetime, rules: BookingRules, zone: tzinfo = UTC
-) -> RuleVerdict:
-    """Judges another start, end or number of GPUs. To end an active booking before its shortest length, cancel it."""
-    return judge(RuleInput(new, others_of(old.id, own), now, rules, zone, old))
+    What models and capacity say about it is added by whoever knows it.
+    """
+    others = [booking for booking in own if booking.counts and booking.id != wanted.id]
+    return RuleInput(wanted, others, now, rules, zone, old)
 
 
 def judged(
@@ -447,10 +453,6 @@ def judged(
         for name, problem in problems.items()
         if name not in shown
     ]
-
-
-def others_of(id: str, own: Iterable[Booking]) -> list[Booking]:
-    return [booking for booking in own if booking.counts and booking.id != id]
 
 
 def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -> datetime:

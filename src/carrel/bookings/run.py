@@ -14,7 +14,7 @@ import aiohttp
 from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.revocation_watch import Revocations
+from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
 from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext
@@ -130,7 +130,7 @@ def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[
     """The tasks that need a cluster."""
     if carrel is None:
         return ()
-    revocations = Revocations(carrel, service.outbox)
+    revocations = RevocationWatch(carrel, service.outbox)
     return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run())
 
 

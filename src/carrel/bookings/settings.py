@@ -33,7 +33,9 @@ def rule_settings(rows: Iterable[Rule]) -> type:
 
 
 def _option(limit: Limit) -> Any:
-    option = typer.Option(*limit.names, help=limit.help, min=limit.least, max=limit.most, envvar=list(limit.variables))
+    # One variable as a text: of a list, click's errors show the brackets and quotes.
+    variables = list(limit.variables) if len(limit.variables) > 1 else limit.variables[0]
+    option = typer.Option(*limit.names, help=limit.help, min=limit.least, max=limit.most, envvar=variables)
     return Annotated[_typed(limit), option]
 
 
@@ -70,7 +72,7 @@ class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, Dialec
     maia_token: Annotated[
         str,
         typer.Option(
-            help="Secret that MAIA's webhook and clients send. Without it they are refused.",
+            help="Secret that MAIA's clients and Carrel's webhook and controller send; without it they are refused.",
             envvar=["CARREL_MAIA_TOKEN", "API_TOKEN"],
             show_default=False,
         ),
@@ -95,4 +97,6 @@ class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, Dialec
             found.append(f"--min-hours is {least:g}, which --max-days {most:g} does not allow")
         if self.maia_token in DEFAULT_TOKENS:
             found.append("--maia-token is a default that everybody knows; expected a secret of your own")
+        if not self.maia_token.isascii():
+            found.append("--maia-token must be ASCII: it is sent in an HTTP header, which has no other letters")
         return found

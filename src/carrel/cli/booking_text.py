@@ -61,6 +61,14 @@ def gpus_text(item: Json) -> str:
     return "a share" if item["share"] else f"{item['cards']} GPU{'s' * (item['cards'] != 1)}"
 
 
+def one_number_of_gpus(gpus: int | None, cards: int | None, example: str) -> int:
+    """The new and the old option may both be given, if they agree."""
+    if gpus is not None and cards is not None and gpus != cards:
+        why = f"--gpus is {gpus} and --cards is {cards}. They are two names of one number; give only --gpus."
+        raise command_failed("How many GPUs?", why, example, USAGE)
+    return gpus or cards or 1
+
+
 def check_one_end(days: float | None, until: str, example: str) -> None:
     if (days is None) == (not until):
         raise command_failed("Until when?", "Give either --days or --until.", example, USAGE)

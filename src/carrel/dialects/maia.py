@@ -21,6 +21,7 @@ from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, seconds
 
+SCHEDULABILITY_PATH = "/maia-api/gpu-schedulability/"
 TERMINATE_AT = "terminate-at"
 _MARK = "1900-01-01T08:00:00Z"
 _MARK_YEAR = 1900

@@ -6,12 +6,13 @@ import pytest
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.bookings.client.interface import NoAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.bookings.client.status import STATUS_PATH, BookingStatus
+from carrel.dialects.maia import SCHEDULABILITY_PATH
 from carrel.http.serving import Address, serving
 from tests.kit.booking import DAY, MAIA_TOKEN, MEMBER, NOW, Opened
 from tests.kit.gpus import A6000
 
-OWN, MAIA = "/api/v1/booking-status", "/maia-api/gpu-schedulability/"
+OWN, MAIA = STATUS_PATH, SCHEDULABILITY_PATH
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,18 @@ async def test_a_booking_is_made_in_the_labs_own_time(opened: Opened) -> None:
     assert (booking["created_by"], booking["reason"], booking["namespace"]) == ("maia", "booked through MAIA", "lab-x")
 
 
+async def test_a_client_may_book_for_a_user_name_without_an_address(opened: Opened) -> None:
+    wish = {"gpu": A6000, "starting_time": "2026-11-17 13:00:00", "ending_time": "2026-11-20 13:00:00"}
+
+    booked = await ask(opened, user_email="Ada", booking=wish)
+    refused = [await ask(opened, user_email=name, booking=wish) for name in (" ", "a da", "ada\u200b")]
+    opened.clock.now = NOW + 2 * DAY
+
+    assert booked.status == 200
+    assert [answer.status for answer in refused] == [400, 400, 400]
+    assert (await ask(opened, user_email="ada")).json["schedulable"] is True
+
+
 @pytest.mark.parametrize("token", ["", "wrong", MAIA_TOKEN + "x", "tökén"])
 async def test_a_caller_without_the_token_is_told_nothing(opened: Opened, token: str) -> None:
     answer = await ask(opened, token=token)

@@ -91,6 +91,15 @@ async def test_all_mistakes_in_the_settings_are_listed_at_once() -> None:
     assert "secret-token" not in said
 
 
+async def test_mistakes_name_the_variable_and_the_token_must_be_ascii() -> None:
+    async with carrel_process("booking", environment={"CARREL_PLANNED": "many"}) as process:
+        assert "'CARREL_PLANNED'" in (said := (await process.wait_end())[1]), said
+        assert "[" not in said.partition("env var")[2].partition(")")[0]
+    async with carrel_process("booking", environment={"CARREL_MAIA_TOKEN": "tökén"}) as process:
+        code, said = await process.wait_end()
+    assert (code, "--maia-token must be ASCII" in said, "tökén" in said) == (2, True, False)
+
+
 async def test_without_its_database_it_ends_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "cards.yaml").write_text(CARDS)
     async with carrel_process(

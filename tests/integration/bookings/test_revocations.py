@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.notifications.revocation_watch import Revocations
+from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in import RoleOptions, TokenReviewer
 from carrel.kubernetes.client import Client
@@ -29,7 +29,7 @@ from tests.kit.tiers import OPPORTUNISTIC, TierController, an_opportunistic_pod,
 
 @contextlib.asynccontextmanager
 async def hearing(carrel: ClusterState, outbox: Outbox) -> AsyncIterator[None]:
-    revocations = Revocations(carrel, outbox)
+    revocations = RevocationWatch(carrel, outbox)
     running = [asyncio.ensure_future(each) for each in (carrel.informers.run(), revocations.run())]
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -78,6 +78,13 @@ def test_the_number_of_gpus_has_a_new_and_an_old_option(service: BookingProcess,
     assert "--cards" not in Person(service, "gil@lab.example").types("book", "--help").out
 
 
+def test_two_different_numbers_of_gpus_are_refused(service: BookingProcess) -> None:
+    numbers = ("--gpus", "2", "--cards", "3")
+    tried = Person(service, "gil@lab.example").types("book", "a6000", *numbers, "--days", "1", "--dry-run")
+
+    assert (tried.code, "--gpus is 2 and --cards is 3" in tried.err) == (2, True), tried
+
+
 def test_a_broken_rule_is_reported_in_three_lines_with_a_command_that_works(service: BookingProcess) -> None:
     ben = Person(service, "ben@lab.example")
 
@@ -158,6 +165,8 @@ def test_lists_have_formats_for_programs(service: BookingProcess) -> None:
 
     (as_json,) = json.loads(zoe.types("list", "-o", "json").out)
     (as_yaml,) = yaml.safe_load(zoe.types("list", "-o", "yaml").out)
+    columns = zoe.types("list", "-o", "csv").out.splitlines()[0].split(",")
+    assert (columns[:7], columns[-1]) == (["id", "user", "model", "start", "end", "gpus", "share"], "cards")
     (as_csv,) = csv.DictReader(io.StringIO(zoe.types("list", "-o", "csv").out))
     assert as_json == as_yaml
     assert (as_csv["id"], as_csv["share"], as_csv["start"]) == (as_json["id"], "false", "2030-02-28T23:00:00Z")

@@ -12,6 +12,7 @@ from datetime import UTC, timedelta
 import aiohttp
 import pytest
 
+from carrel.bookings.icalendar import sequence_of
 from carrel.bookings.notifications.interface import Channel, Undelivered
 from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.notifications.notifier import Notifier
@@ -125,7 +126,7 @@ async def test_the_calendar_entry_in_a_mail_is_the_same_event_as_in_the_feed(set
         [line for line in text.splitlines() if line.startswith(same)] for text in (entry.get_content(), events)
     )
     assert in_mail == in_feed
-    assert "SEQUENCE:1" in in_mail
+    assert f"SEQUENCE:{sequence_of(2)}" in in_mail
     assert "SUMMARY:GPU: 2 × NVIDIA-RTX-A6000" in in_mail
 
 

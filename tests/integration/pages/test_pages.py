@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from carrel.bookings.pages.admin_page import tried_rules
 from carrel.bookings.people import Role, Scope, is_address
+from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.database import Database
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on
@@ -326,6 +328,24 @@ async def test_the_admin_page_shows_which_bookings_other_rules_would_break(membe
     assert "UTC" not in page, "times are in the zone of the lab"
     assert "No booking would break these rules." in text_of(await admin.get("/admin?max_days=5"))
     assert "is not a number from 0.01 to 3650" in text_of(await admin.get("/admin?max_days=-1"))
+    for text in ("nan", "inf", "x", "1e99"):
+        assert "is not a number from" in text_of(await admin.get(f"/admin?max_days={text}"))
+    assert "--planned: “2.9” is not a whole number from 1 to 1000" in text_of(await admin.get("/admin?planned=2.9"))
+
+
+@pytest.mark.parametrize("cooldown", [timedelta(hours=8), timedelta(seconds=1), timedelta(days=3650) / 7])
+def test_the_form_for_other_rules_accepts_its_own_values(cooldown: timedelta) -> None:
+    rules = BookingRules(cooldown=cooldown, max_duration=timedelta(days=10) / 3)
+    prefilled = {limit.option: limit.shown(rules.limit(limit)) for limit in rules.limits}
+
+    assert tried_rules(prefilled, rules) == (rules, [])
+
+
+async def test_a_lab_admin_books_on_the_page_for_e_mail_addresses_only(admin: Visitor) -> None:
+    page = await admin.send("/timeline", **{**REQUEST, "user": "ada", "reason": "by phone"})
+
+    assert page.status == 422
+    assert "“ada” is not an e-mail address" in text_of(page)
 
 
 async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import RULES, Booking, BookingRules, check, check_change, earliest_start, words
+from carrel.bookings.rules import RULES, Booking, BookingRules, earliest_start, judge, rule_input, words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -23,7 +23,7 @@ def a_request(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Bookin
 
 
 def broken(wanted: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
-    return [rule.rule for rule in check(wanted, own, NOW, rules or BookingRules()).broken]
+    return [rule.rule for rule in judge(rule_input(wanted, own, NOW, rules or BookingRules())).broken]
 
 
 ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
@@ -127,7 +127,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
     wanted = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wanted")
 
-    verdict = check(wanted, [], start, BookingRules())
+    verdict = judge(rule_input(wanted, [], start, BookingRules()))
 
     assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
@@ -135,7 +135,7 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
 def test_a_message_says_what_is_wrong_and_when_it_would_work_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
-    verdict = check(a_request(), [own], NOW, BookingRules(), STOCKHOLM)
+    verdict = judge(rule_input(a_request(), [own], NOW, BookingRules(), STOCKHOLM))
 
     assert [rule.message for rule in verdict.broken] == [
         "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
@@ -171,7 +171,7 @@ def changed(
     rules: BookingRules | None = None,
 ) -> list[str]:
     new = a_booking(start, end, old.id)
-    return [rule.rule for rule in check_change(old, new, [old, *others], now, rules or BookingRules()).broken]
+    return [rule.rule for rule in judge(rule_input(new, [old, *others], now, rules or BookingRules(), old=old)).broken]
 
 
 def test_a_change_is_judged_without_its_own_booking_and_also_while_one_is_active() -> None:
@@ -205,7 +205,11 @@ def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
 
 def test_every_rule_that_can_be_broken_has_a_title() -> None:
     requests = [a_request(lasting=DAY / 2), a_request(lasting=20 * DAY), a_request(-DAY), a_request(lasting=-DAY)]
-    told = [rule for wanted in requests for rule in check(wanted, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()).broken]
+    told = [
+        rule
+        for wanted in requests
+        for rule in judge(rule_input(wanted, [ACTIVE, PLANNED, ENDED], NOW, BookingRules())).broken
+    ]
 
     assert all(rule.title for rule in told)
     assert {rule.rule for rule in told} < {row.name for row in RULES}

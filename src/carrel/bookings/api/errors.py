@@ -51,6 +51,8 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 
 def problem_of(refusal: BookingRefusal) -> Problem:
+    if refusal.reason is RefusalReason.NO_ADDRESS:
+        return malformed(("user", refusal.message.removesuffix(".")))
     fields: dict[str, Any] = {}
     if refusal.reason is RefusalReason.RULES:
         fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from carrel.bookings.api.models import is_writable
 from carrel.bookings.inventory import idle_gpus
-from carrel.bookings.people import How, Person, Role, is_address, normal
+from carrel.bookings.people import How, Person, Role, is_user_name, normal
 from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.bookings.service import CurrentService, ServiceContext
@@ -45,8 +45,10 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
         FIRST_YEAR <= time.year <= LAST_YEAR for time in (enquiry.wish.start, enquiry.wish.end)
     ):
         return _answer(maia.not_booked([f"A year between {FIRST_YEAR} and {LAST_YEAR} is expected."]), 400)
-    if enquiry.wish and not is_address(normal(enquiry.user)):
-        return _answer(maia.not_booked(["user_email must be an e-mail address."]), 400)
+    # MAIA keeps any text as user_email, and its webhook asks with JupyterHub's user name, which in some labs is no
+    # address. So MAIA's clients may book for such a name; spaces and the like only look like somebody else's name.
+    if enquiry.wish and not is_user_name(normal(enquiry.user)):
+        return _answer(maia.not_booked(["user_email must be an e-mail address or a user name."]), 400)
     if not service.knows_token(enquiry.token):
         return _answer(maia.not_booked(["The token is wrong."]), 403)
     try:
@@ -75,7 +77,13 @@ async def summary(service: CurrentService, request: Request) -> Response:
 
 async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
     asked = BookingRequest(
-        wish.model, wish.end, wish.start, user=enquiry.user, namespace=enquiry.namespace, reason=REASON
+        wish.model,
+        wish.end,
+        wish.start,
+        user=enquiry.user,
+        namespace=enquiry.namespace,
+        reason=REASON,
+        may_be_user_name=True,
     )
     outcome = await service.commands.create(asked, CLIENT)
     if isinstance(outcome, BookingRefusal):

@@ -6,7 +6,7 @@ The number of GPUs is called `gpus`. Older clients call it `cards`: requests may
 import hashlib
 import re
 from datetime import date, datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -99,7 +99,10 @@ class _ResponseModel(BaseModel):
 
 
 class _GpusOut(_ResponseModel):
-    gpus: int
+    """Adds `cards` after all other fields. `gpus` is declared by each class: the order of fields is that of columns."""
+
+    if TYPE_CHECKING:
+        gpus: int
 
     @computed_field(description="The old name of `gpus`.")  # type: ignore[prop-decorator] # as pydantic documents it
     @property
@@ -133,7 +136,7 @@ class BookingIn(_RequestModel):
     gpus: Annotated[GpuCount | None, Field(description="How many GPUs; 1, if not given.")] = None
     cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
     share: Annotated[bool, Field(description="One share of a GPU's memory instead of whole GPUs.")] = False
-    user: Annotated[Email, Field(description="For whom, if not for yourself.")] = ""
+    user: Annotated[Word, AfterValidator(normal), Field(description="For whom, if not for yourself.")] = ""
     namespace: Word = ""
     note: Prose = ""
     reason: Annotated[Prose, Field(description="Needed to book for another, who is shown it.")] = ""
@@ -201,6 +204,7 @@ class BookingOut(_GpusOut):
     model: str
     start: str
     end: str
+    gpus: Annotated[int, Field(description="How many GPUs; 1 if it is a share.")]
     share: bool
     state: State
     ends: Annotated[str, Field(description="Its end, or when it was cancelled.")]
@@ -232,6 +236,7 @@ class PreviewOut(_GpusOut):
     model: str
     start: str
     end: str
+    gpus: int
     share: bool
     problems: list[ProblemItem]
     earliest_start: str | None
@@ -306,6 +311,7 @@ class WindowOut(_GpusOut):
     model: str
     start: str
     end: str
+    gpus: int
     why: str
     created_by: str
 

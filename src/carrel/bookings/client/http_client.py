@@ -1,12 +1,15 @@
 """Asks the booking service over HTTP: Carrel's own, or any service that speaks MAIA's JSON.
 
 Which of the two follows from the address: Carrel's own route is `/api/v1/booking-status`, and its answer has the number
-of GPUs; MAIA's JSON has not. Anything else than the expected answer counts as no answer. The token is in no message and
-no log.
+of GPUs; MAIA's JSON has not. A booking service that is older than Carrel's own route answers 404 there: then MAIA's
+route of the same service is asked, so that components may be upgraded in any order. Anything else than the expected
+answer counts as no answer. The token is in no message and no log.
 """
 
+import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,12 +18,14 @@ import aiohttp
 
 from carrel.bookings.client.interface import Declined, NoAnswer
 from carrel.bookings.client.status import STATUS_PATH, BookingStatus, read_status
-from carrel.dialects.maia import Enquiry, read_free, read_verdict, write_enquiry
+from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_free, read_verdict, write_enquiry
 from carrel.parsing import Malformed
 
 LARGEST_ANSWER = 4 * 1024 * 1024
 TIMEOUT_S = 2.0
 """Well below the time that the API server waits for a webhook: a slow booking service must not get a pod refused."""
+OWN_ROUTE_AGAIN_S = 120.0
+"""How long MAIA's route is asked after Carrel's own was missing. Not for ever: the service may have been upgraded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +36,44 @@ class BookingAddress:
     token: str = field(default="", repr=False)
 
 
+class _NotFound(Declined):
+    """There is no such route."""
+
+
 class BookingStatusClient:
     """Implements `bookings.client.interface.BookingService`."""
 
-    def __init__(self, address: BookingAddress, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, address: BookingAddress, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._address = address
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._own_url, self._maia_url = _routes(address.api_url)
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._own_again_at = float("-inf")
         self._session: aiohttp.ClientSession | None = None
 
     async def status(self, user: str, namespace: str) -> BookingStatus:
-        address = self._address
-        is_own = _path(address.api_url).rstrip("/").endswith(STATUS_PATH)
-        own, maias = {"user": user, "namespace": namespace}, write_enquiry(Enquiry(user, namespace, address.token))
-        answer = await self._call("POST", address.api_url, own if is_own else maias)
         try:
-            return read_status(answer) if is_own else _status_of_maia(answer)
+            async with asyncio.timeout(self._timeout_s):  # for both routes together
+                return await self._status(user, namespace)
         except Malformed as malformed:
             raise Declined(str(malformed)) from None
+        except TimeoutError:
+            raise NoAnswer(f"{self._address.api_url} did not answer in time") from None
+
+    async def _status(self, user: str, namespace: str) -> BookingStatus:
+        is_missing = False
+        if self._own_url and self._clock() >= self._own_again_at:
+            try:
+                return read_status(await self._call("POST", self._own_url, {"user": user, "namespace": namespace}))
+            except _NotFound:
+                is_missing = True
+        enquiry = write_enquiry(Enquiry(user, namespace, self._address.token))
+        status = _status_of_maia(await self._call("POST", self._maia_url, enquiry))
+        if is_missing:
+            self._own_again_at = self._clock() + OWN_ROUTE_AGAIN_S
+        return status
 
     async def free(self) -> Mapping[str, int]:
         if not self._address.stats_url:
@@ -65,10 +91,13 @@ class BookingStatusClient:
     async def _call(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         if self._session is None:
             headers = {"Authorization": f"Bearer {self._address.token}"} if self._address.token else {}
-            self._session = aiohttp.ClientSession(timeout=self._timeout, headers=headers)
+            timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+            self._session = aiohttp.ClientSession(timeout=timeout, headers=headers)
         try:
             # Redirects are not followed: the request has the token in it.
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
+                if answer.status == 404:
+                    raise _NotFound(f"{url} answered 404")
                 if 400 <= answer.status < 500:
                     raise Declined(f"{url} answered {answer.status}")
                 if answer.status != 200:
@@ -91,8 +120,14 @@ def _status_of_maia(answer: object) -> BookingStatus:
     return BookingStatus(verdict.until, verdict.model, gpus=1) if verdict.schedulable else BookingStatus()
 
 
-def _path(url: str) -> str:
+def _routes(url: str) -> tuple[str, str]:
+    """The URL of Carrel's own route, empty if the address is not one of it, and the URL for MAIA's JSON."""
     try:
-        return urlsplit(url).path
+        parts = urlsplit(url)
     except ValueError:
-        return ""
+        return "", url
+    path = parts.path.rstrip("/")
+    if not path.endswith(STATUS_PATH):
+        return "", url
+    maia_path = path.removesuffix(STATUS_PATH) + SCHEDULABILITY_PATH
+    return parts._replace(path=path).geturl(), parts._replace(path=maia_path).geturl()

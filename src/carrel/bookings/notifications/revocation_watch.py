@@ -25,7 +25,7 @@ CONTROLLER = "the controller"
 RETRY = Backoff(first_s=1.0, limit_s=60.0)
 
 
-class Revocations:
+class RevocationWatch:
     """To be created before the informers run."""
 
     def __init__(self, carrel: ClusterState, outbox: Outbox) -> None:

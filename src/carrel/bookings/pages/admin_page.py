@@ -1,6 +1,6 @@
 """The admin page: maintenance, people and roles, which bookings other rules would break, and the audit log."""
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, 
 
 AHEAD = timedelta(days=366)
 MAX_LIMIT = 100_000
-NUMBER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,4})?", re.ASCII)
+"""Of a number to try, if its limit has no largest value itself."""
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
 DONE = {
     "maintenance": "The maintenance window is set. Existing bookings stay; new ones are refused.",
@@ -102,6 +102,7 @@ class AdminPage:
             done=DONE.get(asked.get("done", ""), ""),
             problems=[*problems, *wrong],
             rules=context.rules,
+            max_limit=MAX_LIMIT,
             tried=tried,
             conflicts=await self._conflicts(tried) if tried else [],
             models=await context.queries.availability(now.astimezone(context.zone).date(), 1),
@@ -126,12 +127,22 @@ def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingR
     tried = rules
     for limit, text in given.items():
         most = limit.most or MAX_LIMIT
-        number = float(text) if NUMBER.fullmatch(text) else -1.0
-        if limit.least <= number <= most:
+        number = _number(text)
+        is_count = limit.unit is None
+        if limit.least <= number <= most and (number.is_integer() or not is_count):
             tried = tried.with_limit(limit, number)
         else:
-            wrong.append(f"“{text}” is not a number from {limit.least:g} to {most:g}.")
+            kind = "whole number" if is_count else "number"
+            wrong.append(f"{limit.names[0]}: “{text}” is not a {kind} from {limit.least:g} to {most:g}.")
     return (None, wrong) if wrong or not given else (tried, [])
+
+
+def _number(text: str) -> float:
+    """Not a number (`nan`, which lies in no range) if the text is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _check_admin(person: Person) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import BookingRules, Broken, check
+from carrel.bookings.rules import BookingRules, Broken, judge, rule_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinf
     found = []
     for position, record in enumerate(by_age):
         earlier = [other.booking for other in by_age[:position] if other.booking.user == record.booking.user]
-        verdict = check(record.booking, earlier, record.created_at, rules, zone)
+        verdict = judge(rule_input(record.booking, earlier, record.created_at, rules, zone))
         broken = tuple(rule for rule in verdict.broken if rule.rule in limited)
         if broken:
             found.append(RuleConflict(record, broken))

@@ -1,7 +1,7 @@
 """Draws the timeline: for each model the days, the number of free GPUs on each day, and the bookings.
 
 A booking is for a model, not for one GPU: the lanes only show that the bookings fit side by side. A lane below the last
-GPU means that the model is overbooked. Horizontal positions are percentages of the width, so the picture intervals but
+GPU means that the model is overbooked. Horizontal positions are percentages of the width, so the picture stretches but
 its text does not; on a narrow screen the page scrolls it sideways.
 
 Pure: data in, markup out. User input is escaped here.
