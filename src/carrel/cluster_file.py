@@ -83,13 +83,16 @@ def read_gpus(text: str, source: str, node: str) -> tuple[Gpu, ...]:
 
 
 def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         tree = loader.get_single_node()
         _rename_cards(tree)
         data = loader.construct_document(tree) if tree is not None else None
     except RecursionError:
         raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Malformed(source, f"line {line}", chr(error.character), "YAML, without control characters") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else "the file"
