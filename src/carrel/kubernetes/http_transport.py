@@ -1,8 +1,8 @@
 """The transport over sockets: one pool of connections to one API server.
 
 It distinguishes `Unavailable` (nothing was sent) from `OutcomeUnknown` (sent, but the answer was lost). aiohttp would
-send a PUT or DELETE a second time, without notice, when a kept connection turns out to be closed; then a write that took
-effect would be answered with 409 or 404, as if it had not. Therefore writes are never sent twice.
+send a PUT or DELETE a second time, without notice, when a kept connection turns out to be closed; then a write that
+took effect would be answered with 409 or 404, as if it had not. Therefore writes are never sent twice.
 A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
 
