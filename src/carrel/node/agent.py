@@ -118,9 +118,9 @@ class Agent:
         return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
 
     def _offers_whole_gpus(self) -> bool:
-        if self._is_coexisting or self._settings.whole_cards is OfferWholeGpus.NO:
+        if self._is_coexisting or self._settings.whole_gpus is OfferWholeGpus.NO:
             return False
-        return self._settings.whole_cards is OfferWholeGpus.YES or not _nvidia_plugin_exists(
+        return self._settings.whole_gpus is OfferWholeGpus.YES or not _nvidia_plugin_exists(
             self._settings.plugin_folder
         )
 
