@@ -11,6 +11,7 @@ still accepted. An error names the file, the line, the value and what is expecte
 """
 
 import uuid
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -63,6 +64,16 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True):
 
 class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
     gpus: list[_GpuGroup]
+
+
+def text_in(file: Path) -> str:
+    """Raises `Malformed` or `OSError`."""
+    contents = file.read_bytes()
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        line = contents[: error.start].count(b"\n") + 1
+        raise Malformed(file.name, f"line {line}", contents[error.start : error.end], "text in UTF-8") from None
 
 
 def read_cluster(text: str, source: str) -> list[Node]:
