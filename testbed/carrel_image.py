@@ -114,7 +114,8 @@ def _named(lines: Iterable[str], extra: str) -> list[tuple[str, str]]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, Path]]:
-    for parent, folders, names in os.walk(folder):
+    # The demo's examples are a link to those of the checkout.
+    for parent, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [each for each in folders if each not in UNUSED and not each.startswith("config-")]
         for name in names:
             place = (Path(parent) / name).relative_to(folder)

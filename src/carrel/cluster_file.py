@@ -11,6 +11,7 @@ still accepted. An error names the file, the line, the value and what is expecte
 """
 
 import uuid
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -65,6 +66,16 @@ class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
     gpus: list[_GpuGroup]
 
 
+def text_in(file: Path) -> str:
+    """Raises `Malformed` or `OSError`."""
+    contents = file.read_bytes()
+    try:
+        return contents.decode()
+    except UnicodeDecodeError as error:
+        line = contents[: error.start].count(b"\n") + 1
+        raise Malformed(file.name, f"line {line}", contents[error.start : error.end], "text in UTF-8") from None
+
+
 def read_cluster(text: str, source: str) -> list[Node]:
     """`source` is the name of the file, for messages."""
     found, tree = _read(text, source, _ClusterFile)
@@ -83,13 +94,16 @@ def read_gpus(text: str, source: str, node: str) -> tuple[Gpu, ...]:
 
 
 def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         tree = loader.get_single_node()
         _rename_cards(tree)
         data = loader.construct_document(tree) if tree is not None else None
     except RecursionError:
         raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Malformed(source, f"line {line}", chr(error.character), "YAML, without control characters") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else "the file"

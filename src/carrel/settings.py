@@ -1,7 +1,8 @@
 """The settings that several components share, and how a component's settings become its command.
 
 A component declares one dataclass of settings: each field has its type, its default, its option with the environment
-variables that may give it too, and the reason beneath it. Nothing else reads the environment; an option wins over it.
+variables that may give it too, and the reason beneath it. An old name of an option follows the new one. Nothing else
+reads the environment; an option wins over it.
 
 Default ports, all different, so that all components can run on one machine:
 
@@ -84,16 +85,20 @@ class MemoryUnitSettings:
 class DialectSettings(MemoryUnitSettings):
     """What the cluster's admin decides about the dialects. Must be the same for all components of a cluster."""
 
-    shared_claims_per_card: Annotated[
+    shared_claims_per_gpu: Annotated[
         int,
         typer.Option(
-            help="Shared GpuClaims that name no memory, per GPU.", envvar="CARREL_SHARED_CLAIMS_PER_CARD", min=1
+            "--shared-claims-per-gpu",
+            "--shared-claims-per-card",
+            help="Shared GpuClaims that name no memory, per GPU.",
+            envvar=["CARREL_SHARED_CLAIMS_PER_GPU", "CARREL_SHARED_CLAIMS_PER_CARD"],
+            min=1,
         ),
     ] = 4
     """A shared claim needs an amount, or GPUs could be oversubscribed."""
 
     def dialect_options(self) -> DialectOptions:
-        return DialectOptions(self.memory_unit, self.shared_claims_per_card)
+        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Checks of CustomResourceDefinitions and their structural schemas, and how their lists are merged.
 
 Pure. The rules are those of a real API server for `apiextensions.k8s.io/v1`; all violations are reported at once, with
-their path in the definition. What a checked schema says about objects is in `schema_values`.
+their path in the definition. What a checked schema says about objects is in `object_validation`.
 Limits: conversion, printer columns, selectable fields and rules in CEL are not checked; a pattern must be valid in
 Python too.
 """

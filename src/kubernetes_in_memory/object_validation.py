@@ -2,7 +2,8 @@
 
 Pure; inputs are never changed, and results may share parts with them. Reasons and messages are those of the API server.
 The order of a write is: prune, apply_defaults, validate. At the root, `apiVersion`, `kind` and `metadata` are left
-alone: they are the same for every kind and are checked elsewhere. A schema is taken as already checked (see `schema`).
+alone: they are the same for every kind and are checked elsewhere. A schema is taken as already checked (see
+`crd_validation`).
 Limit: rules in CEL (`x-kubernetes-validations`) are not evaluated.
 """
 

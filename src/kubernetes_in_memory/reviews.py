@@ -25,9 +25,9 @@ AUTHENTICATION = "authentication.kubernetes.io"
 
 class Reviews:
     def __init__(
-        self, doorkeeper: AccessControl, reads: Reads, names: NameGenerator, clock: Callable[[], datetime]
+        self, access: AccessControl, reads: Reads, names: NameGenerator, clock: Callable[[], datetime]
     ) -> None:
-        self._access = doorkeeper
+        self._access = access
         self._reads = reads
         self._names = names
         self._clock = clock

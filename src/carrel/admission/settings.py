@@ -91,8 +91,10 @@ class WebhookSettings(BookingClientSettings, SealSettings, ServingSettings):
     hide_cards_from: Annotated[
         HideFrom,
         typer.Option(
+            "--hide-gpus-from",
+            "--hide-cards-from",
             help="Which containers are told to see no GPU: the others of GPU pods, or also those of all other pods.",
-            envvar="CARREL_HIDE_CARDS_FROM",
+            envvar=["CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM"],
         ),
     ] = HideFrom.GPU_PODS
     """All pods: only needed where the NVIDIA runtime is the default one, and an image could use any GPU."""

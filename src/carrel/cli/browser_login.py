@@ -89,13 +89,14 @@ async def _with_browser(server: str, settings: LoginSettings) -> Login:
             "scopes": " ".join(settings.scope or ("read", "book")),
         }
         url = f"{server}/cli-login?{urlencode(request)}"
-        typer.echo(f"Open this URL in a browser on this machine and allow the login:\n\n  {url}\n", err=True)
+        within = f"within {TIMEOUT_S / 60:.0f} minutes"
+        typer.echo(f"Open this URL in a browser on this machine and allow the login {within}:\n\n  {url}\n", err=True)
         if settings.browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, url)
         try:
             received = await asyncio.wait_for(code, TIMEOUT_S)
         except TimeoutError:
-            why = f"No browser came back within {TIMEOUT_S:.0f} s."
+            why = f"No browser came back {within}."
             raise command_failed("Not logged in", why, f"carrel login {server}", UNAVAILABLE) from None
     made = await _exchanged(server, received, verifier)
     return await _with_email(Login(server, str(made["token"]), str(made["id"])))

@@ -1,6 +1,9 @@
 """Reads the cluster once and rebuilds the ledger from it. If that is not possible, the command ends with the reason."""
 
 import asyncio
+import errno
+
+import aiohttp
 
 from carrel.cli.options import ClusterQuerySettings
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
@@ -24,8 +27,25 @@ def read_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState
         raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
     except ClusterError as error:
         raise command_failed(
-            f"No answer from {access.server}", str(error), "kubectl cluster-info", UNAVAILABLE
+            f"No answer from {access.server}", _why_unanswered(error, access), _same_question(settings), UNAVAILABLE
         ) from None
+
+
+def _why_unanswered(error: ClusterError, access: Access) -> str:
+    """Without the words of the HTTP library, where no connection was made."""
+    cause = error.__cause__
+    if not isinstance(cause, aiohttp.ClientConnectorError):
+        return str(error)
+    if cause.os_error.errno == errno.ECONNREFUSED:
+        return f"Nothing listens at {access.server}"
+    return f"No connection to {access.server}: {cause.os_error.strerror or cause.os_error}"
+
+
+def _same_question(settings: ClusterQuerySettings) -> str:
+    """A command of kubectl that asks the same API server."""
+    given = {"--server": settings.server, "--kubeconfig": settings.kubeconfig, "--context": settings.context}
+    options = [f"{option} {value}" for option, value in given.items() if value]
+    return " ".join(["kubectl", *options, "cluster-info"])
 
 
 async def _read(settings: ClusterQuerySettings, access: Access) -> ClusterState:

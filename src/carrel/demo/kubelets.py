@@ -1,15 +1,17 @@
 """Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, and
 finishes deletions. No container runs.
 
-It keeps no state of its own, so it may be restarted at any time. The demo runs it on the embedded API, tests also on a
-real API server; there the Lease of each node tells the node lifecycle controller that the node is alive.
+It remembers only what it wrote when, so it may be restarted at any time: then it writes all nodes again. The demo runs
+it on the embedded API, tests also on a real API server; there the Lease of each node tells the node lifecycle
+controller that the node is alive. The Lease belongs to its Node, so where it is gone, the Node is written again.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from carrel.dialects import gpuclaim, gpushare, nvidia
@@ -35,9 +37,19 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S = 10.0
 LEASES_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40
+STATUS_EVERY = timedelta(minutes=5)
+"""As kubelets do where nothing changes. The Lease says that the node is alive."""
+REPORT_EVERY = timedelta(seconds=30)
+"""Of the GpuNodeStatus: several times before an agent counts as silent."""
 AT_ONCE = 20
 """Concurrent calls: enough for thousands of nodes without overloading the API server."""
 MANAGER = "carrel-simulation"
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenNode:
+    uid: str
+    at: datetime
 
 
 class SimulatedKubelets:
@@ -47,6 +59,9 @@ class SimulatedKubelets:
         self._cluster = cluster
         self._nodes = {node.name: node for node in nodes}
         self._now = now
+        self._ready_since = now()
+        self._written: dict[str, _WrittenNode] = {}
+        self._reported_at: dict[str, datetime] = {}
         self._changed: asyncio.Queue[Pod] = asyncio.Queue()
         pods.on_change(self._on_change)
 
@@ -64,14 +79,22 @@ class SimulatedKubelets:
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     async def announce(self) -> None:
-        """Writes the nodes and their GPUs as they are now. Raises `ClusterError`."""
+        """Writes the nodes and their GPUs as they are now. Every node is tried; raises the first `ClusterError`."""
         slots = asyncio.Semaphore(AT_ONCE)
+        errors: list[ClusterError] = []
 
         async def announce(node: Node) -> None:
             async with slots:
-                await self._announce(node)
+                try:
+                    await self._announce(node)
+                except ClusterError as error:
+                    errors.append(error)
 
-        await asyncio.gather(*map(announce, self._nodes.values()))
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._nodes.values():
+                tasks.create_task(announce(node))
+        if errors:
+            raise errors[0]
 
     async def _heartbeats(self) -> None:
         while True:
@@ -82,32 +105,46 @@ class SimulatedKubelets:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _announce(self, node: Node) -> None:
-        renewed = {"holderIdentity": node.name, "renewTime": micro_seconds(self._now())}
-        lease = {"spec": {**renewed, "leaseDurationSeconds": LEASE_DURATION_S}}
+        now, written = self._now(), self._written.get(node.name)
+        is_due = written is None or now - written.at >= STATUS_EVERY
+        if written is None or is_due:
+            written = await self._write_node(node)
         try:
-            await self._cluster.patch(LEASES, node.name, MergePatch(lease), LEASES_NAMESPACE)
+            await self._cluster.patch(LEASES, node.name, MergePatch(_lease(node, written.uid, now)), LEASES_NAMESPACE)
         except NotFound:
-            await self._create_node(node)
-            # Last, because a node that has a Lease is not created again.
-            kind = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": {"name": node.name}}
+            if not is_due:  # the Lease is deleted with its Node, so the Node may be gone too
+                written = await self._write_node(node)
+            lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **_lease(node, written.uid, now)}
             with contextlib.suppress(AlreadyExists):
-                await self._cluster.create(LEASES, {**kind, **lease}, LEASES_NAMESPACE)
-        await self._report_gpus(node)
+                await self._cluster.create(LEASES, lease, LEASES_NAMESPACE)
+        reported_at = self._reported_at.get(node.name)
+        if is_due or reported_at is None or now - reported_at >= REPORT_EVERY:
+            await self._report_gpus(node)
 
-    async def _create_node(self, node: Node) -> None:
-        metadata = {"name": node.name, "labels": _labels(node)}
-        with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-        status = MergePatch({"status": _node_status(node, seconds(self._now()))})
-        await self._cluster.patch(NODES, node.name, status, subresource="status")
+    async def _write_node(self, node: Node) -> _WrittenNode:
+        now = self._now()
+        labels = _labels(node)
+        body = {"apiVersion": "v1", "kind": NODES.kind, "metadata": {"name": node.name, "labels": labels}}
+        try:
+            await self._cluster.create(NODES, body)
+        except AlreadyExists:
+            # After a restart the GPUs may all be of another model, or no longer of one.
+            changed = MergePatch({"metadata": {"labels": {nvidia.PRODUCT: None, **labels}}})
+            await self._cluster.patch(NODES, node.name, changed)
+        status = MergePatch({"status": _node_status(node, seconds(self._ready_since), seconds(now))})
+        answer = await self._cluster.patch(NODES, node.name, status, subresource="status")
+        written = self._written[node.name] = _WrittenNode(answer["metadata"]["uid"], now)
+        return written
 
     async def _report_gpus(self, node: Node) -> None:
-        report = gpuclaim.node_status(node, {}, self._now())
+        now = self._now()
+        report = gpuclaim.node_status(node, {}, now)
         try:
             await self._cluster.patch(GPU_NODE_STATUSES, node.name, Apply(report, MANAGER, force=True))
             # The call above leaves the status as it is where the kind has a status subresource.
             status = MergePatch({"status": report["status"]})
             await self._cluster.patch(GPU_NODE_STATUSES, node.name, status, subresource="status")
+            self._reported_at[node.name] = now
         except NotFound:
             pass  # the kind, or its status subresource, is not defined in this cluster
 
@@ -143,7 +180,13 @@ def _labels(node: Node) -> dict[str, str]:
     return {"kubernetes.io/hostname": node.name, **system, **product, **node.labels}
 
 
-def _node_status(node: Node, now: str) -> dict[str, Any]:
+def _lease(node: Node, uid: str, now: datetime) -> dict[str, Any]:
+    owner = {"apiVersion": "v1", "kind": NODES.kind, "name": node.name, "uid": uid}
+    spec = {"holderIdentity": node.name, "renewTime": micro_seconds(now), "leaseDurationSeconds": LEASE_DURATION_S}
+    return {"metadata": {"name": node.name, "ownerReferences": [owner]}, "spec": spec}
+
+
+def _node_status(node: Node, since: str, now: str) -> dict[str, Any]:
     healthy = [gpu for gpu in node.gpus if not gpu.unusable]
     resources = {
         "cpu": "64",
@@ -154,7 +197,7 @@ def _node_status(node: Node, now: str) -> dict[str, Any]:
         gpushare.GPU_MEM: str(sum(gpu.memory for gpu in healthy)),
     }
     ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs on this node."}
-    times = {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    times = {"lastHeartbeatTime": now, "lastTransitionTime": since}
     addresses = [{"type": "Hostname", "address": node.name}]
     return {"capacity": resources, "allocatable": resources, "conditions": [{**ready, **times}], "addresses": addresses}
 

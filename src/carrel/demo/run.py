@@ -1,6 +1,7 @@
 """Reads the demo's files, starts it, and shows it until it ends: live on a terminal, as plain lines elsewhere."""
 
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 
-from carrel.cluster_file import read_cluster
+from carrel.cluster_file import read_cluster, text_in
 from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
+from carrel.dialects.registry import DIALECTS
 from carrel.parsing import Malformed
 
 FRAME_S = 0.25
@@ -23,18 +25,19 @@ PLAIN_EVERY_S = 5.0
 USAGE = 2
 
 CLUSTER = "cluster.yaml"
-PODS = {
-    "lab": ("gpushare-memory", "gpushare-two-containers", "gpuclaim-exclusive", "gpuclaim-island"),
-    "vision": ("kai-fraction", "kai-memory", "nvidia-model"),
-    "speech": ("carrel-memory", "refused-two-dialects", "waits-too-large"),
+STORIES = {
+    "lab": ("gpushare-two-containers.yaml", "gpuclaim-island.yaml"),
+    "vision": ("kai-memory.yaml",),
+    "speech": ("refused-two-dialects.yaml", "waits-too-large.yaml"),
 }
-"""Namespace → the examples that run there. Each namespace belongs to one person."""
+"""Namespace → the examples that run there, besides those of the dialects. Each namespace belongs to one person."""
 
 
 def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: float, seed: int) -> None:
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # a warning would stand in the middle of the screen
     try:
-        nodes = read_cluster(cluster.read_text() if cluster else _example(CLUSTER), str(cluster or CLUSTER))
-        manifests = read_manifests(pods.read_text(), str(pods)) if pods else list(_example_manifests())
+        nodes = read_cluster(text_in(cluster) if cluster else _example(CLUSTER), str(cluster or CLUSTER))
+        manifests = read_manifests(text_in(pods), str(pods)) if pods else list(_example_manifests())
         asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port), seconds))
     except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
@@ -46,10 +49,11 @@ def _example(file: str) -> str:
 
 
 def _example_manifests() -> Iterator[dict[str, Any]]:
-    """Several pods of one example run at once, so each gets a generated name."""
-    for namespace, examples in PODS.items():
-        for example in examples:
-            for manifest in read_manifests(_example(f"{example}.yaml"), f"{example}.yaml"):
+    """The example of every dialect, and the stories. Several pods of one run at once, so each gets a generated name."""
+    for number, (namespace, stories) in enumerate(STORIES.items()):
+        of_dialects = [dialect.example for dialect in DIALECTS[number :: len(STORIES)]]
+        for example in (*of_dialects, *stories):
+            for manifest in read_manifests(_example(example), example):
                 metadata = {**manifest["metadata"], "namespace": namespace}
                 if manifest["kind"] == "Pod":
                     metadata["generateName"] = f"{metadata.pop('name')}-"
@@ -76,7 +80,11 @@ async def _show_live(demo: Demo, console: Console, stop: asyncio.Event) -> None:
 
 
 async def _show_plain(demo: Demo, stop: asyncio.Event) -> None:
+    """From when the booking service listens: the first line shows both addresses."""
     is_over = False
+    while not demo.booking_url and not is_over:
+        is_over = await _stopped_within(stop, FRAME_S)
+    print("\n".join(plain(demo.view())), flush=True)
     while not is_over:
         is_over = await _stopped_within(stop, PLAIN_EVERY_S)
         print("\n".join(plain(demo.view())), flush=True)

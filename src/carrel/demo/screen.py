@@ -44,8 +44,8 @@ def plain(view: DemoView) -> Iterable[str]:
     for node in sorted(view.ledger.nodes):
         for card in view.ledger.cards(node):
             held = ", ".join(f"{share.holder} {card.held(share):,} MiB" for share in card.shares.values())
-            free = f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
-            yield f"  {node} GPU {card.gpu.index} {free}; {card.gpu.unusable or held or 'free'}"
+            free = card.gpu.unusable or f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
+            yield f"  {node} GPU {card.gpu.index} {'; '.join(filter(None, (free, held)))}"
     for pod, why in view.waiting.items():
         yield f"  {pod} waits: {why}"
 
@@ -66,7 +66,7 @@ def _cards(ledger: Ledger) -> Table:
                 card.gpu.model.removeprefix("NVIDIA-"),
                 card.gpu.island,
                 _bar(card),
-                f"{max(card.free, 0):,}",
+                "" if card.gpu.unusable else f"{max(card.free, 0):,}",
                 _holders(card),
             )
     return table

@@ -7,7 +7,7 @@ when the labels, the taints or `unschedulable` of a node change; until then the 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
+from carrel.kubernetes.objects.affinity import demands_of, may_run_on, untolerated_taint
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 REMEMBERED = 256
@@ -47,6 +47,6 @@ class EligibleNodes:
         return self._known[demands]
 
     def _look(self, pod: Pod) -> Eligibility:
-        taints = {node.metadata.name: intolerable(pod, node) for node in self._nodes() if may_run_on(pod, node)}
+        taints = {node.metadata.name: untolerated_taint(pod, node) for node in self._nodes() if may_run_on(pod, node)}
         nodes = tuple(name for name, taint in taints.items() if not taint)
         return Eligibility(nodes, {name: taint for name, taint in taints.items() if taint})

@@ -169,8 +169,8 @@ class Revoker:
         staying = tuple(victim for victim in named if not self._is_ending(victim) and victim.uid not in self._begun)
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, staying) if staying else None
-        random_for = self._context.random_for(booked.uid) if self._context.random_for else None
-        answer = revoke(ledger, waiting, opportunistic, random_for)
+        rng = self._context.random_for(booked.uid) if self._context.random_for else None
+        answer = revoke(ledger, waiting, opportunistic, rng)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):

@@ -5,7 +5,6 @@ At regular intervals all slots that are not healthy are reconciled, so that a mi
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from carrel.dialects.gpuclaim import read_lease_name
@@ -17,8 +16,6 @@ from carrel.leases.pod_progress import slot_of
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reservation_pods import ReservationPods
-
-log = logging.getLogger(__name__)
 
 SWEEP_S = 15.0
 RETRY = Backoff(first_s=0.2, limit_s=15.0)

@@ -118,9 +118,9 @@ class Agent:
         return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
 
     def _offers_whole_gpus(self) -> bool:
-        if self._is_coexisting or self._settings.whole_cards is OfferWholeGpus.NO:
+        if self._is_coexisting or self._settings.whole_gpus is OfferWholeGpus.NO:
             return False
-        return self._settings.whole_cards is OfferWholeGpus.YES or not _nvidia_plugin_exists(
+        return self._settings.whole_gpus is OfferWholeGpus.YES or not _nvidia_plugin_exists(
             self._settings.plugin_folder
         )
 
@@ -182,7 +182,7 @@ class Agent:
         self._note("gpus", state.trouble)
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._settings.memory_unit)
-        await self._try("way", self._offer.choose(self._snapshot(found)))
+        await self._try("offer_mode", self._offer.choose(self._snapshot(found)))
         rows = self._allocation.without_replaced_pods(self._allocated_devices)
         how = AllocationMode(kubelet_chooses=self._is_coexisting, memory_on_node=self._offer.mode is OfferMode.NODE)
         result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)

@@ -19,9 +19,8 @@ from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatc
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import is_ending
+from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.shares import Holder
 from carrel.node.allocation_order import WaitingContainer, candidates_in_order
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
@@ -171,7 +170,7 @@ class DeviceAllocation:
         return found
 
     def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
-        holder = Holder(pod.metadata.uid, pod.metadata.namespace, pod.metadata.name)
+        holder = holder_of(pod)
         for position, ask in self._unserved(resource, pod):
             cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
             if cards:

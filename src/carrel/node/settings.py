@@ -61,11 +61,13 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
     ] = MemoryResource.AUTO
     """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
     the node holds any memory."""
-    whole_cards: Annotated[
+    whole_gpus: Annotated[
         OfferWholeGpus,
         typer.Option(
+            "--whole-gpus",
+            "--whole-cards",
             help="Whether to offer whole GPUs as NVIDIA's plugin does; auto: unless that plugin is there.",
-            envvar="CARREL_WHOLE_CARDS",
+            envvar=["CARREL_WHOLE_GPUS", "CARREL_WHOLE_CARDS"],
         ),
     ] = OfferWholeGpus.AUTO
     """Two plugins for one resource would allocate each GPU twice. Never in coexist mode."""

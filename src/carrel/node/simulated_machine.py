@@ -7,7 +7,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from carrel.cluster_file import read_gpus
+from carrel.cluster_file import read_gpus, text_in
 from carrel.ledger.gpus import Gpu
 from carrel.node.interfaces import MachineState
 from carrel.parsing import Malformed
@@ -22,13 +22,13 @@ class SimulatedMachine:
         """Raises `Malformed` or `OSError` if the file cannot be used at the start."""
         self._file = file
         self._node = node
-        self._read = _text(file)
+        self._read = text_in(file)
         self._gpus: tuple[Gpu, ...] = read_gpus(self._read, file.name, node)
         self._trouble = ""
 
     async def read_state(self) -> MachineState:
         try:
-            text = _text(self._file)
+            text = text_in(self._file)
             if text != self._read or self._trouble:
                 self._read = text
                 self._gpus = read_gpus(text, self._file.name, self._node)
@@ -46,15 +46,6 @@ class SimulatedMachine:
 
     def _contents(self) -> str:
         try:
-            return _text(self._file)
+            return text_in(self._file)
         except (OSError, Malformed):
             return self._read
-
-
-def _text(file: Path) -> str:
-    contents = file.read_bytes()
-    try:
-        return contents.decode()
-    except UnicodeDecodeError as error:
-        line = contents[: error.start].count(b"\n") + 1
-        raise Malformed(file.name, f"line {line}", contents[error.start : error.end], "text in UTF-8") from None

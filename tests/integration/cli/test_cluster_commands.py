@@ -182,7 +182,11 @@ async def test_a_server_that_does_not_answer_is_reported() -> None:
     said = await carrel("inspect", "--server", url)
 
     assert said.code == 6
-    assert said.err.splitlines()[0] == f"✗ No answer from {url}"
+    assert said.err.splitlines() == [
+        f"✗ No answer from {url}",
+        f"  Nothing listens at {url}",
+        f"  Try:  kubectl --server {url} cluster-info",
+    ]
 
 
 async def test_a_missing_kubeconfig_is_reported(tmp_path: Path) -> None:

@@ -12,26 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from carrel.dialects.registry import DIALECTS
+
 CARREL = [sys.executable, "-m", "carrel"]
 LIMIT_S = 240
 KUBECTL = re.compile(r"kubectl --server (http://127\.0\.0\.1:\d+)")
 
 PLACED = {
-    "gpushare-memory-",
     "gpushare-two-containers-",
-    "gpuclaim-exclusive-",
     "gpuclaim-island-",
-    "kai-fraction-",
     "kai-memory-",
-    "nvidia-model-",
-    "carrel-memory-",
+    *(dialect.example.replace(".yaml", "-") for dialect in DIALECTS),
 }
 """The examples whose pods run."""
 
 
 @pytest.fixture
 def demo() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([*CARREL, "demo"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*CARREL, "demo"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     yield process
     process.kill()
     process.communicate()
@@ -50,9 +48,12 @@ def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
 
 
 def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: subprocess.Popen[str]) -> None:
-    output = "".join(lines_until(demo, r"waits-too-large-\w+ waits"))
-    url = KUBECTL.search(output)
+    lines = lines_until(demo, r"waits-too-large-\w+ waits")
+    url = KUBECTL.search(lines[0])
     assert url is not None
+    assert "book at http" in lines[0]
+    assert not [line for line in lines if not line.startswith(("Carrel demo", "  "))]
+    assert not [line for line in lines if line.endswith("free; free\n") or ("XID" in line and "free" in line)]
     tiers: dict[str, set[str]] = {}
     seen: set[str] = set()
     deadline = time.monotonic() + LIMIT_S

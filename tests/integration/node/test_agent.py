@@ -118,8 +118,8 @@ async def test_it_stops_for_nvidias_plugin_and_starts_again_after_it() -> None:
     ("settings", "mode"),
     [
         pytest.param({"mode": AgentMode.COEXIST}, "coexist", id="beside NVIDIA's plugin"),
-        pytest.param({"mode": AgentMode.COEXIST, "whole_cards": OfferWholeGpus.YES}, "coexist", id="even if asked to"),
-        pytest.param({"whole_cards": OfferWholeGpus.NO}, "native", id="switched off by the admin"),
+        pytest.param({"mode": AgentMode.COEXIST, "whole_gpus": OfferWholeGpus.YES}, "coexist", id="even if asked to"),
+        pytest.param({"whole_gpus": OfferWholeGpus.NO}, "native", id="switched off by the admin"),
     ],
 )
 async def test_whole_gpus_are_not_offered(settings: dict[str, Any], mode: str) -> None:

@@ -58,6 +58,7 @@ def test_a_label_named_gpus_stays() -> None:
         pytest.param("", "cluster.yaml: line 1 ($) is None", id="empty file"),
         pytest.param("nodes: []", "line 1 ($.nodes) is []", id="no nodes"),
         pytest.param("nodes: [", "cluster.yaml: line 1 is", id="not YAML"),
+        pytest.param("nodes:\n  \x00", "cluster.yaml: line 2 is '\\x00'; expected YAML", id="a control character"),
         pytest.param(
             GOOD.replace("81920", "-5"),
             "cluster.yaml: line 5 ($.nodes[0].gpus[0].memoryMiB) is -5; expected a whole number >= 1",

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.kubernetes.objects.affinity import demands_of, intolerable, may_run_on
+from carrel.kubernetes.objects.affinity import demands_of, may_run_on, untolerated_taint
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 
@@ -97,7 +97,7 @@ def tainted(*taints: dict[str, str]) -> NodeObject:
     ],
 )
 def test_a_taint_excludes_pods_that_do_not_tolerate_it(pod: Pod, taint: dict[str, str], expected: str) -> None:
-    assert intolerable(pod, tainted(taint)) == expected
+    assert untolerated_taint(pod, tainted(taint)) == expected
 
 
 def test_pods_with_the_same_node_requirements_have_equal_demands() -> None:

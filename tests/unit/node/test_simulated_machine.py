@@ -52,6 +52,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
         ("cards:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
         ("cards: " + "[" * 5000, "expected YAML that is nested less deeply"),
         ("nodes: []", "unknown field `nodes`"),
+        ("gpus: [] # \x00", r"line 1 is '\x00'; expected YAML"),
     ):
         edit(file, text)
         state = await machine.read_state()
@@ -78,6 +79,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
         pytest.param("cards:\n  - {model: x}", id="a missing field"),
         pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown field"),
         pytest.param("\tcards: []", id="not YAML"),
+        pytest.param("gpus: [] # \x00", id="a control character"),
     ],
 )
 def test_the_agent_does_not_start_with_a_file_that_cannot_be_read(file: Path, text: str) -> None:

@@ -14,3 +14,7 @@ def test_the_image_has_what_carrel_needs_and_no_more() -> None:
     assert Path("usr/local/bin/python3") in places
     assert Path("usr/local/lib/libc.so.6") in places
     assert [place for place in places if place.name.startswith("ld-linux")]
+
+
+def test_the_image_has_the_files_of_the_demo() -> None:
+    assert STDLIB / "site-packages/carrel/demo/examples/cluster.yaml" in parts()

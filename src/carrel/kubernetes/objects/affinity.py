@@ -19,7 +19,7 @@ def may_run_on(pod: Pod, node: NodeObject) -> bool:
     return not terms or any(_meets(term, labels, node.metadata.name) for term in terms)
 
 
-def intolerable(pod: Pod, node: NodeObject) -> str:
+def untolerated_taint(pod: Pod, node: NodeObject) -> str:
     """The first taint of the node that the pod does not tolerate, as kubectl writes it; empty if there is none."""
     for taint in node.spec.taints:
         if taint.effect in EXCLUDING_EFFECTS and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
