@@ -238,7 +238,7 @@ async def test_a_revocation_waits_for_a_disruption_budget_and_writes_an_event() 
         assert (await pods_of(lab))["rs-1"].metadata.uid == pod["metadata"]["uid"]
         assert "RevocationHeldUp rs-1" in await event_reasons(lab)
         card = replica.ledger.card("GPU-n1-0")
-        assert card and card.kept_for and card.kept_for.name == "lab/urgent", "no other pod gets it meanwhile"
+        assert card and card.kept_for and card.kept_for.name == "urgent", "no other pod gets it meanwhile"
 
         await lab.client.delete(BUDGETS, "all", "lab")
         await settle(lab, controller)

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from kubernetes_in_memory import EmbeddedApi, Settings
+from kubernetes_in_memory.faults import Faulty
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kit.faults import Faulty
 
 Json = dict[str, Any]
 

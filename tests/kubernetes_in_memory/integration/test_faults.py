@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubernetes_in_memory.faults import AnswerLost, Crashed, FaultPlan
+from kubernetes_in_memory.faults import AnswerLost, Crashed, FaultPlan, Faulty
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kit.faults import Faulty
 from tests.kubernetes_in_memory.integration.caller import MERGE, Caller, api_of, config_map, embedded, names
 
 MAPS = "/api/v1/namespaces/default/configmaps"

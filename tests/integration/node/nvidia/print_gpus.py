@@ -19,7 +19,10 @@ async def main(sysfs: Path) -> None:
     machine = NvmlMachine("n1", clock=lambda: passed, sysfs=sysfs)
     while line := (await asyncio.to_thread(sys.stdin.readline)).split():
         if line[0] == "look":
-            print(json.dumps(asdict(await machine.read_state())), flush=True)
+            state = asdict(await machine.read_state())
+            for gpu in state["gpus"]:
+                del gpu["may_be"]  # of slots only
+            print(json.dumps(state), flush=True)
         elif line[0] == "wait":
             await machine.wait_changed()
             print(json.dumps("changed"), flush=True)
