@@ -26,6 +26,12 @@ def uuids(carrel: CarrelNode) -> list[str]:
     return [device["uuid"] for device in carrel.devices()]
 
 
+def reasons_of_events(carrel: CarrelNode, namespace: str, words: str) -> list[str]:
+    """Of the Events whose message starts with these words. The agent writes them after its report."""
+    events = carrel.api.call("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+    return [each["reason"] for each in events if each["message"].startswith(words)]
+
+
 def test_a_node_with_two_gpus_of_1016_mib_shows_2032(carrel: CarrelNode) -> None:
     eventually(lambda: carrel.allocatable(MEM) == 2032)
     eventually(lambda: (carrel.allocatable(COUNT), carrel.allocatable(WHOLE)) == (2, 2))
@@ -36,7 +42,7 @@ def test_a_node_with_two_gpus_of_1016_mib_shows_2032(carrel: CarrelNode) -> None
         (1, 1016, "Healthy"),
     ]
     header, line = carrel.api.kubectl("get", "gns").splitlines()
-    assert header.split() == ["NAME", "CARDS", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
+    assert header.split() == ["NAME", "GPUS", "MODE", "HEARTBEAT", "MESSAGE", "AGE"]
     assert line.split()[:3] == [carrel.node.name, "2", "native"]
     wide, line = carrel.api.kubectl("get", "gns", "-o", "wide").splitlines()
     assert line.split()[wide.split().index("MEMORY")] in MODES
@@ -152,8 +158,7 @@ def test_a_pod_without_a_promise_is_refused_or_its_gpu_is_excluded(carrel: Carre
         first, _ = uuids(carrel)
         words = f"{ours}/forged holds aliyun.com/gpu-mem, is promised no GPU by any Lease, and can see {first}"
         eventually(lambda: [device.get("reason") for device in carrel.devices()] == [words, None])
-        events = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")["items"]
-        assert [event["reason"] for event in events if event["message"].startswith(words)] == ["GPUNotPromised"]
+        eventually(lambda: reasons_of_events(carrel, ours, words) == ["GPUNotPromised"])
         eventually(lambda: carrel.allocatable(MEM) == 1016 + 77)  # what is held goes on being held
         carrel.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/forged")
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
@@ -175,8 +180,7 @@ def test_a_container_with_another_gpu_than_promised_is_reported_and_the_gpu_is_e
             )
             reasons = [words, words]
         eventually(lambda: [device.get("reason") for device in carrel.devices()] == reasons)
-        events = carrel.api.call("GET", f"/api/v1/namespaces/{ours}/events")["items"]
-        assert [event for event in events if event["message"].startswith(f"{words}; delete the pod")]
+        eventually(lambda: reasons_of_events(carrel, ours, f"{words}; delete the pod") != [])
         carrel.api.call("DELETE", path)
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"])
 
