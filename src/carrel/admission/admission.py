@@ -291,7 +291,7 @@ def _gpu_request_of(pod: Pod) -> _GpuRequest | Refusal | None:
         spoken[0].claim_name(pod)  # raises if it is no valid name
         model = model_of(pod)
         return model if isinstance(model, Refusal) else _GpuRequest(spoken[0], model, is_whole=False)
-    found = request_of(pod, _no_claim) if spoken else None
+    found = request_of(pod, _no_claim, spoken=spoken) if spoken else None
     if not isinstance(found, PodRequest):
         return found
     request = found.request

@@ -76,8 +76,10 @@ def request_of(
     claim_named: ClaimNamed,
     gang_size: GangSize = one_pod,
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+    spoken: tuple[Dialect, ...] | None = None,
 ) -> PodRequest | Refusal | None:
-    spoken = dialects_of(pod)
+    """`spoken` are the dialects of the pod, for a caller that knows them already."""
+    spoken = dialects_of(pod) if spoken is None else spoken
     if not spoken:
         return None
     if len(spoken) > 1:
