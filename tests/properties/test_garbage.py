@@ -70,10 +70,8 @@ NOTES = st.dictionaries(ANNOTATIONS, TEXTS, max_size=6)
 LIMITS = st.dictionaries(st.sampled_from(["nvidia.com/gpu", "aliyun.com/gpu-mem", "cpu"]), TEXTS, max_size=2)
 POD_READERS: list[Callable[[Pod], object]] = [
     gpushare.read_assumption,
-    gpushare.read_allocation,
-    gpuclaim.read_allocated,
     jupyter.username_of,
-    kai_reservation.read_reserved,
+    lambda pod: kai_reservation.reserved_in(pod.metadata.annotations, "pod"),
     maia.read_terminate_at,
     carrel.read_devices,
 ]

@@ -141,22 +141,6 @@ def _amount(claim: GpuClaim, shared_claims_per_card: int) -> Amount:
 # --- what a pod was given --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    ids: tuple[int, ...]
-    node: str = ""
-    """Only where an older scheduler wrote it."""
-
-
-def read_allocated(pod: Pod) -> Allocated | None:
-    text = pod.metadata.annotations.get(ALLOCATED)
-    if text is None:
-        return None
-    node, _, ids = text.rpartition(":")
-    where, field = subject(pod.metadata), annotation_field(ALLOCATED)
-    return Allocated(tuple(whole_number(part, where, field) for part in ids.split(",")), node)
-
-
 def write_allocated(ids: Sequence[int]) -> dict[str, str]:
     """Without the node: the peers' webhook hands the value to `CUDA_VISIBLE_DEVICES` as it is."""
     return {ALLOCATED: _joined(ids)}

@@ -10,14 +10,13 @@
                                  ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
                                  ALIYUN_COM_GPU_MEM_ASSUME_TIME   nanoseconds since 1970
     env of its containers        IDX, DEV and POD as above, and ALIYUN_COM_GPU_MEM_CONTAINER: units of the container
-    for several GPUs            scheduler.framework.gpushare.allocation   {"<container>": {"<GPU>": units}}
+    not written                  scheduler.framework.gpushare.allocation: for pods with several GPUs; protected
     ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
 
 Amounts are whole and signed: nothing here is ever subtracted from something smaller. The annotations are copies for the
 peers' tools; what is held is written on Leases.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,28 +156,6 @@ def assigned(now_ns: int) -> dict[str, str]:
 def filtered_out(node: str, why: str, has_gpus: bool) -> str:
     """The peer's own sentence, by which its tools know it, then our reason."""
     return f"{NO_ROOM if has_gpus else NOT_SHARED.format(node)}: {why}"
-
-
-Allocation = Mapping[int, Mapping[int, int]]
-"""Index of the container → index of the GPU → units."""
-
-
-def read_allocation(pod: Pod) -> Allocation | None:
-    """Says more than the index, where it is present: which container has how much of which GPU."""
-    text = pod.metadata.annotations.get(ALLOCATION)
-    if text is None:
-        return None
-    field = Field.parse(text, subject(pod.metadata), annotation_field(ALLOCATION))
-    return {
-        _index(container, field): {
-            _index(card, cards): units.integer(at_least=0) for card, units in cards.entries().items()
-        }
-        for container, cards in field.entries().items()
-    }
-
-
-def write_allocation(allocation: Allocation) -> dict[str, str]:
-    return {ALLOCATION: json.dumps(allocation, separators=(",", ":"))}
 
 
 def read_unhealthy(config_map: ConfigMap) -> frozenset[int]:

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from carrel.dialects import nvidia
 from carrel.dialects.interface import Dialect, Json, Reading
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, resource_asked, subject
+from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, most_at_once, resource_asked, subject
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuPolicy, GpuSelector, Memory, Portion, Request
@@ -187,7 +187,9 @@ def _together(pod: Pod, needs: Mapping[str, ContainerNeed], where: str) -> Reque
         return Refusal(f"{where} asks for a part of a GPU, but in no container for a GPU; add {nvidia.GPU}: 1")
     amounts = {need.amount for need in containers}
     if amounts == {WHOLE}:
-        return Request(_at_once(pod, {need.container: need.cards for need in containers}), WHOLE, containers=containers)
+        return Request(
+            most_at_once(pod, {need.container: need.cards for need in containers}), WHOLE, containers=containers
+        )
     if WHOLE in amounts:
         return Refusal(f"{where} asks for a whole GPU in one container and for a part in another; ask for one of both")
     if len({type(amount) for amount in amounts}) > 1:
@@ -195,24 +197,14 @@ def _together(pod: Pod, needs: Mapping[str, ContainerNeed], where: str) -> Reque
     if len({need.cards for need in containers}) > 1:
         why = "all its containers get the same GPUs"
         return Refusal(f"{where} asks for different numbers of GPUs, but {why}; ask for the same number in each")
-    memory = _at_once(pod, {n.container: n.amount.mib for n in containers if isinstance(n.amount, Memory)})
+    memory = most_at_once(pod, {n.container: n.amount.mib for n in containers if isinstance(n.amount, Memory)})
     if memory:
         return Request(containers[0].cards, Memory(MiB(memory)), containers=containers)
     parts = {n.container: int(n.amount.part * 100) for n in containers if isinstance(n.amount, Portion)}
-    percent = _at_once(pod, parts)
+    percent = most_at_once(pod, parts)
     if percent > 100:
         return Refusal(f"the containers of {where} ask for {percent} % of one GPU together; ask for at most 100 %")
     return Request(containers[0].cards, Portion(Fraction(percent, 100)), containers=containers)
-
-
-def _at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
-    """The most that is used at one time: an init container runs beside the sidecars before it, and before the rest."""
-    sidecars = most = 0
-    for each in pod.spec.init_containers:
-        amount = amounts.get(each.name, 0)
-        most = max(most, sidecars + amount)
-        sidecars += amount if each.restart_policy == SIDECAR else 0
-    return max(most, sidecars + sum(amounts.get(each.name, 0) for each in pod.spec.containers))
 
 
 def _list(key: str, requested: HamiRequest, where: str) -> tuple[str, ...]:

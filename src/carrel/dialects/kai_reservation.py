@@ -15,7 +15,7 @@ from typing import Any
 from carrel.dialects import nvidia
 from carrel.dialects.kai import GPU_GROUP
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.pods import annotation_field
 from carrel.parsing.malformed import Malformed
 
 RESERVED_GPU = "run.ai/reserve_for_gpu_index"
@@ -99,12 +99,8 @@ def is_reservation(pod: Pod) -> bool:
     )
 
 
-def read_reserved(pod: Pod) -> str:
-    """The UUID of the GPU; empty while the pod has not found it yet."""
-    return reserved_in(pod.metadata.annotations, subject(pod.metadata))
-
-
 def reserved_in(annotations: Mapping[str, str], where: str) -> str:
+    """The UUID of the GPU; empty while the pod has not found it yet."""
     uuid = annotations.get(RESERVED_GPU, "")
     if uuid and not uuid.startswith("GPU-"):
         raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a GPU: GPU-…")

@@ -229,10 +229,6 @@ def read_pod_to_end(body: object) -> PodToEnd:
     return PodToEnd(field["namespace"].some_text(), field["pod_name"].some_text())
 
 
-def write_pod_to_end(pod: PodToEnd) -> dict[str, str]:
-    return {"pod_name": pod.name, "namespace": pod.namespace}
-
-
 def ended(pod: str) -> dict[str, str]:
     return {"status": "success", "deleted_pod": pod}
 

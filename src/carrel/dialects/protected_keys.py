@@ -21,7 +21,7 @@ def is_protected_label(key: str) -> bool:
 
 
 def annotations() -> frozenset[str]:
-    """All protected annotations except those under Carrel's prefixes."""
+    """All protected annotations except those under Carrel's prefixes: `manifests/policies.yaml` has the same words."""
     return registry.ALL.written_annotations | OTHER_ANNOTATIONS
 
 

@@ -53,7 +53,7 @@ class DialectTable:
         )
         """All annotations that say what a pod asks for."""
         self.settled = self.asked.difference(self.recorded, *(each.may_change for each in dialects))
-        """Those of them that a user writes, and may not change later."""
+        """Those of them that a user writes, and may not change later: `manifests/policies.yaml` has the same words."""
         self.written_annotations = frozenset(word for each in dialects for word in each.written_annotations)
         self.written_labels = frozenset(word for each in dialects for word in each.written_labels)
         self.written_label_prefixes = tuple(word for each in dialects for word in each.written_label_prefixes)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.gpuclaim import Allocated, ClaimPhase
+from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
-from tests.kit.objects import claim, gpu_node_status, pod
+from tests.kit.objects import claim, gpu_node_status
 
 
 @pytest.mark.parametrize(
@@ -112,27 +112,8 @@ def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
     assert gpuclaim.claim_status(ClaimPhase.PENDING, message="no room")["allocated"] is None
 
 
-@pytest.mark.parametrize(
-    ("text", "allocated"),
-    [
-        pytest.param("0,1", Allocated((0, 1)), id="as the program writes it"),
-        pytest.param("node-a:0,1", Allocated((0, 1), "node-a"), id="as its document says"),
-        pytest.param("7", Allocated((7,)), id="one GPU"),
-    ],
-)
-def test_both_spellings_of_an_allocation_are_read(text: str, allocated: Allocated) -> None:
-    assert gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": text})) == allocated
-
-
 def test_an_allocation_is_written_as_cuda_reads_it() -> None:
     assert gpuclaim.write_allocated([0, 1]) == {"gpu.scheduling/allocated": "0,1"}
-    assert gpuclaim.read_allocated(pod()) is None
-
-
-@pytest.mark.parametrize("text", ["", "a", "0,", "node-a:", "node-a:0,-1", "0 1"])
-def test_a_malformed_allocation_is_named(text: str) -> None:
-    with pytest.raises(Malformed, match=r"metadata\.annotations\['gpu\.scheduling/allocated'\]"):
-        gpuclaim.read_allocated(pod({"gpu.scheduling/allocated": text}))
 
 
 @pytest.mark.parametrize(("node", "index"), [("node-a", 0), ("gpu-1", 15), ("rack-1.lab.example", 3)])

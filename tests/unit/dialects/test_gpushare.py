@@ -104,24 +104,6 @@ def test_a_forged_annotation_is_malformed(key: str, value: str) -> None:
         gpushare.read_assumption(pod({**PLACED, key: value}))
 
 
-def test_an_allocation_over_several_gpus_is_read_and_written() -> None:
-    text = '{"0":{"1":4069,"3":8138},"1":{"3":1}}'
-    allocation = {0: {1: 4069, 3: 8138}, 1: {3: 1}}
-    assert gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text})) == allocation
-    assert gpushare.write_allocation(allocation) == {"scheduler.framework.gpushare.allocation": text}
-    assert gpushare.read_allocation(pod()) is None
-    nothing_of_a_card = {"scheduler.framework.gpushare.allocation": '{"0":{"1":0}}'}
-    assert gpushare.read_allocation(pod(nothing_of_a_card)) == {0: {1: 0}}
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"a":{}}', '{"0":{"-1":1}}', '{"0":{"1":-1}}', '{"0":{"1":true}}', '{"0":7}']
-)
-def test_a_malformed_allocation_is_named(text: str) -> None:
-    with pytest.raises(Malformed, match=r"scheduler\.framework\.gpushare\.allocation"):
-        gpushare.read_allocation(pod({"scheduler.framework.gpushare.allocation": text}))
-
-
 @pytest.mark.parametrize(("text", "cards"), [("0,2", {0, 2}), ("1", {1}), ("", set()), (" ", set()), ("0, 2", {0, 2})])
 def test_the_gpus_an_admin_has_set_aside_are_read(text: str, cards: set[int]) -> None:
     assert gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text})) == cards

@@ -180,14 +180,14 @@ def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:
     [({}, ""), ({"run.ai/reserve_for_gpu_index": "GPU-8a56a4bc"}, "GPU-8a56a4bc")],
 )
 def test_the_reserved_gpu_is_read_by_its_uuid(annotations: dict[str, str], uuid: str) -> None:
-    assert kai_reservation.read_reserved(pod(annotations)) == uuid
+    assert kai_reservation.reserved_in(annotations, "pod holds") == uuid
     assert kai_reservation.write_reserved("GPU-1") == {"run.ai/reserve_for_gpu_index": "GPU-1"}
 
 
 @pytest.mark.parametrize("value", ["0", "MIG-1", "all", "unknown"])
 def test_a_reserved_gpu_that_is_no_uuid_is_malformed(value: str) -> None:
     with pytest.raises(Malformed, match=r"run\.ai/reserve_for_gpu_index"):
-        kai_reservation.read_reserved(pod({"run.ai/reserve_for_gpu_index": value}))
+        kai_reservation.reserved_in({"run.ai/reserve_for_gpu_index": value}, "pod holds")
 
 
 def test_the_gangs_size_is_read_from_annotation_or_label() -> None:

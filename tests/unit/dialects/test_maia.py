@@ -163,7 +163,6 @@ def test_a_malformed_summary_is_named(body: Any) -> None:
 
 def test_the_terminator_speaks_as_its_callers_expect() -> None:
     assert maia.read_pod_to_end({"pod_name": "train", "namespace": "lab"}) == PodToEnd("lab", "train")
-    assert maia.write_pod_to_end(PodToEnd("lab", "train")) == {"pod_name": "train", "namespace": "lab"}
     assert maia.ended("train") == {"status": "success", "deleted_pod": "train"}
     assert maia.expired(["a", "b"]) == {"status": "success", "expired_pods": ["a", "b"]}
     assert maia.expired([]) == maia.nothing_expired() == {"status": "no expired pods found"}

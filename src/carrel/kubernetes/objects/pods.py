@@ -1,5 +1,6 @@
 """What several dialects read of a pod: its name in messages, and how much of an extended resource it requests."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from carrel.kubernetes.objects.kinds import Container, Metadata, Pod
@@ -47,21 +48,28 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     """Summed as Kubernetes does: containers and sidecars together, or an init container with the earlier sidecars."""
     if not _requests(pod, resource):
         return NOTHING_ASKED
-    sidecars = largest_init = 0
-    asks: list[ContainerAsk] = []
-    for index, container in enumerate(pod.spec.init_containers):
-        amount = _amount(pod, container, resource, f"spec.initContainers[{index}]")
-        if container.restart_policy == SIDECAR:
-            sidecars += amount
-            asks.append(ContainerAsk(container.name, amount, init=False))
-        else:
-            largest_init = max(largest_init, sidecars + amount)
-            asks.append(ContainerAsk(container.name, amount, init=True))
-    for index, container in enumerate(pod.spec.containers):
-        amount = _amount(pod, container, resource, f"spec.containers[{index}]")
-        asks.append(ContainerAsk(container.name, amount, init=False))
-    together = sum(ask.amount for ask in asks if not ask.init)
-    return ResourceAsk(max(together, largest_init), tuple(ask for ask in asks if ask.amount))
+    inits, containers = (
+        [
+            (container, _amount(pod, container, resource, f"spec.{group}[{index}]"))
+            for index, container in enumerate(listed)
+        ]
+        for group, listed in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers))
+    )
+    asks = (
+        *(ContainerAsk(each.name, amount, init=each.restart_policy != SIDECAR) for each, amount in inits if amount),
+        *(ContainerAsk(each.name, amount, init=False) for each, amount in containers if amount),
+    )
+    return ResourceAsk(most_at_once(pod, {ask.container: ask.amount for ask in asks}), asks)
+
+
+def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
+    """Of amounts by container. An init container runs beside the sidecars before it, and before all others."""
+    sidecars = most = 0
+    for container in pod.spec.init_containers:
+        amount = amounts.get(container.name, 0)
+        most = max(most, sidecars + amount)
+        sidecars += amount if container.restart_policy == SIDECAR else 0
+    return max(most, sidecars + sum(amounts.get(container.name, 0) for container in pod.spec.containers))
 
 
 def _requests(pod: Pod, resource: str) -> bool:
