@@ -6,9 +6,9 @@ An unknown field is refused, reported in a Warning header, or dropped without no
 from typing import Any
 
 from kubernetes_in_memory import status
-from kubernetes_in_memory.crd_validation import prune
 from kubernetes_in_memory.fields import ReadProblems, reader
 from kubernetes_in_memory.kinds import Kind
+from kubernetes_in_memory.object_validation import prune
 from kubernetes_in_memory.request_info import Call
 
 Json = dict[str, Any]

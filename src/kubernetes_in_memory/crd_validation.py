@@ -23,8 +23,6 @@ from kubernetes_in_memory.object_validation import (
     validate,
 )
 
-__all__ = ["Cause", "Schema", "apply_defaults", "check_schema", "merge_keys_of", "prune", "validate"]
-
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _GROUP = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)+")

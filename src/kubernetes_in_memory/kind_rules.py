@@ -11,8 +11,8 @@ from kubernetes_in_memory import built_in_rules as built_in
 from kubernetes_in_memory import crds, event_rules, pods
 from kubernetes_in_memory import volume_rules as volumes
 from kubernetes_in_memory.causes import Cause
-from kubernetes_in_memory.crd_validation import apply_defaults, validate
 from kubernetes_in_memory.kinds import Kind
+from kubernetes_in_memory.object_validation import apply_defaults, validate
 
 Json = dict[str, Any]
 

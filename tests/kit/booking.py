@@ -173,3 +173,10 @@ def with_rules(opened: Opened, rules: BookingRules) -> Opened:
     """The same service after its admin changed the rules."""
     service = replace(opened.service, context=replace(opened.service.context, rules=rules))
     return replace(opened, service=service, app=booking_app(service))
+
+
+async def made(caller: Caller, **wish: Any) -> dict[str, Any]:
+    answer = await caller.book(**wish)
+    assert answer.status == 201, answer.body
+    found: dict[str, Any] = answer.json
+    return found

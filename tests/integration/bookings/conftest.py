@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from carrel.bookings.store.database import Database
-from tests.kit.booking import Opened, opened_on
+from tests.kit.booking import ADMIN, MEMBER, OTHER, Caller, Opened, opened_on
 from tests.kit.databases import database, database_url, postgres_server
 
-__all__ = ["database", "database_url", "on_both", "opened", "postgres_server", "with_tables"]
+__all__ = ["ada", "bob", "database", "database_url", "eva", "on_both", "opened", "postgres_server", "with_tables"]
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +37,19 @@ async def opened(with_tables: Path, tmp_path: Path) -> AsyncIterator[Opened]:
 @pytest.fixture
 async def on_both(database: Database) -> Opened:
     return opened_on(database)
+
+
+@pytest.fixture
+async def ada(opened: Opened) -> Caller:
+    return await opened.caller(MEMBER)
+
+
+@pytest.fixture
+async def bob(opened: Opened) -> Caller:
+    return await opened.caller(OTHER)
+
+
+@pytest.fixture
+async def eva(opened: Opened) -> Caller:
+    """A lab admin."""
+    return await opened.caller(ADMIN)

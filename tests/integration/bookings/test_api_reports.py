@@ -1,0 +1,136 @@
+"""The API about the lab: usage, the feed, the rules, the log, probes, and a database that is down."""
+
+import pytest
+
+from tests.kit.booking import DAY, MEMBER, NOW, OTHER, Answer, Caller, Opened, at, made
+from tests.kit.gpus import A6000
+
+BOOKINGS = "/api/v1/bookings"
+
+
+async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(
+    opened: Opened, ada: Caller, bob: Caller, eva: Caller
+) -> None:
+    await made(ada, days=2, cards=2)
+    booking = await made(bob, start=at(3), days=2)
+    opened.clock.now = NOW + 4 * DAY
+    await bob.post(f"{BOOKINGS}/{booking['id']}/cancel")
+
+    query = f"/api/v1/usage?start={at(1)}&end={at(10)}"
+    everybody = (await eva.get(query)).json["items"]
+
+    assert [(use["user"], use["card_hours"]) for use in everybody] == [(MEMBER, 48.0), (OTHER, 24.0)]
+    assert [use["user"] for use in (await bob.get(query)).json["items"]] == [OTHER]
+    assert (await bob.get(f"/api/v1/usage?start={at(2)}&end={at(1)}")).status == 400
+
+
+async def test_the_feed_is_a_calendar_with_a_secret_that_can_be_revoked(opened: Opened, ada: Caller) -> None:
+    await made(ada, start=at(1), days=2, note="Läufe; viele, " + "sehr " * 20 + "lange")
+    address = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")
+
+    feed = await opened.nobody.get(address)
+
+    assert (feed.status, feed.headers["content-type"]) == (200, "text/calendar; charset=utf-8")
+    lines = feed.body.split(b"\r\n")
+    assert max(map(len, lines)) <= 75
+    text = feed.body.replace(b"\r\n ", b"").decode()
+    assert (
+        "DTSTART:20261117T120000Z\r\nDTEND:20261119T120000Z\r\nSTATUS:CONFIRMED\r\nSUMMARY:GPU: NVIDIA-RTX-A6000"
+        in text
+    )
+    assert "DESCRIPTION:2 d · Läufe\\; viele\\, sehr" in text
+    second = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")
+    assert (await opened.nobody.get(address)).status == 404
+    assert (await opened.nobody.get(second)).status == 200
+    assert (await ada.delete("/api/v1/feed")).status == 204
+    assert (await opened.nobody.get(second)).status == 404
+
+
+async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
+    shown = (await ada.get("/api/v1/rules")).json
+    rules = shown.pop("rules")
+
+    assert shown == {
+        "min_hours": 24.0,
+        "max_hours": 336.0,
+        "cooldown_hours": 336.0,
+        "planned": 1,
+        "shares_per_gpu": 1,
+        "shares_per_card": 1,
+        "zone": "Europe/Stockholm",
+    }
+    assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
+        "--min-hours": 24.0,
+        "--max-days": 14.0,
+        "--shares-per-gpu": 1.0,
+        "--planned": 1.0,
+        "--cooldown-days": 14.0,
+    }
+    assert {"code": "cooldown", "title": "Cooldown not over", "words": "14 d since the last one"}.items() <= next(
+        rule.items() for rule in rules if rule["code"] == "cooldown"
+    )
+
+
+async def test_the_number_of_gpus_has_an_old_name_that_is_still_understood(ada: Caller, eva: Caller) -> None:
+    span = {"start": at(1), "end": at(3)}
+    by_old_name = (await ada.book(**span, cards=2, idempotency="x")).status
+    made_one = await ada.post(BOOKINGS, {"model": "a6000", **span, "cards": 2}, idempotency_key="k")
+    again = await ada.post(BOOKINGS, {"model": "a6000", **span, "gpus": 2}, idempotency_key="k")
+    booking = made_one.json
+    window = {"model": "a6000", **span, "why": "fans"}
+
+    assert by_old_name == 400, "a field that does not exist"
+    assert (booking["gpus"], booking["cards"]) == (2, 2)
+    assert again.json["id"] == booking["id"], "the same request under the other name"
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"gpus": 1})).json["gpus"] == 1
+    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 2})).json["cards"] == 2
+    assert (await eva.post("/api/v1/maintenance", {**window, "gpus": 2})).json["cards"] == 2
+    for refused in (
+        await ada.book(**span, cards=2, gpus=1),
+        await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 1}),
+        await eva.post("/api/v1/maintenance", {**window, "cards": 2, "gpus": 1}),
+        await ada.get("/api/v1/next-free?model=a6000&cards=2&gpus=1"),
+    ):
+        assert (refused.status, refused.json["code"]) == (422, "contradiction")
+        assert refused.json["detail"] == ("gpus is 1 and cards is 2. They are two names of one number; give only gpus.")
+
+
+async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
+    opened.inventory.cards[A6000] = 10
+    for number in range(5):
+        await made(eva, user=f"p{number}@lab.org", reason=f"r{number}", days=1)
+
+    first = (await eva.get("/api/v1/audit?limit=2")).json
+    second = (await eva.get(f"/api/v1/audit?limit=3&before={first['next_before']}")).json
+
+    assert [entry["why"] for entry in first["items"] + second["items"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "cards": "1", "version": "1"}
+
+
+async def test_probes_and_metrics(opened: Opened, ada: Caller) -> None:
+    await made(ada, days=1)
+
+    assert (await opened.nobody.get("/healthz")).body == (await opened.nobody.get("/readyz")).body == b"ok"
+    figures = (await opened.nobody.get("/metrics")).body.decode()
+    assert f'carrel_unbooked_cards{{model="{A6000}"}} 1.0' in figures
+    assert 'carrel_booking_calls_total{method="POST",status="201"} 1.0' in figures
+    assert MEMBER not in figures
+
+
+def _is_problem(answer: Answer) -> bool:
+    return answer.headers["content-type"] == "application/problem+json" and "Traceback" not in answer.body.decode()
+
+
+async def test_a_database_that_is_down_is_a_503_with_an_explanation(
+    opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from carrel.bookings.queries import BookingQueries
+    from carrel.bookings.records import StoreUnavailable
+
+    async def gone(*_: object) -> None:
+        raise StoreUnavailable("disk I/O error")
+
+    monkeypatch.setattr(BookingQueries, "find", gone)
+    answer = await ada.get(BOOKINGS)
+
+    assert (answer.status, answer.json["code"], _is_problem(answer)) == (503, "store-unavailable", True)
