@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from carrel.demo.kubelets import SimulatedKubelets
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
@@ -22,6 +23,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.assembly import collector_on, reservation_pods_on
 from carrel.manifests import crds
+from carrel.parsing.time import seconds
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from carrel.scheduling.gangs import GangTimeouts
 from kubernetes_in_memory import EmbeddedApi, Settings
@@ -30,6 +32,7 @@ from tests.kit.eventually import LIMIT_S, eventually
 
 OURS = "carrel"
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
 NO_HURRY = GangTimeouts()
 QUICK = WatchTiming(backoff=Backoff(first_s=0.001, limit_s=0.01))
 """Only the test uses the embedded API: a watch that failed may be retried at once."""
@@ -140,6 +143,19 @@ class Lab:
             },
         }
         return await self.client.create(PODS, body, "lab")
+
+    async def book(self, user: str = "ada@lab.example", gpus: int = 1, **spec: Any) -> Json:
+        """A booking that runs now: `model=…`, `start=…` and `end=…` (instants), `members=[…]`, `name=…`."""
+        start, end = spec.pop("start", self.clock.now - DAY), spec.pop("end", self.clock.now + DAY)
+        name = spec.pop("name", f"booking-{user.partition('@')[0]}")
+        times = {"start": seconds(start), "end": seconds(end)}
+        body = {
+            "apiVersion": BOOKINGS.api_version,
+            "kind": BOOKINGS.kind,
+            "metadata": {"name": name},
+            "spec": {"user": user, "gpus": gpus, **times, **spec},
+        }
+        return await self.client.create(BOOKINGS, body)
 
     async def annotations(self, name: str) -> dict[str, str]:
         found: dict[str, str] = (await self.client.get(PODS, name, "lab"))["metadata"].get("annotations", {})

@@ -5,6 +5,11 @@
       carrel.dev/gpu-memory-mib: "8138"     on each of them; whole GPUs if not said
       carrel.dev/gpu-model: NVIDIA-A100-SXM4-80GB     for any dialect
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
+      carrel.dev/booking: next | <id>       it is for a booking that may start later, and waits for it; also the name of
+                                            the scheduling gate that holds it until then
+    an admin decides, on a Namespace
+      carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
+      carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
@@ -20,10 +25,13 @@
       carrel.dev/lease: gpu-n1-0            the slot it is made for
     Carrel writes, on the Lease of a GPU (`gpu-<node>-<index>` in Carrel's own namespace)
       carrel.dev/gpu: GPU-…                 identity: an index may belong to another GPU after a reboot
-      carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […]}}
-                                            no mib: the whole GPU; tries: the binds that rely on it
-      carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}}
-                                            the booked pod that gets the GPU, and who has to give it back for it
+      carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […],
+                                    "booking": "<id>", "covered": "2026-…Z"}}
+                                            no mib: the whole GPU; tries: the binds that rely on it; booking and
+                                            covered: which booking covers it, and since when
+      carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}, "booking": "<id>"}
+                                            the booked pod that gets the GPU, and who has to give it back for it; when
+                                            that pod is gone, uid is the booking's id, and until says for how long
       carrel.dev/reservation: {"state": "held", "gpu": "GPU-…", "pod": "…"}
                                             of a slot (carrel.dev/gpu is `<node>/<index>` there): which GPU it is
       holderIdentity                        uid of the pod that has the whole GPU, as the peers write it
@@ -44,18 +52,24 @@ from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, Share, ShareState
 from carrel.ledger.slots import WANTED, Reservation, ReservationState
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
-from carrel.parsing.time import micro_seconds
+from carrel.parsing.time import instant, micro_seconds
 
 GPU_CARDS = "carrel.dev/gpu-cards"
 GPU_MEMORY = "carrel.dev/gpu-memory-mib"
 GPU_MODEL = "carrel.dev/gpu-model"
 GANG_SIZE = "carrel.dev/gang-size"
-ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE})
+BOOKING = "carrel.dev/booking"
+NEXT = "next"
+"""As the booking's id: the person's booking that starts next."""
+ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING})
 """What a user may write."""
+EXEMPT = "carrel.dev/exempt"
+WHEN_FULL = "carrel.dev/when-full"
+"""What an admin may write on a Namespace."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
 TIER = "carrel.dev/tier"
@@ -79,6 +93,7 @@ LEASE_SHARES = "carrel.dev/shares"
 LEASE_KEPT_FOR = "carrel.dev/kept-for"
 LEASE_RESERVATION = "carrel.dev/reservation"
 
+NEXT_POD = "the next pod of a booking"
 _MARKS = 8
 """Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
 
@@ -164,6 +179,10 @@ class LeaseRecord:
     kept_from: tuple[Holder, ...] = ()
     """Who has to give a share of this GPU back for the pod that it is kept for. Named in the same write that keeps the
     GPU, so that whoever decides again, from however old a cache, does not choose others too."""
+    kept_booking: str = ""
+    """The booking that covers the pod which the GPU is kept for. If that pod goes, the GPU is kept for the booking."""
+    kept_until: datetime | None = None
+    """How long, after the pod is gone; None: as long as the pod waits."""
 
     @property
     def is_empty(self) -> bool:
@@ -200,12 +219,21 @@ class LeaseRecord:
         others = self.without(uid)
         return replace(self, shares=others.shares, tries=others.tries)
 
-    def keeping(self, holder: Holder, victims: Sequence[Holder]) -> "LeaseRecord":
-        """The same, kept for that pod; the victims have to give it back."""
-        return replace(self, kept_for=holder, kept_from=tuple(victims))
+    def keeping(self, holder: Holder, victims: Sequence[Holder], booking: str = "") -> "LeaseRecord":
+        """The same, kept for that pod, which the booking covers; the victims have to give it back."""
+        return replace(self, kept_for=holder, kept_from=tuple(victims), kept_booking=booking, kept_until=None)
+
+    def kept_for_next(self, until: datetime) -> "LeaseRecord":
+        """The same, after the pod that it was kept for is gone: the next pod of its booking may have it."""
+        return replace(self, kept_for=Holder(self.kept_booking, name=NEXT_POD), kept_until=until)
 
     def kept_for_nobody(self) -> "LeaseRecord":
-        return replace(self, kept_for=None, kept_from=())
+        return replace(self, kept_for=None, kept_from=(), kept_booking="", kept_until=None)
+
+    def covered(self, uid: str, coverage: Coverage | None) -> "LeaseRecord":
+        """The same, with that record for the share of one pod."""
+        shares = (replace(each, coverage=coverage) if each.holder.uid == uid else each for each in self.shares)
+        return replace(self, shares=tuple(shares))
 
     def reserved(self) -> "LeaseRecord":
         """The same, with a reservation."""
@@ -223,13 +251,24 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
     shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.entries().items()}
     if holder := lease.spec.holder_identity:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
-        shares[holder] = Share(listed.holder, gpu, None, listed.state)
+        shares[holder] = replace(listed, memory=None)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
     kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
     victims = tuple(_holder(uid, name) for uid, name in kept["from"].entries().items())
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
-    return LeaseRecord(*place, gpu, tuple(shares.values()), kept_for, tries, _reservation(reserved), victims)
+    until = kept["until"].text()
+    return LeaseRecord(
+        *place,
+        gpu,
+        tuple(shares.values()),
+        kept_for,
+        tries,
+        _reservation(reserved),
+        victims,
+        kept["booking"].text(),
+        instant(until, where, annotation_field(LEASE_KEPT_FOR)) if until else None,
+    )
 
 
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
@@ -238,9 +277,7 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
     annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
     if record.kept_for is not None:
-        kept = {"uid": record.kept_for.uid, "pod": record.kept_for.full_name}
-        victims = {victim.uid: victim.full_name for victim in record.kept_from}
-        annotations[LEASE_KEPT_FOR] = _json({**kept, "from": victims} if victims else kept)
+        annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
     if record.reservation is not None:
         known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
         told = {key: value for key, value in known.items() if value}
@@ -270,7 +307,13 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
     if not uid:
         raise entry.malformed("the uid of a pod as its key")
     memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(_holder(uid, entry["pod"]), gpu, memory, _STATES[state.text()])
+    return Share(_holder(uid, entry["pod"]), gpu, memory, _STATES[state.text()], _coverage(entry))
+
+
+def _coverage(entry: Field) -> Coverage | None:
+    if not (booking := entry["booking"].text()):
+        return None
+    return Coverage(booking, instant(entry["covered"].some_text(), entry.subject, entry["covered"].path))
 
 
 def _reservation(entry: Field) -> Reservation | None:
@@ -288,7 +331,18 @@ def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     entry: dict[str, Any] = {"pod": share.holder.full_name, "state": share.state.value}
     if share.memory is not None:
         entry["mib"] = share.memory
+    if share.coverage is not None:
+        entry |= {"booking": share.coverage.booking, "covered": micro_seconds(share.coverage.since)}
     return {**entry, "tries": list(marks)} if marks else entry
+
+
+def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
+    optional = {
+        "from": {victim.uid: victim.full_name for victim in record.kept_from},
+        "booking": record.kept_booking,
+        "until": micro_seconds(record.kept_until) if record.kept_until else "",
+    }
+    return {"uid": holder.uid, "pod": holder.full_name, **{key: value for key, value in optional.items() if value}}
 
 
 def _json(value: object) -> str:
@@ -303,6 +357,6 @@ DIALECT = Dialect(
     example="carrel-memory.yaml",
     request_of=request_of,
     annotations=(GPU_CARDS, GPU_MEMORY),
-    other_annotations=(GPU_MODEL, GANG_SIZE),
+    other_annotations=(GPU_MODEL, GANG_SIZE, BOOKING),
     may_change=(GANG_SIZE,),
 )

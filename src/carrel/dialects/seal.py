@@ -1,10 +1,10 @@
-"""The proof that a pod came through Carrel's webhook, and that nobody changed its tier since.
+"""The proof that a pod came through Carrel's webhook, and of whose pod it is.
 
     carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
 
 The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing, a
 GPU pod is created without it, with whatever its author wrote on it. Whoever places pods therefore looks for the seal.
-It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, tier, model, the request
+It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, model, the request
 that the webhook recorded, if any, and the instant: it cannot be moved to another namespace or name, and a copy is
 worthless on a pod that is created later than the seal. A name that the API server generates is not known yet; then the
 seal is over its prefix.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from carrel.dialects import registry
-from carrel.dialects.carrel import GPU_MODEL, TIER, USER
+from carrel.dialects.carrel import BOOKED, GPU_MODEL, OPPORTUNISTIC, USER
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.refusals import Refusal
@@ -49,7 +49,12 @@ class Seal:
             return False
         if abs(made - sealed) > FRESH:
             return False
-        return any(hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations).encode()) for key in self.keys)
+        # A seal of an earlier version is also over the tier, which follows the pod's booking since then.
+        return any(
+            hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations, tier).encode())
+            for key in self.keys
+            for tier in ("", BOOKED, OPPORTUNISTIC)
+        )
 
     def missing_on(self, pod: Pod) -> Refusal | None:
         """Why a pod may not have a GPU; None if it carries a good seal."""
@@ -66,8 +71,8 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
     return f"{namespace}/{generate_name}*" if generate_name else f"{namespace}/{name}"
 
 
-def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str]) -> str:
-    said = [at, place, *(annotations.get(word, "") for word in (USER, TIER, GPU_MODEL))]
+def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str], tier: str = "") -> str:
+    said = [at, place, annotations.get(USER, ""), tier, annotations.get(GPU_MODEL, "")]
     # Added only where there is any, so that a seal of an earlier version stays good.
     if recorded := {word: annotations[word] for word in registry.ALL.recorded if word in annotations}:
         said.append(json.dumps(recorded, sort_keys=True))

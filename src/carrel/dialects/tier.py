@@ -1,4 +1,6 @@
-"""Which tier a pod has, by what Carrel's webhook or MAIA's admission controller wrote on it. Only this module decides.
+"""Which tier a pod was told, by what Carrel or MAIA's admission controller wrote on it, and whose pod it is.
+
+Whether a booking covers the pod now, `leases.covered_pods` knows; what is written on the pod follows within seconds.
 
 1. `carrel.dev/tier` says `booked` or `opportunistic`: that is the tier. Carrel's own webhook writes MAIA's mark too, so
    where both are there, Carrel's word counts.
@@ -9,8 +11,11 @@
 4. Otherwise nobody has decided.
 """
 
+from datetime import datetime
+
 from carrel.dialects import maia
-from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER
+from carrel.dialects.booking_objects import person_named
+from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER, USER
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.tiers import Tier
 from carrel.parsing.malformed import Malformed
@@ -30,5 +35,13 @@ def tier_of(pod: Pod) -> Tier | None:
     return Tier.OPPORTUNISTIC if is_marked else None
 
 
-def is_opportunistic(pod: Pod) -> bool:
-    return tier_of(pod) is Tier.OPPORTUNISTIC
+def write_tier(covered_until: datetime | None) -> dict[str, str]:
+    """What a pod is told: until when a booking covers it; None: none does."""
+    if covered_until is None:
+        return {TIER: OPPORTUNISTIC, **maia.write_terminate_at(maia.Revocable.ANY_TIME)}
+    return {TIER: BOOKED, **maia.write_terminate_at(covered_until)}
+
+
+def person_of(pod: Pod) -> str:
+    """Whose pod it is, as bookings name people; empty: nobody's."""
+    return person_named(pod.metadata.annotations.get(USER, ""))

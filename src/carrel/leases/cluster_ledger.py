@@ -61,6 +61,8 @@ class ClusterLedger:
         self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
         self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
+        self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
+        """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,9 @@ class ClusterLedger:
         status = self._statuses.get(name)
         if status is None:
             self._reported.pop(name, None)
+            holders = self._holders_on(name)
             self.ledger.remove_node(name)
+            self.on_shares(holders)
             return
         labels = self._labels.get(name, {})
         try:
@@ -113,7 +117,12 @@ class ClusterLedger:
         unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status)
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
+            holders = self._holders_on(name)
             self.ledger.set_node(node)
+            self.on_shares(holders | self._holders_on(name))
+
+    def _holders_on(self, node: str) -> set[str]:
+        return {uid for card in self.ledger.cards(node) for uid in card.shares}
 
     def _other_unit(self, status: GpuNodeStatus) -> str:
         """The same number on a pod would mean different amounts for the agent and for this process."""
@@ -245,7 +254,9 @@ class ClusterLedger:
         shares = {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
+        before = self.ledger.holders_of(gpu)
         self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
+        self.on_shares(before | shares.keys())
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -291,6 +302,7 @@ class ClusterLedger:
                 self.ledger.hold(share)
         for share in new:
             self.ledger.hold(share)
+        self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
 

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from carrel.dialects.booking_objects import BOOKINGS, BookingObject
+from carrel.dialects.carrel import EXEMPT
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
@@ -13,29 +15,32 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.registry import request_of
 from carrel.dialects.seal import Seal
-from carrel.dialects.tier import tier_of
+from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
+from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.covered_pods import CoverageContext, CoveredPods
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
-from carrel.leases.pod_progress import holder_of, is_waiting, slot_of
+from carrel.leases.pod_progress import holder_of, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
+from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
 
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
-NAMESPACE_OF, GANG_OF, SLOT_OF, TIER_WAITING = "namespace", "gang", "slot", "tier of a pod that waits"
+NAMESPACE_OF, GANG_OF, SLOT_OF, PERSON_OF = "namespace", "gang", "slot", "person"
 """The indexes of the caches."""
 
 
@@ -55,6 +60,8 @@ class ClusterOptions:
     watch_timing: WatchTiming = DEFAULT_WATCH_TIMING
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
+    opportunistic_gpus: int = 0
+    """How many GPUs one person may hold without a booking; 0: any number."""
 
 
 DEFAULT_CLUSTER_OPTIONS = ClusterOptions()
@@ -71,7 +78,7 @@ class ClusterState:
             PODS,
             indexes={
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
-                TIER_WAITING: _tier_if_waiting,
+                PERSON_OF: lambda pod: filter(None, [person_of(pod)]),
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
             },
         )
@@ -89,6 +96,14 @@ class ClusterState:
         self.nodes.on_change(self.eligible_nodes.on_node)
         self.leases.on_change(self.cluster_ledger.on_lease)
         self.pods.on_change(self.cluster_ledger.on_pod)
+        self.bookings: Reflector[BookingObject] = self.informers.watch(BOOKINGS, optional=True)
+        self.namespaces: Reflector[Namespace] = self.informers.watch(NAMESPACES)
+        self.covered_pods = CoveredPods(self.ledger, self._coverage_context())
+        self.bookings.on_change(self.covered_pods.on_booking)
+        self.pods.on_change(self.covered_pods.on_pod)
+        self.nodes.on_change(lambda old, new: self.covered_pods.on_nodes())
+        self.namespaces.on_change(self._on_namespace)
+        self.cluster_ledger.on_shares = self.covered_pods.on_shares
 
         lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: uuid4().hex[:12])
         reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
@@ -98,13 +113,31 @@ class ClusterState:
         self.gang_members = GangMemberLookup(
             lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.read_request
         )
-        context = WaitingContext(self.requested_by, self.gang_members, self.booked_waiting)
+        context = WaitingContext(
+            self.requested_by,
+            self.gang_members,
+            self.booked_waiting,
+            self.covered,
+            self.stands_back,
+            self.why_over_limit,
+        )
         self._reason = WaitingReason(self.cluster_ledger.ledger, context)
 
     # --- what a pod asks for -----------------------------------------------------------------------------------------
 
     def read_request(self, pod: Pod) -> PodRequest | Refusal | None:
-        """None if the pod asks for no GPU. Raises `Malformed` if the request cannot be read."""
+        """None if the pod asks for no GPU. Raises `Malformed` if the request cannot be read.
+
+        Of a pod that waits and is covered by a booking, only the booked GPUs are asked for.
+        """
+        asked = self._request_of(pod)
+        if not isinstance(asked, PodRequest) or pod.spec.node_name:
+            return asked
+        covered = self.covered(pod)
+        return replace(asked, request=covered.narrowed(asked.request)) if covered is not None else asked
+
+    def _request_of(self, pod: Pod) -> PodRequest | Refusal | None:
+        """As the pod says it."""
         if is_reservation(pod):
             return None  # its GPU is for other pods, which are on the slot's Lease
         asked = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
@@ -130,6 +163,57 @@ class ClusterState:
             return group.spec.min_member
         return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
 
+    # --- bookings ----------------------------------------------------------------------------------------------------
+
+    def covered(self, pod: Pod) -> Covered | None:
+        """By which booking; None: by none."""
+        return self.covered_pods.of(pod.metadata.uid)
+
+    def tier(self, pod: Pod) -> Tier | None:
+        """As it is now; what is written on the pod follows within seconds. None: it has none, and keeps its GPUs."""
+        if self.covered(pod) is not None:
+            return Tier.BOOKED
+        has_none = tier_of(pod) is None or self.covered_pods.is_exempt(pod)
+        return None if has_none else Tier.OPPORTUNISTIC
+
+    def stands_back(self, pod: Pod) -> bool:
+        """Whether it leaves room for booked pods that wait."""
+        return self.tier(pod) is Tier.OPPORTUNISTIC
+
+    def why_over_limit(self, pod: Pod, request: Request) -> Refusal | None:
+        """Why its person may hold no more GPUs without a booking; None if it may have what it asks for."""
+        limit, person = self.options.opportunistic_gpus, person_of(pod)
+        if not limit or not person or not self.stands_back(pod):
+            return None
+        held = self.covered_pods.uncovered_gpus(person)
+        asked = request.cards if request.amount == WHOLE else 0
+        if held + asked <= limit and held < limit:
+            return None
+        return Refusal(
+            f"{person} holds {float(held):.4g} GPUs without a booking; more than {limit} per person are not given"
+        )
+
+    def _coverage_context(self) -> CoverageContext:
+        return CoverageContext(
+            pods_of=lambda person: self.pods.store.find(PERSON_OF, person),
+            pod_by_uid=self.pods.store.by_uid,
+            request_of=self._asked_request,
+            nodes_for=lambda pod: self.eligible_nodes.of(pod).nodes,
+            is_exempt=lambda namespace: _is_exempt(self.namespaces.store.get(namespace)),
+            now=self.options.now,
+        )
+
+    def _asked_request(self, pod: Pod) -> Request | None:
+        try:
+            asked = self._request_of(pod)
+        except Malformed:
+            return None
+        return asked.request if isinstance(asked, PodRequest) else None
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        if _is_exempt(old) != _is_exempt(new):
+            self.covered_pods.on_exemption()
+
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
     def nodes_for(self, pod: Pod) -> Sequence[str]:
@@ -143,15 +227,16 @@ class ClusterState:
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""
-        pods = self.pods.store.find(TIER_WAITING, Tier.BOOKED.value)
-        requests = (
-            (pod, self.requested_by(pod))
-            for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        )
+        waiting = [(pod, covered, self._asked_request(pod)) for pod, covered in self.covered_pods.waiting()]
         return [
-            WaitingPod(holder_of(pod), asked.request, self.eligible_nodes.of(pod).nodes)
-            for pod, asked in requests
-            if isinstance(asked, PodRequest)
+            WaitingPod(
+                holder_of(pod),
+                covered.narrowed(request),
+                self.eligible_nodes.of(pod).nodes,
+                covered.entitlement.booking,
+            )
+            for pod, covered, request in waiting
+            if request is not None
         ]
 
     def gang_runs(self, pod: Pod) -> bool:
@@ -161,6 +246,5 @@ class ClusterState:
         return gang is not None and self.gang_members(gang).bound > 0
 
 
-def _tier_if_waiting(pod: Pod) -> Sequence[str]:
-    tier = tier_of(pod) if is_waiting(pod) else None
-    return [tier.value] if tier else []
+def _is_exempt(namespace: Namespace | None) -> bool:
+    return namespace is not None and namespace.metadata.annotations.get(EXEMPT) == "true"

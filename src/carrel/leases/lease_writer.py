@@ -29,7 +29,7 @@ from carrel.leases.reservation_wait import ReservationWaiter
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.shares import Holder, Share
+from carrel.ledger.shares import Coverage, Holder, Share
 from carrel.ledger.slots import Reservation, ReservationState
 
 ATTEMPTS = 8
@@ -125,8 +125,9 @@ class LeaseWriter:
         """
         return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
 
-    async def keep_for(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder]) -> bool:
-        """Keeps a GPU for a pod, and names the victims that have to give it back. Whether it is kept now.
+    async def keep_for(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder], booking: str = "") -> bool:
+        """Keeps a GPU for a pod that the booking covers, and names the victims that have to give it back. Whether it is
+        kept now.
 
         Only if the Lease is as this process knows it: if it has changed, the decision has to be made again.
         """
@@ -134,8 +135,8 @@ class LeaseWriter:
         async with self._lock(name):
             lease = self._cluster_ledger.lease(name)
             record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
-            kept = record.keeping(holder, victims)
-            if record.kept_for not in (None, holder):
+            kept = record.keeping(holder, victims, booking)
+            if record.kept_for is not None and record.kept_for.uid not in (holder.uid, booking):
                 return False
             try:
                 if kept != record:
@@ -152,6 +153,17 @@ class LeaseWriter:
             name,
             lambda record: record.kept_for_nobody() if record.kept_for and record.kept_for.uid == uid else record,
         )
+
+    async def keep_for_next(self, name: str, uid: str, until: datetime) -> None:
+        """The pod that the GPU was kept for is gone: it is kept for the next pod of its booking."""
+        await self._change(
+            name,
+            lambda record: record.kept_for_next(until) if record.kept_for and record.kept_for.uid == uid else record,
+        )
+
+    async def record_coverage(self, lease: KnownLease, uid: str, coverage: Coverage | None) -> bool:
+        """Records which booking covers a pod's share, if the Lease has not changed. Whether it was recorded."""
+        return await self._change(lease.name, lambda record: record.covered(uid, coverage), only_version=lease.version)
 
     async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
         """Records the state of a slot's reservation, if the Lease has not changed. Whether it was recorded."""
@@ -226,8 +238,8 @@ class LeaseWriter:
         card = self._cluster_ledger.ledger.card(gpu.uuid)
         if card is None or card.gpu.unusable:
             return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
-        if card.kept_for is not None and card.kept_for.uid != share.holder.uid:
-            return Refusal(f"{gpu} is now kept for the booked pod {card.kept_for}")
+        if card.kept_for is not None and not share.may_have(card.kept_for):
+            return Refusal(f"{gpu} is now kept for {card.kept_for}")
         if share.holder.uid not in card.shares:
             return Refusal(f"{gpu} is no longer promised to {share.holder}")
         if card.free < 0:  # our own promise is counted in

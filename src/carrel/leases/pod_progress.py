@@ -1,11 +1,15 @@
 """How far a pod is: whether it waits, is ending, or has finished; and its name as a holder of shares."""
 
+from datetime import UTC, datetime
+
 from carrel.dialects import carrel
 from carrel.dialects.gpuclaim import lease_name, read_lease_name
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.shares import Holder
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant
 
 FINISHED = ("Succeeded", "Failed")
 SCHEDULED = "PodScheduled"
@@ -29,6 +33,25 @@ def is_waiting(pod: Pod) -> bool:
 def could_not_be_scheduled(pod: Pod) -> bool:
     """The scheduler has tried to place it, without success."""
     return any(each.type == SCHEDULED and each.status == "False" for each in pod.status.conditions)
+
+
+def created_at(pod: Pod) -> datetime:
+    """A pod whose time cannot be read counts as the newest."""
+    try:
+        return instant(pod.metadata.creation_timestamp, f"pod {pod.metadata.name}", "metadata.creationTimestamp")
+    except Malformed:
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def bound_at(pod: Pod) -> datetime | None:
+    """None: it is not bound, or nobody says when it was."""
+    for condition in pod.status.conditions:
+        if condition.type == SCHEDULED and condition.status == "True":
+            try:
+                return instant(condition.last_transition_time, f"pod {pod.metadata.name}", SCHEDULED)
+            except Malformed:
+                break
+    return None
 
 
 def slot_of(pod: Pod) -> str:

@@ -5,17 +5,17 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.tier import is_opportunistic
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.pod_progress import holder_of
+from carrel.ledger.coverage import Covered
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import WaitingPod, left_by_another_bind
+from carrel.ledger.placement import WaitingPod, keeper_of, left_by_another_bind
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang
+from carrel.ledger.requests import Gang, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,11 @@ class WaitingContext:
     members_of: Callable[[Gang], GangMembers]
     booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first."""
+    covered: Callable[[Pod], Covered | None]
+    stands_back: Callable[[Pod], bool]
+    """Whether it leaves room for booked pods that wait."""
+    why_over_limit: Callable[[Pod, Request], Refusal | None]
+    """Why its person may hold no more without a booking."""
 
 
 class WaitingReason:
@@ -55,8 +60,11 @@ class WaitingReason:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
             if together is not None:
                 return together
-        refusal = self._node_filter.why(asked.request, nodes, pod.metadata.uid)
-        if refusal is None and is_opportunistic(pod):
+        covered = self._context.covered(pod)
+        keeper = keeper_of(self._ledger, pod.metadata.uid, covered.entitlement.booking if covered else "")
+        refusal = self._context.why_over_limit(pod, asked.request)
+        refusal = refusal or self._node_filter.why(asked.request, nodes, keeper)
+        if refusal is None and self._context.stands_back(pod):
             left_over = self._precedence.narrow(self._node_filter.filter(asked.request, nodes), asked.request)
             refusal = None if left_over.fitting else Refusal(f"{asked.request}: there is {WAITED_FOR}")
         return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
@@ -66,7 +74,7 @@ class WaitingReason:
         members = self._context.members_of(gang)
         if members.bound:
             return None
-        with self._precedence.served() if is_opportunistic(pod) else nullcontext():
+        with self._precedence.served() if self._context.stands_back(pod) else nullcontext():
             plan = self._planner.plan(gang, members, nodes)
         return plan if isinstance(plan, Refusal) else None
 

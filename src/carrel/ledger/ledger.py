@@ -127,6 +127,11 @@ class Ledger:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
         return MappingProxyType(self._shares.get(uid, {}))
 
+    def holders_of(self, gpu: str) -> set[str]:
+        """The uids of the pods that hold a part of the GPU, also if no node reports it at the moment."""
+        card = self._cards.get(gpu)
+        return set(card.shares if card is not None else self._unreported.get(gpu, ()))
+
     def holders(self) -> Iterator[str]:
         """The uids of all pods that hold something."""
         return iter(self._shares)
@@ -194,7 +199,7 @@ class Ledger:
             raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
         if who.uid in card.shares:
             raise LedgerError(f"{who} holds a part of {card.gpu} already")
-        if card.kept_for is not None and card.kept_for.uid != who.uid:
+        if card.kept_for is not None and not share.may_have(card.kept_for):
             raise LedgerError(f"{who} cannot hold {card.gpu}: it is kept for {card.kept_for}")
         if not 0 < card.held(share) <= card.free:
             raise LedgerError(f"{who} cannot hold {card.held(share)} MiB of {card.gpu}: {card.free} MiB are free")

@@ -53,7 +53,7 @@ class NodeRoom:
     gpus: tuple[tuple[Gpu, int], ...] = ()
     """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
     uuids: frozenset[str] = frozenset()
-    """Of these GPUs; of a slot, all that it may turn out to be."""
+    """Of these GPUs; of a slot, its own name and all that it may turn out to be."""
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
@@ -71,10 +71,9 @@ def summarise(cards: Iterable[tuple[Gpu, int]]) -> NodeRoom:
     for gpu, free in usable:
         pieces.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
         whole += free == gpu.memory
+        uuids.add(gpu.uuid)
         if gpu.may_be:
             uuids |= gpu.may_be
-        else:
-            uuids.add(gpu.uuid)
     if not pieces:
         return NO_ROOM
     groups = tuple(Group(*key, tuple(sorted(free, reverse=True))) for key, free in pieces.items())
@@ -132,10 +131,14 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
 def _fit_test_by_uuid(request: Request) -> Callable[[NodeRoom], bool]:
     """Only a node that has one of the named GPUs is looked at more closely."""
     selector = request.selector
-    fits = fit_test(replace(request, selector=replace(selector, uuids=frozenset(), not_uuids=frozenset())))
-    if selector.uuids:
-        return lambda room: not room.uuids.isdisjoint(selector.uuids) and fits(room.without(selector))
-    return lambda room: fits(room if room.uuids.isdisjoint(selector.not_uuids) else room.without(selector))
+    fits = fit_test(replace(request, selector=selector.without_uuids()))
+    if named := [names for names in (selector.only, selector.uuids) if names]:
+        first, last = named[0], named[-1]
+        return lambda room: (
+            not (room.uuids.isdisjoint(first) or room.uuids.isdisjoint(last)) and fits(room.without(selector))
+        )
+    excluded = selector.not_uuids | selector.not_on
+    return lambda room: fits(room if room.uuids.isdisjoint(excluded) else room.without(selector))
 
 
 def able(room: NodeRoom, request: Request) -> int:

@@ -8,15 +8,15 @@ Order of choice, the same for every dialect; ties go to the lowest index:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from carrel.ledger.gpu_choice import by_island, choose
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import ANY_GPU, WHOLE, Request, TopologyMode, are_dealt_out
-from carrel.ledger.shares import Holder, Share
+from carrel.ledger.requests import ANY_GPU, WHOLE, GpuSelector, Request, TopologyMode, are_dealt_out
+from carrel.ledger.shares import Coverage, Holder, Share
 
 NO_KNOWN_GPU = "no GPU that Carrel knows of"
 
@@ -28,6 +28,17 @@ class WaitingPod:
     holder: Holder
     request: Request
     nodes: tuple[str, ...]
+    booking: str = ""
+    """The booking that covers it; empty: none."""
+
+    def keeper(self, ledger: Ledger) -> str:
+        """In whose name it gets what is kept for it."""
+        return keeper_of(ledger, self.holder.uid, self.booking)
+
+
+def keeper_of(ledger: Ledger, uid: str, booking: str) -> str:
+    """In whose name a pod gets what is kept for it: its own, or its booking's if a GPU is kept for that."""
+    return booking if booking and ledger.kept_for(booking) and not ledger.kept_for(uid) else uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +48,15 @@ class Placement:
     node: str
     gpus: tuple[Gpu, ...]
     request: Request
+    coverage: Coverage | None = None
+    """To be recorded with the shares."""
 
     def shares(self, holder: Holder) -> tuple[Share, ...]:
         amount = self.request.amount
-        return tuple(Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory)) for gpu in self.gpus)
+        return tuple(
+            Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory), coverage=self.coverage)
+            for gpu in self.gpus
+        )
 
     def by_container(self) -> dict[str, tuple[Gpu, ...]]:
         """Which container sees which GPUs. Whole GPUs are assigned in the order of the containers.
@@ -134,10 +150,14 @@ def able_cards(ledger: Ledger, request: Request, node: str, pod: str) -> list[Ca
 
 def suits(card: Card, request: Request, pod: str) -> bool:
     """Whether the pod might have the GPU if nobody held a part of it."""
-    gpu, topology = card.gpu, request.topology
+    return (card.kept_for is None or card.kept_for.uid == pod) and suits_by_nature(card.gpu, request)
+
+
+def suits_by_nature(gpu: Gpu, request: Request) -> bool:
+    """Whether the request allows the GPU, whoever holds it and whomever it is kept for."""
+    topology = request.topology
     return (
         not gpu.unusable
-        and (card.kept_for is None or card.kept_for.uid == pod)
         and (not request.model or gpu.model == request.model)
         and (request.selector is ANY_GPU or request.selector.allows(gpu))
         and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
@@ -202,14 +222,14 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
     if gpu.unusable:
         return f"is not in use: {gpu.unusable}"
     if card.kept_for is not None and card.kept_for.uid != pod:
-        return f"is held for the booked pod {card.kept_for}"
+        return f"is kept for {card.kept_for}"
     if request.model and gpu.model != request.model:
         return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"
     if not request.selector.allows_model(gpu.model):
-        wanted = replace(request.selector, uuids=frozenset(), not_uuids=frozenset())
+        wanted = request.selector.without_uuids()
         return f"is a {gpu.model or 'GPU of unknown model'}, a GPU{wanted} asked"
     if not request.selector.allows_uuid(gpu):
-        return _why_not_this_uuid(gpu)
+        return _why_not_this_uuid(gpu, request.selector)
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return f"has links of {gpu.bandwidth_gbps} GB/s, {topology.min_bandwidth_gbps} GB/s asked"
     if need > gpu.memory:
@@ -219,7 +239,11 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
     return ""
 
 
-def _why_not_this_uuid(gpu: Gpu) -> str:
+def _why_not_this_uuid(gpu: Gpu, selector: GpuSelector) -> str:
+    if selector.only and gpu.uuid not in selector.only:
+        return "is none of the GPUs that its booking covers"
+    if gpu.uuid in selector.not_on:
+        return "is partly used by another booking, which has the rest as well"
     if gpu.possible_uuids == {gpu.uuid}:
         return f"is {gpu.uuid}, which the pod does not allow"
     return "may turn out to be a GPU that the pod does not allow: the kubelet chooses GPUs on this node"

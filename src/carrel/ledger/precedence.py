@@ -8,14 +8,18 @@ the end it may get other GPUs. What counts is that enough are left for it.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.shares import Share
+from carrel.ledger.shares import Coverage, Share
 
+SOME_INSTANT = datetime.min.replace(tzinfo=UTC)
+"""In a what-if, it does not matter since when a share is covered."""
 WAITED_FOR = "room, but a booked pod waits for it"
 
 
@@ -75,8 +79,12 @@ class Precedence:
         return shares
 
     def _place(self, booked: WaitingPod) -> Placement | Refusal:
-        uid, cards = booked.holder.uid, map(self._ledger.card, self._ledger.kept_for(booked.holder.uid))
+        keeper = booked.keeper(self._ledger)
+        cards = map(self._ledger.card, self._ledger.kept_for(keeper))
         kept = {card.gpu.node for card in cards if card is not None}
-        fitting = self._node_filter.filter(booked.request, booked.nodes, uid).fitting
+        fitting = self._node_filter.filter(booked.request, booked.nodes, keeper).fitting
         node = min(fitting, key=lambda name: (name not in kept, name), default="")
-        return place(self._ledger, booked.request, node, uid)
+        placement = place(self._ledger, booked.request, node, keeper)
+        if isinstance(placement, Refusal) or not booked.booking:
+            return placement
+        return replace(placement, coverage=Coverage(booked.booking, SOME_INSTANT))

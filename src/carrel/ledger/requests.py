@@ -111,6 +111,9 @@ class GpuSelector:
     """Only these GPUs. Empty: any GPU."""
     not_uuids: frozenset[str] = frozenset()
     """Not these GPUs."""
+    only: frozenset[str] = frozenset()
+    """The same two, as the ledger names GPUs, slots included: never asked for by a user, but decided by `coverage`."""
+    not_on: frozenset[str] = frozenset()
 
     @property
     def names_models(self) -> bool:
@@ -118,7 +121,11 @@ class GpuSelector:
 
     @property
     def names_uuids(self) -> bool:
-        return bool(self.uuids or self.not_uuids)
+        return bool(self.uuids or self.not_uuids or self.only or self.not_on)
+
+    def without_uuids(self) -> "GpuSelector":
+        """Only what is said about models."""
+        return GpuSelector(self.models, self.not_models) if self.names_uuids else self
 
     def allows_model(self, model: str) -> bool:
         if not self.names_models:
@@ -131,6 +138,8 @@ class GpuSelector:
     def allows_uuid(self, gpu: Gpu) -> bool:
         if not self.names_uuids:
             return True
+        if (self.only and gpu.uuid not in self.only) or gpu.uuid in self.not_on:
+            return False
         possible = gpu.possible_uuids
         return (not self.uuids or possible <= self.uuids) and possible.isdisjoint(self.not_uuids)
 

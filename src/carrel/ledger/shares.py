@@ -4,6 +4,7 @@ A terminating pod still runs, so a releasing share still holds its memory: only 
 """
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 
 from carrel.ledger.gpus import MiB
@@ -67,6 +68,15 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage:
+    """The record that a booking covers a share. `coverage` decides what is true; the record keeps the order."""
+
+    booking: str
+    """Its id."""
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """A part of one GPU, or a whole GPU, that one holder has."""
 
@@ -76,6 +86,12 @@ class Share:
     memory: MiB | None
     """None: the whole GPU, whatever its size."""
     state: ShareState = ShareState.ASSUMED
+    coverage: Coverage | None = None
+    """None: no booking is recorded for it."""
+
+    def may_have(self, kept_for: Holder) -> bool:
+        """Whether its holder may have a GPU that is kept: for it, or for the booking that covers it."""
+        return kept_for.uid in (self.holder.uid, self.coverage.booking if self.coverage else "")
 
     def after(self, event: ShareEvent) -> "Share":
         return replace(self, state=LIFE[self.state, event])

@@ -19,7 +19,7 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import KnownLease
-from carrel.leases.pod_progress import SCHEDULED
+from carrel.leases.pod_progress import bound_at
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
@@ -57,8 +57,8 @@ def waiting_note(refusal: Refusal) -> Note:
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
     """None if the pod is not bound with the GPUs that the Leases give it, or was bound long ago."""
     here = sorted((lease for lease in leases if lease.record.node == pod.spec.node_name), key=lambda each: each.name)
-    bound_at = _bound_at(pod)
-    if not here or bound_at is None or now - bound_at > RECENT:
+    bound = bound_at(pod)
+    if not here or bound is None or now - bound > RECENT:
         return None
     by_index = sorted(here, key=lambda lease: lease.record.index)
     cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
@@ -73,16 +73,6 @@ def _card(record: LeaseRecord) -> str:
 def _part(lease: KnownLease, uid: str) -> str:
     memory = next(share.memory for share in lease.record.shares if share.holder.uid == uid)
     return "whole" if memory is None else f"{memory:,} MiB"
-
-
-def _bound_at(pod: Pod) -> datetime | None:
-    for condition in pod.status.conditions:
-        if condition.type == SCHEDULED and condition.status == "True":
-            try:
-                return instant(condition.last_transition_time, f"pod {pod.metadata.name}", "PodScheduled")
-            except Malformed:
-                return None
-    return None
 
 
 # --- telling it ------------------------------------------------------------------------------------------------------

@@ -24,12 +24,15 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     gang_context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
     context = SchedulerContext(
-        state.cluster,
-        state.requested_by,
-        state.options.now,
-        state.options.dialect_options,
-        options.spread,
-        state.booked_waiting,
+        cluster=state.cluster,
+        requested_by=state.requested_by,
+        now=state.options.now,
+        booked=state.booked_waiting,
+        covered=state.covered,
+        tier=state.tier,
+        why_over_limit=state.why_over_limit,
+        dialect_options=state.options.dialect_options,
+        spread=options.spread,
     )
     return Scheduler(state.cluster_ledger, state.lease_writer, gangs, context)
 

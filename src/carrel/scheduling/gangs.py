@@ -14,7 +14,7 @@ A member that comes after others are bound is placed by itself.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
@@ -22,7 +22,7 @@ from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
-from carrel.ledger.shares import Holder
+from carrel.ledger.shares import Coverage, Holder
 
 HISTORY_S = 600.0
 
@@ -172,8 +172,11 @@ class GangScheduler:
 
     # --- bind all together -------------------------------------------------------------------------------------------
 
-    async def wait_together(self, gang: Gang, holder: Holder, node: str) -> Placement | Refusal | None:
+    async def wait_together(
+        self, gang: Gang, holder: Holder, node: str, coverage: Coverage | None = None
+    ) -> Placement | Refusal | None:
         """Waits for the others, takes the member's GPUs, and waits until all have theirs: then the caller may bind.
+        `coverage` is recorded with its shares.
 
         None: the gang runs already, and the member is placed by itself.
         """
@@ -189,7 +192,7 @@ class GangScheduler:
             planned.complete.set()
         await self._wait(gang.name, planned, planned.complete, lambda: len(members) - len(planned.arrived))
         if planned.failure is None:
-            await self._take(gang.name, planned, placement, holder)
+            await self._take(gang.name, planned, replace(placement, coverage=coverage), holder)
             await self._wait(gang.name, planned, planned.decided, lambda: len(members) - len(planned.ready))
         return planned.failure or placement
 

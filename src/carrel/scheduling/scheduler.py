@@ -7,15 +7,15 @@ waits until the collector has freed them, because another replica may be binding
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from carrel.dialects import bind_annotations, carrel
 from carrel.dialects.interface import PodBinding, PodRequest
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
-from carrel.dialects.tier import is_opportunistic
+from carrel.dialects.tier import write_tier
 from carrel.kubernetes.cluster import (
     BindTarget,
     Busy,
@@ -32,12 +32,15 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
+from carrel.ledger.coverage import Covered
 from carrel.ledger.filtering import FilterResult, NodeFilter
-from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
+from carrel.ledger.placement import Placement, WaitingPod, keeper_of, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Ranking
-from carrel.ledger.shares import Holder
+from carrel.ledger.shares import Coverage, Holder
+from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView
 
 BINDING_BEGINS_WITHIN_S = 20.0
@@ -56,11 +59,29 @@ class SchedulerContext:
     cluster: Cluster
     requested_by: RequestedBy
     now: Callable[[], datetime]
+    booked: Callable[[], Sequence[WaitingPod]]
+    """The booked pods that wait, the oldest first: other pods do not take the GPUs that they wait for."""
+    covered: Callable[[Pod], Covered | None]
+    tier: Callable[[Pod], Tier | None]
+    why_over_limit: Callable[[Pod, Request], Refusal | None]
+    """Why its person may hold no more GPUs without a booking."""
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
-    booked: Callable[[], Sequence[WaitingPod]] = tuple
-    """The booked pods that wait, the oldest first: other pods do not take the GPUs that they wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PodToBind:
+    """What was known of a pod when its bind began."""
+
+    holder: Holder
+    keeper: str
+    """In whose name it gets what is kept for it."""
+    view: LedgerView
+    coverage: Coverage | None
+    """To be recorded with its shares."""
+    tier: Mapping[str, str]
+    """What it is told about its tier."""
 
 
 class Scheduler:
@@ -104,12 +125,24 @@ class Scheduler:
             return FilterResult.by_reason(nodes, left.reason)
         if left is not None:
             return _only_on(left.node, nodes, f"{holder} has its GPUs on {left.node} already")
-        found = self._node_filter.filter(pod_request.request, nodes, holder.uid)
-        return self._precedence.narrow(found, pod_request.request) if is_opportunistic(pod) else found
+        over_limit = self._context.why_over_limit(pod, pod_request.request)
+        if over_limit is not None:
+            return FilterResult.by_reason(nodes, over_limit.reason)
+        found = self._node_filter.filter(pod_request.request, nodes, self._keeper(pod))
+        return self._precedence.narrow(found, pod_request.request) if self._stands_back(pod) else found
+
+    def _stands_back(self, pod: Pod) -> bool:
+        return self._context.tier(pod) is Tier.OPPORTUNISTIC
 
     def _ledger_view(self, pod: Pod) -> LedgerView:
         """For an opportunistic pod: as if the booked pods that wait had their GPUs."""
-        return self._precedence.served if is_opportunistic(pod) else nullcontext
+        return self._precedence.served if self._stands_back(pod) else nullcontext
+
+    def _keeper(self, pod: Pod) -> str:
+        """In whose name the pod gets what is kept for it."""
+        covered = self._context.covered(pod)
+        booking = covered.entitlement.booking if covered is not None else ""
+        return keeper_of(self._cluster_ledger.ledger, pod.metadata.uid, booking)
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
@@ -118,7 +151,7 @@ class Scheduler:
         pod_request = self._context.requested_by(pod)
         if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best = self._ranking.costs(pod_request.request, nodes, pod.metadata.uid)
+        best = self._ranking.costs(pod_request.request, nodes, self._keeper(pod))
         spreads = pod_request.request.spreads_over_nodes
         if self._context.spread if spreads is None else spreads:
             best.sort(key=lambda each: (-each.left_over, each.node))
@@ -140,17 +173,21 @@ class Scheduler:
         if holder.uid in self._binding:
             return Refusal(f"a bind of {holder} is under way")
         self._binding.add(holder.uid)
+        covered = self._context.covered(pod)
+        coverage = Coverage(covered.entitlement.booking, self._context.now()) if covered is not None else None
+        until = covered.entitlement.ends if covered is not None else None
+        tier = write_tier(until) if self._context.tier(pod) is not None else {}
+        seen = _PodToBind(holder, self._keeper(pod), self._ledger_view(pod), coverage, tier)
         try:
-            return await self._bind(pod_request, holder, node, self._ledger_view(pod))
+            return await self._bind(pod_request, seen, node)
         finally:
             self._binding.discard(holder.uid)
 
-    async def _bind(
-        self, pod_request: PodRequest | None, holder: Holder, node: str, view: LedgerView
-    ) -> Refusal | None:
+    async def _bind(self, pod_request: PodRequest | None, pod: _PodToBind, node: str) -> Refusal | None:
+        holder = pod.holder
         if pod_request is None:
             return await self._write_binding(BindTarget(holder.namespace, holder.name, holder.uid, node))
-        placement = await self._take(pod_request, holder, node, view)
+        placement = await self._take(pod_request, pod, node)
         if isinstance(placement, Refusal):
             await self._lease_writer.give_back(holder.uid)
             return placement
@@ -162,10 +199,9 @@ class Scheduler:
         if isinstance(annotations, Refusal):
             await self._lease_writer.give_back(holder.uid)
             return annotations
+        target = BindTarget(holder.namespace, holder.name, holder.uid, node, {**pod.tier, **annotations})
         try:
-            refusal = await self._write_binding(
-                BindTarget(holder.namespace, holder.name, holder.uid, node, annotations)
-            )
+            refusal = await self._write_binding(target)
         except (Busy, Forbidden, Invalid, Unavailable):
             await self._lease_writer.give_back(holder.uid)  # nothing was written
             raise
@@ -178,27 +214,28 @@ class Scheduler:
             await self._lease_writer.give_back(holder.uid)
         return refusal
 
-    async def _take(self, pod_request: PodRequest, holder: Holder, node: str, view: LedgerView) -> Placement | Refusal:
+    async def _take(self, pod_request: PodRequest, pod: _PodToBind, node: str) -> Placement | Refusal:
         """Takes GPUs on that node, with their Leases; for a member of a gang, when the others have theirs."""
-        gang = pod_request.request.gang
+        gang, holder = pod_request.request.gang, pod.holder
         if gang is not None:
-            together = await self._gangs.wait_together(gang, holder, node)
+            together = await self._gangs.wait_together(gang, holder, node, pod.coverage)
             if together is not None:
                 return together
         left = left_by_another_bind(self._cluster_ledger.ledger, pod_request.request, holder)
-        placement = left or self._place(pod_request, holder, node, view)
+        placement = left or self._place(pod_request, pod, node)
         if isinstance(placement, Refusal):
             return placement
         if placement.node != node:
             return Refusal(f"{holder} has its GPUs on {placement.node} already")
+        placement = replace(placement, coverage=pod.coverage)
         return await self._lease_writer.take(placement, holder) or placement
 
-    def _place(self, pod_request: PodRequest, holder: Holder, node: str, view: LedgerView) -> Placement | Refusal:
-        with view():
-            seen = place(self._cluster_ledger.ledger, pod_request.request, node, holder.uid)
+    def _place(self, pod_request: PodRequest, pod: _PodToBind, node: str) -> Placement | Refusal:
+        with pod.view():
+            seen = place(self._cluster_ledger.ledger, pod_request.request, node, pod.keeper)
         if isinstance(seen, Placement):
             return seen
-        really = place(self._cluster_ledger.ledger, pod_request.request, node, holder.uid)
+        really = place(self._cluster_ledger.ledger, pod_request.request, node, pod.keeper)
         return really if isinstance(really, Refusal) else Refusal(f"{node} has {WAITED_FOR}")
 
     def _annotations(self, pod_request: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:

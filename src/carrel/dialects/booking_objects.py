@@ -1,0 +1,112 @@
+"""Bookings as objects of the cluster: what webhook, extender and controller know of them.
+
+    kind Booking (carrel.dev/v1), one for each booking that has not ended; its name is the booking's id
+      spec     who, which model, how many GPUs, from when to when: written by the booking service alone
+      status   how many of the GPUs are used, and by which pods: written by the controller
+
+The database stays the place where bookings are made. An object that cannot be read entitles to nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.resources import Resource
+from carrel.ledger.coverage import Entitlement
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import instant, seconds
+
+
+class BookingObjectSpec(ObjectPart):
+    user: str = ""
+    """Whose booking it is; empty: a group's."""
+    group: str = ""
+    members: tuple[str, ...] = ()
+    """Of the group: who may use the booking."""
+    model: str = ""
+    gpus: int = 0
+    share_of: int = 1
+    """More than one: not whole GPUs but such a part of one GPU."""
+    namespace: str = ""
+    """The only namespace that it is for; empty: all."""
+    start: str = ""
+    end: str = ""
+    """When it ends: of a booking that was cancelled while it ran, when that was."""
+    version: int = 0
+    """Of the booking in the database: an older one never replaces a newer one."""
+
+
+class BookingObjectStatus(ObjectPart):
+    used: int = 0
+    pods: tuple[str, ...] = ()
+    """The covered pods, as namespace/name."""
+
+
+class BookingObject(Object):
+    spec: BookingObjectSpec = msgspec.field(default_factory=BookingObjectSpec)
+    status: BookingObjectStatus = msgspec.field(default_factory=BookingObjectStatus)
+
+
+BOOKINGS = Resource(BookingObject, "carrel.dev", "v1", "bookings", "Booking", namespaced=False)
+
+
+def person_named(name: str) -> str:
+    """As bookings name people: identity providers and people write the same address differently."""
+    return name.strip().lower()
+
+
+def namespace_named(name: str) -> str:
+    """As bookings name namespaces: MAIA's projects have underscores, their namespaces have dashes."""
+    return name.lower().replace("_", "-")
+
+
+def read_entitlement(booking: BookingObject) -> Entitlement:
+    """Raises `Malformed`."""
+    spec, where = booking.spec, subject(booking.metadata, "Booking")
+    if spec.gpus < 1:
+        raise Malformed(where, "spec.gpus", spec.gpus, "a number of at least 1")
+    if spec.share_of < 1:
+        raise Malformed(where, "spec.shareOf", spec.share_of, "a number of at least 1")
+    return Entitlement(
+        booking=booking.metadata.name,
+        people=frozenset(filter(None, map(person_named, (spec.user, *spec.members)))),
+        model=spec.model,
+        gpus=spec.gpus,
+        start=instant(spec.start, where, "spec.start"),
+        ends=instant(spec.end, where, "spec.end"),
+        share_of=spec.share_of,
+        namespace=namespace_named(spec.namespace),
+        group=spec.group,
+    )
+
+
+def write_booking(entitlement: Entitlement, user: str, version: int) -> dict[str, Any]:
+    """The whole object, without its status."""
+    members = sorted(entitlement.people - {person_named(user)})
+    optional: dict[str, Any] = {
+        "user": user,
+        "group": entitlement.group,
+        "members": members,
+        "shareOf": entitlement.share_of if entitlement.share_of > 1 else None,
+        "namespace": entitlement.namespace,
+    }
+    return {
+        "apiVersion": BOOKINGS.api_version,
+        "kind": BOOKINGS.kind,
+        "metadata": {"name": entitlement.booking},
+        "spec": {
+            "model": entitlement.model,
+            "gpus": entitlement.gpus,
+            "start": seconds(entitlement.start),
+            "end": seconds(entitlement.ends),
+            "version": version,
+            **{key: value for key, value in optional.items() if value},
+        },
+    }
+
+
+def write_status(used: int, pods: Sequence[str]) -> dict[str, Any]:
+    return {"used": used, "pods": sorted(pods)}

@@ -1,0 +1,333 @@
+"""Keeps up to date which pods are covered by which booking.
+
+`ledger.coverage` decides. Here its answer is remembered, and worked out again only for the people whom a change
+concerns: a booking that starts, ends or changes, a pod, a share. People who share a booking belong together. Pods that
+wait are looked at again whenever the ledger has changed, because that decides whether they could be placed.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fractions import Fraction
+
+from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
+from carrel.dialects.carrel import BOOKING
+from carrel.dialects.tier import person_of, tier_of
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
+from carrel.ledger.coverage import (
+    BookingUse,
+    Covered,
+    Entitlement,
+    PersonsPod,
+    RevocableRoom,
+    SharedGpus,
+    Uses,
+    cover_holders,
+    cover_waiting,
+    uses_of,
+)
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.requests import Request
+from carrel.ledger.shares import Holder
+from carrel.parsing import Malformed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageContext:
+    """What is known of pods and namespaces."""
+
+    pods_of: Callable[[str], Iterable[Pod]]
+    """All pods of a person."""
+    pod_by_uid: Callable[[str], Pod | None]
+    request_of: Callable[[Pod], Request | None]
+    """None: it asks for no GPU, or its request cannot be met."""
+    nodes_for: Callable[[Pod], tuple[str, ...]]
+    is_exempt: Callable[[str], bool]
+    """Whether an admin has exempted the namespace."""
+    now: Callable[[], datetime]
+
+
+class CoveredPods:
+    def __init__(self, ledger: Ledger, context: CoverageContext) -> None:
+        self._ledger = ledger
+        self._context = context
+        self._known: dict[str, Entitlement] = {}  # all bookings, running or not
+        self._running: dict[str, Entitlement] = {}
+        self._running_of: dict[str, set[str]] = {}  # person → their bookings that run
+        self._turns: list[tuple[datetime, str]] = []  # when a booking starts or ends
+        self._changed_people: set[str] = set()
+        self._holders: dict[str, Covered] = {}  # uid → by what a pod that holds GPUs is covered
+        self._covered_of: dict[str, set[str]] = {}  # person → the uids in it
+        self._uses: dict[str, BookingUse] = {}  # by pods that hold GPUs
+        self._shared = SharedGpus()
+        self._unbound_of: dict[str, set[str]] = {}  # person → the uids of pods that wait
+        self._waiting: dict[str, Covered] = {}
+        self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's moment and our own, when that was true
+        self._moment = 0
+        self._room = RevocableRoom(ledger, self._is_revocable)
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
+        name = (new or old).metadata.name if (new or old) else ""  # type: ignore[union-attr] # one of them is there
+        self._stop(name)
+        self._known.pop(name, None)
+        if new is None:
+            return
+        try:
+            entitlement = read_entitlement(new)
+        except Malformed as malformed:
+            log.warning("booking_unreadable name=%s why=%r", name, str(malformed))
+            return
+        self._known[name] = entitlement
+        for turn in (entitlement.start, entitlement.ends):
+            heapq.heappush(self._turns, (turn, name))
+        if entitlement.runs_at(self._context.now()):
+            self._start(entitlement)
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        for pod in (old, new):
+            if pod is not None and (person := person_of(pod)):
+                self._changed_people.add(person)
+                waiting = self._unbound_of.setdefault(person, set())
+                waiting.discard(pod.metadata.uid)
+                if pod is new and is_waiting(pod):
+                    waiting.add(pod.metadata.uid)
+                if not waiting:
+                    del self._unbound_of[person]
+        if old is None or new is None or is_ending(old) != is_ending(new):
+            self._moment += 1  # what others may have by revocation has changed
+
+    def on_shares(self, uids: Iterable[str]) -> None:
+        """These pods hold other shares than before, or their GPUs are reported differently."""
+        for uid in uids:
+            pod = self._context.pod_by_uid(uid)
+            if pod is not None and (person := person_of(pod)):
+                self._changed_people.add(person)
+
+    def on_nodes(self) -> None:
+        """Pods may run on other nodes than before."""
+        self._moment += 1
+
+    def on_exemption(self) -> None:
+        """Other namespaces are exempt than before."""
+        self._moment += 1
+        self._changed_people.update(self._running_of)
+
+    def _start(self, entitlement: Entitlement) -> None:
+        self._running[entitlement.booking] = entitlement
+        for person in entitlement.people:
+            self._running_of.setdefault(person, set()).add(entitlement.booking)
+        self._changed_people |= entitlement.people
+
+    def _stop(self, booking: str) -> None:
+        entitlement = self._running.pop(booking, None)
+        if entitlement is None:
+            return
+        self._uses.pop(booking, None)
+        for person in entitlement.people:
+            theirs = self._running_of[person]
+            theirs.discard(booking)
+            if not theirs:
+                del self._running_of[person]
+        self._changed_people |= entitlement.people
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def of(self, uid: str) -> Covered | None:
+        """None: no booking covers the pod."""
+        self._update()
+        return self._holders.get(uid) or self._waiting_covered().get(uid)
+
+    def waiting(self) -> Sequence[tuple[Pod, Covered]]:
+        """The covered pods that wait, the oldest first."""
+        self._update()
+        found = [(self._context.pod_by_uid(uid), covered) for uid, covered in self._waiting_covered().items()]
+        pods = [(pod, covered) for pod, covered in found if pod is not None]
+        return sorted(pods, key=lambda each: (each[0].metadata.creation_timestamp, holder_of(each[0]).full_name))
+
+    def of_newcomer(self, pod: Pod, person: str, request: Request) -> Covered | None:
+        """By what a pod of that person would be covered that is about to be created."""
+        self._update()
+        bookings, people = self._together(person)
+        if not bookings:
+            return None
+        newcomer = self._persons_pod(pod, person, request)
+        newcomer = replace(newcomer, holder=Holder("", pod.metadata.namespace), created=self._context.now())
+        pods = [each for each in self._waiting_pods(people) if each.holder.uid]
+        uses = self._copied_uses(bookings)
+        cover_waiting(self._room, uses, pods, self._shared)
+        return cover_waiting(self._room, uses, [newcomer], self._shared).get("")
+
+    def is_revocable(self, uid: str) -> bool:
+        """Whether the pod would have to give its GPUs to a booked pod: it is opportunistic, or gone anyway."""
+        self._update()
+        return self._is_revocable(uid)
+
+    def _is_revocable(self, uid: str) -> bool:
+        pod = self._context.pod_by_uid(uid)
+        if pod is None or is_ending(pod):
+            return True
+        return uid not in self._holders and tier_of(pod) is not None and not self.is_exempt(pod)
+
+    def is_exempt(self, pod: Pod) -> bool:
+        return self._context.is_exempt(pod.metadata.namespace)
+
+    def use_of(self, booking: str) -> BookingUse | None:
+        """What the pods that hold GPUs use of a booking; None: it does not run."""
+        self._update()
+        entitlement = self._running.get(booking)
+        return self._uses.get(booking) or (BookingUse(entitlement) if entitlement else None)
+
+    def covered_by(self, booking: str) -> list[Pod]:
+        """The pods that hold GPUs and that the booking covers."""
+        self._update()
+        entitlement = self._running.get(booking)
+        uids = {
+            uid for person in (entitlement.people if entitlement else ()) for uid in self._covered_of.get(person, ())
+        }
+        here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
+        pods = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
+        return sorted(pods, key=lambda pod: holder_of(pod).full_name)
+
+    def uncovered_gpus(self, person: str) -> Fraction:
+        """How many GPUs a person holds without a booking; a part of a GPU counts as that part."""
+        self._update()
+        held = Fraction(0)
+        for pod in self._holding_pods(person):
+            if pod.metadata.uid not in self._holders:
+                for gpu, share in self._ledger.shares_of(pod.metadata.uid).items():
+                    memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
+                    held += Fraction(share.memory, memory) if share.memory is not None and memory else 1
+        return held
+
+    def booking(self, booking: str) -> Entitlement | None:
+        """Whether it runs, is planned, or has just ended; None: there is none."""
+        return self._known.get(booking)
+
+    def bookings(self) -> Sequence[Entitlement]:
+        return tuple(self._known.values())
+
+    def running_for(self, person: str, namespace: str) -> list[Entitlement]:
+        """The bookings of a person that run now; the one that ends last comes first."""
+        self._update()
+        theirs = uses_of(self._running[each] for each in self._running_of.get(person, ()))
+        return [use.entitlement for use in theirs.values() if use.entitlement.is_for(person, namespace)]
+
+    def planned_for(self, person: str, namespace: str) -> list[Entitlement]:
+        """The bookings of a person that start later, the next one first."""
+        now = self._context.now()
+        planned = [each for each in self._known.values() if now < each.start and each.is_for(person, namespace)]
+        return sorted(planned, key=lambda each: (each.start, each.booking))
+
+    # --- working it out ----------------------------------------------------------------------------------------------
+
+    def _update(self) -> None:
+        now = self._context.now()
+        while self._turns and self._turns[0][0] <= now:
+            _, name = heapq.heappop(self._turns)
+            entitlement = self._known.get(name)
+            if entitlement is not None and entitlement.runs_at(now) != (name in self._running):
+                self._stop(name)
+                if entitlement.runs_at(now):
+                    self._start(entitlement)
+        if self._changed_people:
+            self._moment += 1
+        while self._changed_people:
+            bookings, people = self._together(self._changed_people.pop())
+            self._changed_people -= people
+            self._cover_holders(bookings, people)
+
+    def _together(self, person: str) -> tuple[set[str], set[str]]:
+        """The bookings that run for the person, for those who share one of them, and so on; and all these people."""
+        people, bookings, left = {person}, set[str](), [person]
+        while left:
+            for booking in self._running_of.get(left.pop(), set()) - bookings:
+                bookings.add(booking)
+                new = self._running[booking].people - people
+                people |= new
+                left += new
+        return bookings, people
+
+    def _cover_holders(self, bookings: Iterable[str], people: Iterable[str]) -> None:
+        uses: Uses = uses_of(self._running[booking] for booking in bookings)
+        pods: list[PersonsPod] = []
+        for person in people:
+            for uid in self._covered_of.pop(person, ()):
+                del self._holders[uid]
+                self._shared.remove(uid)
+            if uses:
+                pods += [self._persons_pod(pod, person) for pod in self._holding_pods(person)]
+        covered = cover_holders(self._ledger, uses, pods)
+        self._holders |= covered
+        for pod in pods:
+            uid = pod.holder.uid
+            if uid in covered:
+                self._covered_of.setdefault(pod.person, set()).add(uid)
+                parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
+                self._shared.add(uid, covered[uid].entitlement, parts)
+        self._uses |= uses
+
+    def _holding_pods(self, person: str) -> Iterable[Pod]:
+        return [
+            pod
+            for pod in self._context.pods_of(person)
+            if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)
+        ]
+
+    def _waiting_covered(self) -> dict[str, Covered]:
+        now = (self._ledger.moment, self._moment)
+        if self._waiting_at != now:
+            self._room.changed()
+            self._waiting = self._cover_waiting()
+            self._waiting_at = now
+        return self._waiting
+
+    def _cover_waiting(self) -> dict[str, Covered]:
+        covered: dict[str, Covered] = {}
+        left = self._unbound_of.keys() & self._running_of.keys()
+        while left:
+            bookings, people = self._together(left.pop())
+            left -= people
+            pods = self._waiting_pods(people)
+            if pods:
+                covered |= cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
+        return covered
+
+    def _waiting_pods(self, people: Iterable[str]) -> list[PersonsPod]:
+        waiting = [
+            (person, pod)
+            for person in people
+            for uid in self._unbound_of.get(person, ())
+            if (pod := self._context.pod_by_uid(uid)) is not None
+        ]
+        pods = [
+            self._persons_pod(pod, person)
+            for person, pod in waiting
+            if not self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)
+        ]
+        return [pod for pod in pods if pod.request is not None]
+
+    def _copied_uses(self, bookings: Iterable[str]) -> Uses:
+        copies = uses_of(self._running[booking] for booking in bookings)
+        for booking, use in copies.items():
+            use.add(self._uses[booking].gpus)
+        return copies
+
+    def _persons_pod(self, pod: Pod, person: str, request: Request | None = None) -> PersonsPod:
+        waits = is_waiting(pod)
+        return PersonsPod(
+            holder=holder_of(pod),
+            person=person,
+            namespace=namespace_named(pod.metadata.namespace),
+            created=created_at(pod),
+            bound_at=bound_at(pod),
+            request=request or (self._context.request_of(pod) if waits else None),
+            nodes=self._context.nodes_for(pod) if waits else (),
+            wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
+        )
