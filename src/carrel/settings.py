@@ -102,6 +102,30 @@ class DialectSettings(MemoryUnitSettings):
 
 
 @dataclass(frozen=True)
+class TierSettings:
+    """Must be the same for all components of a cluster."""
+
+    opportunistic_gpus: Annotated[
+        int,
+        typer.Option(
+            help="GPUs that one person may hold without a booking; 0: any number.",
+            envvar="CARREL_OPPORTUNISTIC_GPUS",
+            min=0,
+        ),
+    ] = 0
+    """No limit: a GPU that nobody uses helps nobody, and booked pods get theirs by revocation."""
+    revoke_older_pods: Annotated[
+        bool,
+        typer.Option(
+            "--revoke-older-pods/--spare-older-pods",
+            help="Whether pods that were there before Carrel may lose their GPUs to booked pods.",
+            envvar="CARREL_REVOKE_OLDER_PODS",
+        ),
+    ] = False
+    """Their owners were never told; an admin should tell them first."""
+
+
+@dataclass(frozen=True)
 class ServingSettings(ClusterSettings):
     """A component that listens. Each has a default port of its own."""
 

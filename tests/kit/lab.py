@@ -33,6 +33,8 @@ from tests.kit.eventually import LIMIT_S, eventually
 OURS = "carrel"
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
+BOOKER = "booker@lab.example"
+"""Has booked more GPUs than any cluster of a test has, for a month: all pods of this person are covered."""
 NO_HURRY = GangTimeouts()
 QUICK = WatchTiming(backoff=Backoff(first_s=0.001, limit_s=0.01))
 """Only the test uses the embedded API: a watch that failed may be retried at once."""
@@ -186,6 +188,7 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIt
         await lab.client.create(CRDS, crd)
     for name in (OURS, "lab"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    await lab.book(BOOKER, gpus=1000, name="enough", end=clock.now + 30 * DAY)
     informers = Informers(lab.client)
     await SimulatedKubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
     yield lab

@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from carrel.bookings.client.interface import BookingService
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
 from carrel.lifecycle.hand_over import HandOverResult
 from tests.kit.eventually import eventually
-from tests.kit.lab import Lab, Replica
+from tests.kit.lab import BOOKER, Lab, Replica
 
 WHOLE = {"nvidia.com/gpu": "1"}
-BOOKED = {"carrel.dev/tier": "booked"}
+BOOKED = {"carrel.dev/tier": "booked", "carrel.dev/user": BOOKER}
 OPPORTUNISTIC = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
 
 
@@ -27,18 +28,18 @@ class TierController:
         replica: Replica,
         grace_s: float = 0,
         random_victims: bool = False,
-        continue_on_cpu: bool = True,
-        bookings: BookingService | None = None,
+        at_end: AtEnd = AtEnd.CPU,
     ) -> None:
         self.replica = replica
         schedulers = frozenset({"gpu-scheduler"})
-        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, continue_on_cpu)
-        self.parts = tier_parts_on(replica, options, bookings)
+        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, at_end)
+        self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
 
     async def round(self) -> None:
         """Everything once."""
         expiry, hand_overs = self.parts.expiry, self.parts.hand_overs
+        await self.parts.correction.round()
         for warning in expiry.warnings():
             await expiry.warn(warning)
         for pod in expiry.expired():
@@ -93,11 +94,14 @@ async def catch_up(lab: Lab, replica: Replica) -> None:
     """Waits until the replica's cache shows the pods as they are."""
     there = {each.metadata.uid: each.metadata.resource_version for each in (await pods_of(lab)).values()}
 
+    bookings = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(BOOKINGS)).items}
+
     def has_caught_up() -> bool:
         known = {each.metadata.uid: each.metadata.resource_version for each in replica.pods.store}
-        return known == there
+        booked = {each.metadata.uid: each.metadata.resource_version for each in replica.bookings.store}
+        return known == there and booked == bookings
 
-    await eventually(has_caught_up, "the cache shows the pods as they are")
+    await eventually(has_caught_up, "the cache shows pods and bookings as they are")
 
 
 async def pods_of(lab: Lab) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from carrel.bookings.client.interface import NoAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
-from tests.kit.gpus import A6000, a_node
+from carrel.ledger.tiers import AtEnd
+from tests.kit.gpus import a_node
 from tests.kit.lab import NOON, Lab, a_lab
 from tests.kit.tiers import BOOKED, WHOLE, TierController, an_opportunistic_pod, catch_up, pods_of, settle
 
@@ -17,7 +17,8 @@ LAB = [a_node("n1", cards=1)]
 
 
 def ends(text: str) -> dict[str, str]:
-    return {**BOOKED, "terminate-at": text}
+    """As MAIA's own webhook writes it."""
+    return {"terminate-at": text}
 
 
 async def is_over(lab: Lab, uid: str) -> bool:
@@ -111,59 +112,108 @@ async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
         assert not await is_over(lab, pod["metadata"]["uid"])
 
 
-class FixedBookings:
-    """A booking service that gives the same answer for everybody, or none."""
+# --- the end of a booking ---------------------------------------------------------------------------------------------
 
-    def __init__(self, verdict: BookingStatus | None) -> None:
-        self._verdict = verdict
-        self.asked: list[tuple[str, str]] = []
-
-    async def status(self, user: str, namespace: str) -> BookingStatus:
-        self.asked.append((user, namespace))
-        if self._verdict is None:
-            raise NoAnswer("the booking service is down")
-        return self._verdict
-
-    async def free(self) -> dict[str, int]:
-        return {}
+ADA = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
+HALF_PAST = NOON + timedelta(minutes=30)
 
 
-LATER = NOON + timedelta(days=3)
+async def change_booking(lab: Lab, name: str = "booking-ada", **spec: Any) -> None:
+    await lab.client.patch(BOOKINGS, name, MergePatch({"spec": spec}))
 
 
-@pytest.mark.parametrize(
-    ("verdict", "continues"),
-    [
-        pytest.param(BookingStatus(LATER), True, id="it was extended"),
-        pytest.param(BookingStatus(LATER, "NVIDIA-RTX-A6000"), True, id="it was extended, for the same model"),
-        pytest.param(BookingStatus(LATER, "NVIDIA-A100-SXM4-80GB"), False, id="another model is booked"),
-        pytest.param(BookingStatus(NOON), False, id="the end is unchanged"),
-        pytest.param(BookingStatus(), False, id="no booking is active"),
-        pytest.param(None, False, id="the booking service does not answer"),
-    ],
-)
-async def test_the_booking_service_is_asked_before_a_pod_is_ended(
-    verdict: BookingStatus | None, continues: bool
-) -> None:
-    notes = {**ends("2026-11-16T12:00:00Z"), "carrel.dev/user": "ada@lab.org", "carrel.dev/gpu-model": A6000}
-    clerk = FixedBookings(verdict)
+async def test_a_covered_pod_is_ended_when_its_booking_ends_and_not_before() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
-        pod = await an_opportunistic_pod(lab, replica, "train", annotations=notes)
+        await lab.book(end=HALF_PAST)
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica)
+        await settle(lab, controller)
+        assert (await lab.annotations("train"))["terminate-at"] == "2026-11-16T12:30:00Z"
+        lab.clock.now = HALF_PAST - timedelta(microseconds=1)
+        await settle(lab, controller)
+        assert not await is_over(lab, pod["metadata"]["uid"])
 
-        await settle(lab, TierController(replica, bookings=clerk))
+        lab.clock.now = HALF_PAST
+        await settle(lab, controller)
 
-        assert await is_over(lab, pod["metadata"]["uid"]) != continues
-        assert ("ada@lab.org", "lab") in clerk.asked
-        if continues:
-            assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
-            assert await warnings(lab) == []
+        assert await is_over(lab, pod["metadata"]["uid"])
+        assert await lab.held() == {}
+
+
+async def test_a_booking_that_was_extended_a_moment_ago_does_not_end_its_pod() -> None:
+    """The controller's cache does not show the extension yet."""
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(end=HALF_PAST)
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica)
+        await settle(lab, controller)
+        lab.clock.now = HALF_PAST
+        (over,) = controller.parts.expiry.expired()
+        await change_booking(lab, end="2026-11-19T12:00:00Z")
+
+        assert await controller.parts.expiry.end(over) == ""
+
+        await settle(lab, controller)
+        assert not await is_over(lab, pod["metadata"]["uid"])
+        assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
+
+
+async def test_if_another_booking_covers_the_pod_its_end_moves_there() -> None:
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(end=HALF_PAST)
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica)
+        await settle(lab, controller)
+        await lab.book(end=NOON + timedelta(days=3), name="second")
+        await settle(lab, controller)
+        assert (await lab.annotations("train"))["terminate-at"] == "2026-11-16T12:30:00Z", "it stays with its booking"
+
+        lab.clock.now = HALF_PAST
+        await settle(lab, controller)
+
+        assert not await is_over(lab, pod["metadata"]["uid"])
+        assert (await lab.annotations("train"))["terminate-at"] == "2026-11-19T12:00:00Z"
+
+
+async def test_if_the_setting_says_so_a_pod_stays_beyond_its_booking_without_its_protection() -> None:
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(end=HALF_PAST)
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica, at_end=AtEnd.KEEP)
+        await settle(lab, controller)
+        assert (await lab.annotations("train"))["carrel.dev/tier"] == "booked"
+
+        lab.clock.now = HALF_PAST
+        await settle(lab, controller)
+
+        assert not await is_over(lab, pod["metadata"]["uid"])
+        assert (await lab.annotations("train"))["carrel.dev/tier"] == "opportunistic"
+        assert await warnings(lab) == [], "it does not end"
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["at once", "when its end has passed"])
+async def test_after_a_cancellation_a_pod_stays_as_an_opportunistic_one(is_seen: bool) -> None:
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(end=HALF_PAST)
+        pod = await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica)
+        await settle(lab, controller)
+        await lab.client.delete(BOOKINGS, "booking-ada")
+        if not is_seen:
+            lab.clock.now = HALF_PAST + timedelta(minutes=1)
+
+        await settle(lab, controller)
+
+        assert not await is_over(lab, pod["metadata"]["uid"])
+        notes = await lab.annotations("train")
+        assert (notes["carrel.dev/tier"], notes["terminate-at"]) == ("opportunistic", "1900-01-01T08:00:00Z")
 
 
 async def test_if_the_setting_says_so_a_pod_is_ended_without_a_successor() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
 
-        await settle(lab, TierController(replica, continue_on_cpu=False))
+        await settle(lab, TierController(replica, at_end=AtEnd.END))
 
         assert await pods_of(lab) == {}
         assert await lab.held() == {}

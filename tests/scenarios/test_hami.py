@@ -77,7 +77,7 @@ async def test_who_asks_again_gets_the_same_answer(world: ReviewedCluster) -> No
     [
         pytest.param({"carrel.dev/hami": RECORD.replace("3000", "9000")}, id="changed by another webhook"),
         pytest.param({"carrel.dev/admitted": ""}, id="without its seal"),
-        pytest.param({"carrel.dev/tier": "booked"}, id="with another tier"),
+        pytest.param({"carrel.dev/user": "eve@lab.example"}, id="of another user"),
     ],
 )
 async def test_a_record_without_a_good_seal_is_refused(changes: dict[str, str]) -> None:

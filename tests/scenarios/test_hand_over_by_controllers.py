@@ -26,7 +26,7 @@ from tests.kit.tiers import (
 )
 
 BUDGETS = Resource(Object, "policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
-EXPIRED = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T09:00:00Z"}
+EXPIRED = {"terminate-at": "2026-11-16T09:00:00Z"}
 
 
 async def an_owned_victim(lab: Lab, replica: Replica) -> tuple[Json, TierController]:

@@ -10,10 +10,10 @@ from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.tiers import BOOKED, WHOLE
 
-WHOLE = {"nvidia.com/gpu": "1"}
 TIERS: dict[str, dict[str, str]] = {
-    "booked": {"carrel.dev/tier": "booked"},
+    "booked": BOOKED,
     "opportunistic": {"carrel.dev/tier": "opportunistic"},
     "of MAIA": {"terminate-at": "1900-01-01T08:00:00Z"},
     "of no tier": {},

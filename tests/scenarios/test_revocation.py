@@ -174,7 +174,7 @@ async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
 
         refusal = await replica.bind(greedy, "n1")
 
-        assert refusal is not None and "held for the booked pod lab/urgent" in str(refusal.details or refusal.reason)
+        assert refusal is not None and "kept for lab/urgent" in str(refusal.details or refusal.reason)
         await settle(lab, controller)
         assert await served(lab, "urgent")
 

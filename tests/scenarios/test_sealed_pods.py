@@ -27,9 +27,14 @@ def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> 
 
 def test_a_pod_with_a_valid_seal_is_placed_and_one_without_is_refused_with_the_reason() -> None:
     assert isinstance(CARREL.read_request(a_pod(SEALED)), PodRequest)
-    for unseen in (a_pod({}), a_pod({**SEALED, "carrel.dev/tier": "booked"}), a_pod(SEALED, minutes_old=3)):
+    for unseen in (a_pod({}), a_pod({**SEALED, "carrel.dev/user": "eve"}), a_pod(SEALED, minutes_old=3)):
         refusal = CARREL.read_request(unseen)
         assert isinstance(refusal, Refusal) and "not admitted by Carrel's webhook" in refusal.reason
+
+
+def test_the_tier_of_a_pod_follows_its_booking_so_the_seal_is_not_over_it() -> None:
+    for tier in ("booked", "opportunistic"):
+        assert isinstance(CARREL.read_request(a_pod({**SEALED, "carrel.dev/tier": tier})), PodRequest)
 
 
 def test_a_bound_pod_keeps_its_gpu_and_a_pod_without_a_request_needs_no_seal() -> None:

@@ -120,7 +120,7 @@ async def come_to_rest(lab: Lab) -> None:
         controller = TierController(replica)
         for _ in range(4):
             await settle(lab, controller, NODES)
-            lab.clock.now += timedelta(minutes=2)  # whatever was half done has had its time
+            lab.clock.now += timedelta(minutes=5)  # whatever was half done has had its time, and GPUs kept for nobody
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -12,7 +12,7 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Limit, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
-from carrel.settings import DialectSettings, ServingSettings
+from carrel.settings import DialectSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -52,7 +52,9 @@ else:
 
 
 @dataclass(frozen=True)
-class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, DialectSettings, ServingSettings):
+class BookingSettings(
+    RuleSettings, NotificationSettings, SignInSettings, TierSettings, DialectSettings, ServingSettings
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39997
@@ -82,7 +84,12 @@ class BookingSettings(RuleSettings, NotificationSettings, SignInSettings, Dialec
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(self.carrel_namespace, self.dialect_options())
+        return ClusterOptions(
+            self.carrel_namespace,
+            self.dialect_options(),
+            opportunistic_gpus=self.opportunistic_gpus,
+            older_pods_are_revocable=self.revoke_older_pods,
+        )
 
     def wrong(self) -> list[str]:
         """Every setting that cannot be used, all at once."""

@@ -17,6 +17,7 @@
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
+      carrel.dev/waits-until: 2026-…Z       when the booking starts that it waits for
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
       carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
@@ -84,6 +85,7 @@ SLOTS = "carrel.dev/slots"
 CGPU_DISABLE = "carrel.dev/cgpu-disable"
 WOKEN_AT = "carrel.dev/woken-at"
 LEAVE_BY = "carrel.dev/leave-by"
+WAITS_UNTIL = "carrel.dev/waits-until"
 WARNED = "carrel.dev/warned"
 HANDED_OVER = "carrel.dev/handed-over"
 RESERVED_LEASE = "carrel.dev/lease"

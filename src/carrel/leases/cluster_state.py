@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
-from carrel.dialects.carrel import EXEMPT
+from carrel.dialects.carrel import EXEMPT, TIER
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
@@ -16,7 +16,7 @@ from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.registry import request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import person_of, tier_of
-from carrel.kubernetes.cluster import Cluster, Selection
+from carrel.kubernetes.cluster import Cluster, NotFound, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
@@ -31,7 +31,7 @@ from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.coverage import Covered
-from carrel.ledger.placement import WaitingPod
+from carrel.ledger.placement import WaitingPod, keeper_of
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
@@ -62,6 +62,8 @@ class ClusterOptions:
     """With it, only pods that came through the webhook get a GPU."""
     opportunistic_gpus: int = 0
     """How many GPUs one person may hold without a booking; 0: any number."""
+    older_pods_are_revocable: bool = False
+    """Pods that were there before Carrel may lose their GPUs to booked pods, too."""
 
 
 DEFAULT_CLUSTER_OPTIONS = ClusterOptions()
@@ -117,7 +119,7 @@ class ClusterState:
             self.requested_by,
             self.gang_members,
             self.booked_waiting,
-            self.covered,
+            self.keeper,
             self.stands_back,
             self.why_over_limit,
         )
@@ -165,6 +167,17 @@ class ClusterState:
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
+    async def reread(self) -> bool:
+        """Reads Leases and bookings from the API server, past the caches. False: the cache of bookings is old, and
+        nothing may be taken away by it."""
+        await self.lease_writer.reread_all()
+        try:
+            found = (await self.cluster.list(BOOKINGS)).items
+        except NotFound:
+            found = []  # the kind is not installed
+        there = {booking.metadata.name: booking.spec for booking in found}
+        return there == {booking.metadata.name: booking.spec for booking in self.bookings.store}
+
     def covered(self, pod: Pod) -> Covered | None:
         """By which booking; None: by none."""
         return self.covered_pods.of(pod.metadata.uid)
@@ -173,8 +186,19 @@ class ClusterState:
         """As it is now; what is written on the pod follows within seconds. None: it has none, and keeps its GPUs."""
         if self.covered(pod) is not None:
             return Tier.BOOKED
-        has_none = tier_of(pod) is None or self.covered_pods.is_exempt(pod)
-        return None if has_none else Tier.OPPORTUNISTIC
+        return Tier.OPPORTUNISTIC if self._has_tier(pod) else None
+
+    def _has_tier(self, pod: Pod) -> bool:
+        """A pod without one is exempt, or was there before Carrel."""
+        is_told = tier_of(pod) is not None or (
+            self.options.older_pods_are_revocable and TIER not in pod.metadata.annotations
+        )
+        return is_told and not self.covered_pods.is_exempt(pod)
+
+    def keeper(self, pod: Pod) -> str:
+        """In whose name it gets what is kept for it."""
+        covered = self.covered(pod)
+        return keeper_of(self.ledger, pod.metadata.uid, covered.entitlement.booking if covered is not None else "")
 
     def stands_back(self, pod: Pod) -> bool:
         """Whether it leaves room for booked pods that wait."""
@@ -199,6 +223,7 @@ class ClusterState:
             pod_by_uid=self.pods.store.by_uid,
             request_of=self._asked_request,
             nodes_for=lambda pod: self.eligible_nodes.of(pod).nodes,
+            has_tier=self._has_tier,
             is_exempt=lambda namespace: _is_exempt(self.namespaces.store.get(namespace)),
             now=self.options.now,
         )

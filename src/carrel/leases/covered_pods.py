@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
 from carrel.dialects.carrel import BOOKING
-from carrel.dialects.tier import person_of, tier_of
+from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.coverage import (
@@ -47,6 +47,8 @@ class CoverageContext:
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
     nodes_for: Callable[[Pod], tuple[str, ...]]
+    has_tier: Callable[[Pod], bool]
+    """Whether a pod that no booking covers is opportunistic."""
     is_exempt: Callable[[str], bool]
     """Whether an admin has exempted the namespace."""
     now: Callable[[], datetime]
@@ -173,7 +175,7 @@ class CoveredPods:
         pod = self._context.pod_by_uid(uid)
         if pod is None or is_ending(pod):
             return True
-        return uid not in self._holders and tier_of(pod) is not None and not self.is_exempt(pod)
+        return uid not in self._holders and self._context.has_tier(pod)
 
     def is_exempt(self, pod: Pod) -> bool:
         return self._context.is_exempt(pod.metadata.namespace)

@@ -8,11 +8,10 @@ from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.pod_progress import holder_of
-from carrel.ledger.coverage import Covered
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import WaitingPod, keeper_of, left_by_another_bind
+from carrel.ledger.placement import WaitingPod, left_by_another_bind
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
@@ -26,7 +25,8 @@ class WaitingContext:
     members_of: Callable[[Gang], GangMembers]
     booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first."""
-    covered: Callable[[Pod], Covered | None]
+    keeper: Callable[[Pod], str]
+    """In whose name a pod gets what is kept for it."""
     stands_back: Callable[[Pod], bool]
     """Whether it leaves room for booked pods that wait."""
     why_over_limit: Callable[[Pod, Request], Refusal | None]
@@ -60,10 +60,8 @@ class WaitingReason:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
             if together is not None:
                 return together
-        covered = self._context.covered(pod)
-        keeper = keeper_of(self._ledger, pod.metadata.uid, covered.entitlement.booking if covered else "")
         refusal = self._context.why_over_limit(pod, asked.request)
-        refusal = refusal or self._node_filter.why(asked.request, nodes, keeper)
+        refusal = refusal or self._node_filter.why(asked.request, nodes, self._context.keeper(pod))
         if refusal is None and self._context.stands_back(pod):
             left_over = self._precedence.narrow(self._node_filter.filter(asked.request, nodes), asked.request)
             refusal = None if left_over.fitting else Refusal(f"{asked.request}: there is {WAITED_FOR}")

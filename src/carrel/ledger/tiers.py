@@ -1,4 +1,4 @@
-"""The two tiers of pods."""
+"""The two tiers of pods, and what becomes of a booked pod."""
 
 from enum import Enum
 
@@ -8,3 +8,13 @@ class Tier(Enum):
 
     BOOKED = "booked"
     OPPORTUNISTIC = "opportunistic"
+
+
+class AtEnd(Enum):
+    """What happens to a pod whose booking has come to its end."""
+
+    CPU = "cpu"
+    """It is created again without a GPU."""
+    END = "end"
+    KEEP = "keep"
+    """It stays as an opportunistic pod."""

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
-from carrel.bookings.client.interface import BookingService
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
+from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
+from carrel.lifecycle.coverage_correction import CorrectionOptions, CoverageCorrection
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.reservation_pods import (
@@ -33,8 +34,8 @@ class TierOptions:
     """Between the announcement of a revocation and the end of the pod."""
     random_victims: bool = False
     """Among the fewest; else those with the least work to lose."""
-    continue_on_cpu: bool = True
-    """Whether a pod whose booking is over is created again without a GPU."""
+    at_end: AtEnd = AtEnd.CPU
+    """What happens to a pod whose booking has come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +45,29 @@ class TierParts:
     hand_overs: HandOvers
     expiry: Expiry
     revoker: Revoker
+    correction: CoverageCorrection
 
 
-def tier_parts_on(state: ClusterState, options: TierOptions, bookings: BookingService | None) -> TierParts:
-    """Without `bookings`, no booking is ever extended."""
-    now, pods = state.options.now, state.pods.store
-    hand_overs = hand_overs_on(state, state.cluster)
-    expiry = Expiry(state.cluster, pods.snapshot, hand_overs, ExpiryOptions(now, options.continue_on_cpu, bookings))
+def tier_parts_on(state: ClusterState, options: TierOptions) -> TierParts:
+    pods, hand_overs = state.pods.store, hand_overs_on(state, state.cluster)
+    expiry = Expiry(state.cluster, pods.snapshot, hand_overs, _expiry_options(state, options.at_end))
     context = RevocationContext(
-        pods=pods.snapshot,
+        booked=state.booked_waiting,
         pod_by_uid=pods.by_uid,
-        requested_by=state.requested_by,
-        nodes_for=state.nodes_for,
-        now=now,
+        tier=state.tier,
+        reread=state.reread,
+        now=state.options.now,
         schedulers=options.schedulers,
         grace=options.grace,
         random_for=Random if options.random_victims else None,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
-    return TierParts(hand_overs, expiry, revoker)
+    correction = CoverageCorrection(state, CorrectionOptions(options.at_end is AtEnd.KEEP))
+    return TierParts(hand_overs, expiry, revoker, correction)
+
+
+def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
+    return ExpiryOptions(state.options.now, lambda pod: state.covered(pod) is not None, state.reread, at_end)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
@@ -72,6 +77,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
             state.options.namespace,
             state.options.now,
             lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
+            lambda uid: state.covered_pods.of(uid) is not None,
         )
     )
 
@@ -79,11 +85,12 @@ def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
 def terminator_on(state: ClusterState, cluster: Cluster) -> Terminator:
     """Any replica may be called: it writes the hand-over with `cluster`, and the leader does the rest."""
     hand_overs, pods = hand_overs_on(state, cluster), state.pods.store
-    expiry = Expiry(cluster, pods.snapshot, hand_overs, ExpiryOptions(state.options.now))
+    expiry = Expiry(cluster, pods.snapshot, hand_overs, _expiry_options(state))
     context = TerminatorContext(
         pods=pods.snapshot,
         pod_named=pods.get,
         has_gpus=lambda uid: bool(state.ledger.shares_of(uid)),
+        tier=state.tier,
         now=state.options.now,
         rng=Random(),  # noqa: S311 - not a secret
     )
@@ -91,7 +98,15 @@ def terminator_on(state: ClusterState, cluster: Cluster) -> Terminator:
 
 
 def collector_on(state: ClusterState) -> LeaseCollector:
-    context = CollectionContext(state.cluster, state.pods.store.by_uid, state.gang_runs, state.options.clock)
+    context = CollectionContext(
+        state.cluster,
+        state.pods.store.by_uid,
+        state.gang_runs,
+        lambda uid: covered.entitlement.booking if (covered := state.covered_pods.of(uid)) is not None else "",
+        lambda booking: state.covered_pods.use_of(booking) is not None,
+        state.options.now,
+        state.options.clock,
+    )
     return LeaseCollector(state.cluster_ledger, state.lease_writer, context)
 
 

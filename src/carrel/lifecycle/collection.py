@@ -12,8 +12,10 @@ is deleted, even if its GPU has another index now: such a Lease would make the G
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from carrel.dialects import carrel
+from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -24,6 +26,9 @@ from carrel.ledger.shares import Holder
 
 log = logging.getLogger(__name__)
 
+KEPT_FOR_NEXT = timedelta(minutes=15)
+"""How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
+hub gives up after some minutes, and its user tries again."""
 TIME_TO_BIND_S = 60.0
 """A bind takes only a few calls from the Leases to the Binding; after this time it has failed."""
 
@@ -52,6 +57,11 @@ class CollectionContext:
     pod_by_uid: PodByUid
     gang_runs: Callable[[Pod], bool]
     """Whether other members of the pod's gang are bound: then no other pod gets its GPUs."""
+    booking_of: Callable[[str], str]
+    """The booking that covers the pod of that uid; empty: none."""
+    is_running: Callable[[str], bool]
+    """Whether the booking of that id runs."""
+    now: Callable[[], datetime]
     clock: Callable[[], float]
     """Seconds; only differences mean something. The time of day may jump."""
 
@@ -63,6 +73,7 @@ class LeaseCollector:
         self._cluster = context.cluster
         self._pod_by_uid = context.pod_by_uid
         self._gang_runs = context.gang_runs
+        self._context = context
         self._clock = context.clock
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
@@ -87,7 +98,7 @@ class LeaseCollector:
         return [
             name
             for name, lease in leases.items()
-            if lease.record.is_empty or any(self._absent_holders(lease)) or self._is_bound(lease.record.kept_for)
+            if lease.record.is_empty or any(self._absent_holders(lease)) or self._is_kept_in_vain(lease.record)
         ]
 
     async def collect_lease(self, name: str) -> Sequence[FreedShare]:
@@ -101,7 +112,7 @@ class LeaseCollector:
             if lease and why:
                 freed.append(FreedShare(holder, lease.record.node, lease.record.index, why))
         left = self._cluster_ledger.lease(name)
-        if left and left.record.kept_for and self._is_bound(left.record.kept_for):
+        if left and left.record.kept_for and self._is_kept_in_vain(left.record):
             await self._lease_writer.stop_keeping(name, left.record.kept_for.uid)
         left = self._cluster_ledger.lease(name)
         if left and left.record.is_empty:
@@ -116,13 +127,24 @@ class LeaseCollector:
             for share in record.shares
             if self._node_of(share.holder) != record.node or self._has_others(lease, share.holder)
         ]
-        if record.kept_for is not None and self._node_of(record.kept_for) is None:
-            absent.append(record.kept_for)
+        kept_for = record.kept_for
+        if kept_for is not None and not _is_kept_for_next(record) and self._node_of(kept_for) is None:
+            absent.append(kept_for)
         return absent
 
-    def _is_bound(self, kept_for: Holder | None) -> bool:
-        """Whether the pod that a GPU is kept for has been bound."""
-        return kept_for is not None and bool(self._node_of(kept_for))
+    def _is_kept_in_vain(self, record: LeaseRecord) -> bool:
+        """Whether nobody waits for the GPU any more that it is kept for."""
+        kept_for = record.kept_for
+        if kept_for is None:
+            return False
+        if not _is_kept_for_next(record):
+            pod = self._pod_by_uid(kept_for.uid)
+            is_covered = not record.kept_booking or self._context.booking_of(kept_for.uid) == record.kept_booking
+            return pod is not None and (bool(pod.spec.node_name) or not is_covered)
+        if not self._context.is_running(kept_for.uid) or record.kept_until is None:
+            return True
+        is_taken = any(share.coverage and share.coverage.booking == kept_for.uid for share in record.shares)
+        return is_taken or self._context.now() >= record.kept_until
 
     def _node_of(self, holder: Holder) -> str | None:
         """The node of the pod by the caches; empty if it is not bound, None if it is gone or has finished."""
@@ -149,6 +171,8 @@ class LeaseCollector:
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_ended(pod, holder), ""
         is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
+        if why and holder == record.kept_for and not any(share.holder == holder for share in record.shares):
+            return await self._keep_for_next(lease, holder, why)
         spared = holder == record.kept_for or self._is_awaited(holder)
         if is_elsewhere and not spared and self._had_time(lease, holder):
             # It may be bound at this very moment. The bind writes the Lease first: then this write gets a conflict.
@@ -158,6 +182,14 @@ class LeaseCollector:
         ):
             return why
         return ""
+
+    async def _keep_for_next(self, lease: KnownLease, holder: Holder, why: str) -> str:
+        """The GPU was taken back for a booking: its next pod gets it, if it comes soon."""
+        if lease.record.kept_booking and self._context.is_running(lease.record.kept_booking):
+            await self._lease_writer.keep_for_next(lease.name, holder.uid, self._context.now() + KEPT_FOR_NEXT)
+            return ""
+        await self._lease_writer.stop_keeping(lease.name, holder.uid)
+        return why
 
     def _is_awaited(self, holder: Holder) -> bool:
         """Its gang runs already: it is to get the GPUs that were taken for it."""
@@ -183,6 +215,11 @@ class LeaseCollector:
             self._unbound[key] = _Unbound(mark, now)
             return False
         return now - seen.since > TIME_TO_BIND_S
+
+
+def _is_kept_for_next(record: LeaseRecord) -> bool:
+    """Not for a pod, but for the next pod of a booking."""
+    return record.kept_for is not None and record.kept_for.uid == record.kept_booking
 
 
 def _why_ended(pod: Json, holder: Holder) -> str:

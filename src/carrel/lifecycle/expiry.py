@@ -3,23 +3,22 @@
 A pod ends when its `terminate-at` has passed, with whatever offset it is written, and never before. MAIA's year-1900
 value is no end: such a pod may be revoked at any time, but it does not expire.
 
-A booking may be extended while its pod runs. So before a booked pod is warned or ended, the booking service is asked
-whether the booking ends later by now; if so, the pod's annotation is changed. If the service does not answer, the
-annotation counts. It is read again from the API server before the pod is ended.
+A booking may be extended while its pod runs, and another one may cover the pod when its own ends. So a pod that a
+booking covers at this moment never ends: `coverage_correction` moves its `terminate-at`. Before a booked pod is ended,
+the bookings are read again, and the annotation too.
 
 A warning is written once for each of the lead times. An annotation of the pod remembers the last one, because
 Kubernetes deletes an Event after an hour. A pod that is created late gets only the warning that is true then.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from carrel.bookings.client.interface import BookingService, NoAnswer
-from carrel.dialects.carrel import GPU_MODEL, USER, WARNED
+from carrel.dialects.carrel import WARNED
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.maia import TERMINATE_AT, read_terminate_at, write_terminate_at
+from carrel.dialects.maia import TERMINATE_AT, read_terminate_at
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
@@ -28,7 +27,7 @@ from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import is_ending
-from carrel.ledger.tiers import Tier
+from carrel.ledger.tiers import AtEnd, Tier
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing import Malformed
@@ -46,10 +45,11 @@ LEAD_TIMES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": tim
 @dataclass(frozen=True, slots=True)
 class ExpiryOptions:
     now: Callable[[], datetime]
-    continue_on_cpu: bool = True
-    """Whether a pod whose booking is over is created again without a GPU, or only ended."""
-    bookings: BookingService | None = None
-    """None: no booking is ever extended."""
+    is_covered: Callable[[Pod], bool]
+    """Whether a booking covers the pod now."""
+    reread: Callable[[], Awaitable[bool]]
+    """Reads the bookings again. False: what is known of them is old."""
+    at_end: AtEnd = AtEnd.CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +69,22 @@ class Expiry:
         self._hand_overs = hand_overs
         self._events = EventRecorder(cluster, COMPONENT, options.now)
         self._now = options.now
-        self._continues_on_cpu = options.continue_on_cpu
-        self._bookings = options.bookings
+        self._is_covered = options.is_covered
+        self._reread = options.reread
+        self._at_end = options.at_end
 
     def expired(self) -> list[Pod]:
         """The pods whose time is over, the earliest end first."""
         now = self._now()
         ends = [(end, pod) for pod in self._pods_with_end() if (end := end_of(pod)) is not None and end <= now]
+        ends = [(end, pod) for end, pod in ends if not self._stays(pod)]
         return [pod for _, pod in sorted(ends, key=lambda each: (each[0], each[1].metadata.uid))]
 
     async def end(self, pod: Pod) -> str:
-        """Ends an expired pod. The name of its hand-over; empty if there is none, or if its booking was extended."""
-        if await self._is_extended(pod):
+        """Ends an expired pod. The name of its hand-over; empty if there is none, or if a booking covers it now."""
+        if tier_of(pod) is Tier.BOOKED and (not await self._reread() or self._stays(pod)):
             return ""
-        if self._continues_on_cpu:
+        if self._at_end is not AtEnd.END:
             return await self._hand_overs.begin(pod, HandOverOrder(Why.EXPIRED, due=end_of(pod) or self._now()))
         metadata = pod.metadata
         try:
@@ -105,45 +107,27 @@ class Expiry:
                 text = pod.metadata.annotations[TERMINATE_AT]
                 due.append(ExpiryWarning(pod, Note(UNREADABLE, str(malformed), WARNING), f"unreadable {text}"))
                 continue
-            if isinstance(end, datetime):
+            if isinstance(end, datetime) and not self._stays_at_end(pod):
                 lead = next((name for name, time in LEAD_TIMES.items() if now < end <= now + time), "")
                 if lead and not _was_warned(pod, end, lead):
                     due.append(ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
     async def warn(self, warning: ExpiryWarning) -> None:
-        if await self._is_extended(warning.pod):
-            return
         metadata = warning.pod.metadata
         await self._events.record(warning.pod, warning.note)
         remembered = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.remembered}}})
         await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
 
-    async def _is_extended(self, pod: Pod) -> bool:
-        """Whether its booking ends later than its annotation says; then the annotation is changed."""
-        metadata, end = pod.metadata, end_of(pod)
-        user, model = metadata.annotations.get(USER, ""), metadata.annotations.get(GPU_MODEL, "")
-        if self._bookings is None or not user or end is None or tier_of(pod) is not Tier.BOOKED:
-            return False
-        try:
-            booking = await self._bookings.status(user, metadata.namespace)
-        except NoAnswer as silence:
-            log.warning("booking_not_asked pod=%s/%s: %s", metadata.namespace, metadata.name, silence)
-            return False
-        is_its_own = not model or not booking.model or booking.model == model
-        if not is_its_own or booking.ends is None or booking.ends <= end:
-            return False
-        as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        later = MergePatch({"metadata": {**as_seen, "annotations": write_terminate_at(booking.ends)}})
-        try:
-            await self._cluster.patch(PODS, metadata.name, later, metadata.namespace)
-            log.info("booking_extended pod=%s/%s until=%s", metadata.namespace, metadata.name, seconds(booking.ends))
-        except (Conflict, NotFound):
-            pass  # it has changed: the next round reads it again
-        return True
+    def _stays(self, pod: Pod) -> bool:
+        """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""
+        return self._is_covered(pod) or self._stays_at_end(pod)
+
+    def _stays_at_end(self, pod: Pod) -> bool:
+        return self._at_end is AtEnd.KEEP and tier_of(pod) is Tier.BOOKED
 
     def _ends_note(self, end: datetime, lead: str) -> Note:
-        then = "it is created again without a GPU" if self._continues_on_cpu else "it is ended"
+        then = "it is ended" if self._at_end is AtEnd.END else "it is created again without a GPU"
         return Note(ENDS, f"its booking ends at {seconds(end)}, in less than {lead}; then {then}", WARNING)
 
     def _pods_with_end(self) -> Iterable[Pod]:

@@ -70,6 +70,7 @@ class HandOverResult(Enum):
     LEFT = "the pod ended by itself"
     TAKEN = "its name was taken by another pod"
     UNWANTED = "no successor is wanted"
+    CALLED_OFF = "a booking covers the pod now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class HandOverContext:
     now: Callable[[], datetime]
     pods_of: Callable[[str], Iterable[Pod]]
     """The pods of a namespace, by the cache."""
+    is_covered: Callable[[str], bool]
+    """Whether a booking covers the pod of that uid now."""
 
 
 class HandOvers:
@@ -159,6 +162,8 @@ class HandOvers:
     async def _end_when_due(self, record: HandOver, written: Json, pod: Json) -> timedelta | HandOverResult:
         if pod.get("status", {}).get("phase") in FINISHED:
             return await self._close(written, HandOverResult.LEFT)
+        if record.why is Why.REVOKED and self._context.is_covered(record.uid):
+            return await self._call_off(record, written)
         await self._announce(record, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
             left = record.due - self._now()
@@ -171,6 +176,14 @@ class HandOvers:
         if ending != record:
             await self._rewrite(written, ending)
         return await self._end(ending, pod)
+
+    async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
+        """It was opportunistic when this was decided. By now another pod of its owner has ended, for example."""
+        namespace, name = record.place
+        with contextlib.suppress(NotFound):
+            stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None}}})
+            await self._cluster.patch(PODS, name, stays, namespace)
+        return await self._close(written, HandOverResult.CALLED_OFF)
 
     async def _end(self, record: HandOver, pod: Json) -> timedelta:
         """Only in the version that was read: a pod that finishes at this moment must not run a second time.

@@ -23,6 +23,12 @@ class ControllerMetrics(ComponentMetrics):
         self.revoked = Counter(
             "carrel_pods_revoked", "Pods without a booking whose GPU was revoked.", registry=registry
         )
+        self.coverage = Counter(
+            "carrel_coverage_corrections",
+            "Pods told that a booking covers them, or no more.",
+            ["way"],
+            registry=registry,
+        )
         self.handed_over = Counter("carrel_hand_overs_closed", "Hand-overs that ended.", ["how"], registry=registry)
         self._reservations = Gauge(
             "carrel_reservations", "Slots with a reservation, beside NVIDIA's plugin.", ["state"], registry=registry

@@ -166,7 +166,7 @@ class Reconciler:
         asked = self._state.requested_by(pod)
         if not isinstance(asked, PodRequest):
             return False
-        return bool(candidates(self._state.ledger, asked.request, tuple(nodes), pod.metadata.uid).fitting)
+        return bool(candidates(self._state.ledger, asked.request, tuple(nodes), self._state.keeper(pod)).fitting)
 
     def _is_gpu_pod_of_carrel(self, pod: Pod) -> bool:
         return pod.spec.scheduler_name in self._schedulers and self._state.requested_by(pod) is not None

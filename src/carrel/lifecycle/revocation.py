@@ -1,4 +1,4 @@
-"""Revokes GPUs for booked pods that kube-scheduler cannot place, from pods without a booking.
+"""Revokes GPUs for booked pods that kube-scheduler cannot place, from opportunistic pods.
 
 Booked pods are served in the order in which they were created, then by namespace and name. All of them are considered
 together, so that one does not count on a GPU that an earlier one is about to get. A pod that fits without a revocation
@@ -6,21 +6,21 @@ is left to the scheduler. For the first that does not:
 
     1. its GPUs are kept for it: their Leases name it, and the victims that give them back
     2. the victims are handed over to CPU (`hand_over`); when they are gone, the booked pod is placed
-    3. when the booked pod is bound or gone, the collector stops keeping its GPUs
+    3. when the booked pod is bound, the collector stops keeping its GPUs; when it is gone, they are kept for the next
+       pod of its booking for a while
 
 The decision is on the Leases: the next round continues it, and chooses no additional victims. Before the first write
-all Leases are read again and the decision is made once more, because a cache may not show a GPU that is free.
+all Leases and bookings are read again and the decision is made once more, because a cache may not show a GPU that is
+free, or a booking that was cancelled.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from random import Random
 
-from carrel.dialects.carrel import BOOKED, TIER
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -32,9 +32,8 @@ from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.shares import Holder, ShareState
+from carrel.ledger.shares import Coverage, Holder, ShareState
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.expiry import end_of
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
@@ -53,6 +52,7 @@ class RevocationStep:
     """The next step for one booked pod."""
 
     booked: Holder
+    booking: str
     victims: tuple[Holder, ...]
     gpus: tuple[Gpu, ...] = ()
     """To be kept for it. Empty: they are kept, and only some hand-overs have to begin."""
@@ -62,10 +62,12 @@ class RevocationStep:
 class RevocationContext:
     """What revocation needs of its surroundings, and what the cluster's admin decides about it."""
 
-    pods: Callable[[], Iterable[Pod]]
+    booked: Callable[[], Sequence[WaitingPod]]
+    """The booked pods that wait, the oldest first."""
     pod_by_uid: PodByUid
-    requested_by: Callable[[Pod], PodRequest | Refusal | None]
-    nodes_for: Callable[[Pod], Sequence[str]]
+    tier: Callable[[Pod], Tier | None]
+    reread: Callable[[], Awaitable[bool]]
+    """Reads Leases and bookings again. False: what is known of the bookings is old."""
     now: Callable[[], datetime]
     schedulers: frozenset[str]
     """The schedulers that ask Carrel's extender, and so respect what is kept."""
@@ -99,9 +101,8 @@ class Revoker:
 
         To be called again until nothing is due. Raises `ClusterError` if the API server refuses a call.
         """
-        if self._first_step() is None:
+        if self._first_step() is None or not await self._context.reread():
             return []
-        await self._lease_writer.reread_all()
         step = self._first_step()
         if step is None or not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return []
@@ -119,7 +120,8 @@ class Revoker:
     async def _keep_gpus(self, step: RevocationStep) -> bool:
         """False: a Lease has changed, and the decision has to be made again."""
         for gpu in step.gpus:
-            if not await self._lease_writer.keep_for(gpu, step.booked, self._victims_on(gpu, step.victims)):
+            victims = self._victims_on(gpu, step.victims)
+            if not await self._lease_writer.keep_for(gpu, step.booked, victims, step.booking):
                 return False
         uuids = {gpu.uuid for gpu in step.gpus}
         for lease in self._cluster_ledger.leases() if uuids else ():
@@ -153,48 +155,47 @@ class Revoker:
 
     def _booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served."""
-        now = self._context.now()
-        pods = [pod for pod in self._context.pods() if _is_booked_and_unschedulable(pod, self._context.schedulers)]
-        pods = [pod for pod in pods if (end := end_of(pod)) is None or now < end]  # else it is about to end itself
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, holder_of(pod).full_name)):
-            asked = self._context.requested_by(pod)
-            if isinstance(asked, PodRequest) and not self._cluster_ledger.ledger.shares_of(pod.metadata.uid):
-                yield WaitingPod(holder_of(pod), asked.request, tuple(self._context.nodes_for(pod)))
+        for waiting in self._context.booked():
+            pod = self._context.pod_by_uid(waiting.holder.uid)
+            if pod is not None and _is_unschedulable(pod, self._context.schedulers):
+                yield waiting
 
     def _step_for(
         self, waiting: WaitingPod, ledger: Ledger, opportunistic: Sequence[OpportunisticPod]
     ) -> RevocationStep | None:
         """The next step for the pod. If there is none, it takes what it can count on, within this what-if."""
-        booked, named = waiting.holder, self._named_for(waiting.holder)
+        booked, named = waiting.holder, self._named_for(waiting.keeper(ledger))
         staying = tuple(victim for victim in named if not self._is_ending(victim) and victim.uid not in self._begun)
         if self._is_enough_kept(waiting, ledger):
-            return RevocationStep(booked, staying) if staying else None
+            return RevocationStep(booked, waiting.booking, staying) if staying else None
         rng = self._context.random_for(booked.uid) if self._context.random_for else None
         answer = revoke(ledger, waiting, opportunistic, rng)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
-            for share in answer.shares(booked):
+            coverage = Coverage(waiting.booking, self._context.now())
+            for share in replace(answer, coverage=coverage).shares(booked):
                 ledger.hold(share)
             return None
         # A victim of an earlier decision whose hand-over has not begun is still a victim if it holds one of these.
         there = {gpu.uuid for gpu in answer.gpus}
         still_needed = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
-        return RevocationStep(booked, (*answer.victims, *still_needed), answer.gpus)
+        return RevocationStep(booked, waiting.booking, (*answer.victims, *still_needed), answer.gpus)
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
-        uid = waiting.holder.uid
-        kept = [card for card in map(ledger.card, ledger.kept_for(uid)) if card is not None]
+        keeper = waiting.keeper(ledger)
+        kept = [card for card in map(ledger.card, ledger.kept_for(keeper)) if card is not None]
         with ledger.what_if():
             for share in [share for card in kept for share in card.shares.values()]:
                 if share.state is ShareState.RELEASING:
                     ledger.give_back(share.holder.uid)
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
-            return any(isinstance(place(ledger, waiting.request, node, uid), Placement) for node in nodes)
+            return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
 
     def _fits(self, waiting: WaitingPod) -> bool:
-        return bool(candidates(self._cluster_ledger.ledger, waiting.request, waiting.nodes, waiting.holder.uid).fitting)
+        ledger = self._cluster_ledger.ledger
+        return bool(candidates(ledger, waiting.request, waiting.nodes, waiting.keeper(ledger)).fitting)
 
     def _has_waited_enough(self, uid: str) -> bool:
         """A pod that would fit by itself may be placed before the earlier one that counts on the same GPU."""
@@ -207,16 +208,21 @@ class Revoker:
         now = self._context.now()
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
-            if pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC and not is_ending(pod):
+            if pod is not None and self._may_be_victim(pod) and not is_ending(pod):
                 yield OpportunisticPod(holder_of(pod), _work(pod, now))
 
-    def _named_for(self, booked: Holder) -> list[Holder]:
-        records = [lease.record for lease in self._cluster_ledger.leases() if lease.record.kept_for == booked]
+    def _may_be_victim(self, pod: Pod) -> bool:
+        """A pod that was told that it is booked first learns that no booking covers it any more."""
+        return self._context.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
+
+    def _named_for(self, keeper: str) -> list[Holder]:
+        records = [lease.record for lease in self._cluster_ledger.leases()]
+        records = [record for record in records if record.kept_for is not None and record.kept_for.uid == keeper]
         return list(dict.fromkeys(victim for record in records for victim in record.kept_from))
 
     def _is_opportunistic(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
-        return pod is not None and tier_of(pod) is Tier.OPPORTUNISTIC
+        return pod is not None and self._may_be_victim(pod)
 
     def _is_ending(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
@@ -235,18 +241,16 @@ class Revoker:
             pod["metadata"]["uid"] == booked.uid
             and not pod["metadata"].get("deletionTimestamp")
             and not pod["spec"].get("nodeName")
-            and pod["metadata"].get("annotations", {}).get(TIER) == BOOKED
         )
 
 
-def _is_booked_and_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
-    """Whether it has a booking, and kube-scheduler has found no node for it.
+def _is_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
+    """Whether kube-scheduler has found no node for it.
 
     Before that no revocation is needed; and without a scheduler it would be useless.
     """
     return (
         is_waiting(pod)
-        and tier_of(pod) is Tier.BOOKED
         and pod.spec.scheduler_name in schedulers
         and any(
             (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)

@@ -9,7 +9,8 @@ import typer
 
 from carrel import __version__
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings
+from carrel.ledger.tiers import AtEnd
+from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -22,18 +23,13 @@ class Victims(Enum):
     RANDOM = "random"
 
 
-class AfterBooking(Enum):
-    CPU = "cpu"
-    END = "end"
-
-
 class ReservationNaming(Enum):
     KAI = "kai"
     OLD_KAI = "old-kai"
 
 
 @dataclass(frozen=True)
-class ControllerSettings(BookingClientSettings, DialectSettings, SealSettings, ServingSettings):
+class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
@@ -60,10 +56,15 @@ class ControllerSettings(BookingClientSettings, DialectSettings, SealSettings, S
         Victims, typer.Option(help="Which pods lose their GPU, among the fewest.", envvar="CARREL_VICTIMS")
     ] = Victims.LEAST_WORK
     """The least work is lost if the pods end that have run for the shortest time; MAIA chooses at random."""
-    after_booking: Annotated[
-        AfterBooking,
-        typer.Option(help="A pod whose booking is over continues on CPU, or ends.", envvar="CARREL_AFTER_BOOKING"),
-    ] = AfterBooking.CPU
+    at_end: Annotated[
+        AtEnd,
+        typer.Option(
+            "--at-end",
+            "--after-booking",
+            help="A pod whose booking has come to its end continues on CPU, ends, or stays until it is revoked.",
+            envvar=["CARREL_AT_END", "CARREL_AFTER_BOOKING"],
+        ),
+    ] = AtEnd.CPU
     """As MAIA: the work continues, more slowly, instead of being lost."""
     terminator_port: Annotated[
         int,
@@ -123,7 +124,7 @@ class ControllerSettings(BookingClientSettings, DialectSettings, SealSettings, S
             schedulers=self.scheduler_names(),
             grace=timedelta(seconds=self.revocation_grace),
             random_victims=self.victims is Victims.RANDOM,
-            continue_on_cpu=self.after_booking is AfterBooking.CPU,
+            at_end=self.at_end,
         )
 
     def scheduler_names(self) -> frozenset[str]:
@@ -132,4 +133,10 @@ class ControllerSettings(BookingClientSettings, DialectSettings, SealSettings, S
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(self.carrel_namespace, self.dialect_options(), seal=self.seal())
+        return ClusterOptions(
+            self.carrel_namespace,
+            self.dialect_options(),
+            seal=self.seal(),
+            opportunistic_gpus=self.opportunistic_gpus,
+            older_pods_are_revocable=self.revoke_older_pods,
+        )

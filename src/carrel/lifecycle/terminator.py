@@ -29,6 +29,7 @@ class TerminatorContext:
     """By name and namespace."""
     has_gpus: Callable[[str], bool]
     """By uid."""
+    tier: Callable[[Pod], Tier | None]
     now: Callable[[], datetime]
     rng: Random
 
@@ -42,7 +43,7 @@ class Terminator:
     def terminable_pods(self) -> list[Pod]:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
-        low = [pod for pod in self._context.pods() if tier_of(pod) is Tier.OPPORTUNISTIC and not is_ending(pod)]
+        low = [pod for pod in self._context.pods() if self._is_opportunistic(pod) and not is_ending(pod)]
         return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod.metadata.uid))]
 
     async def terminate_one(self) -> Pod | None:
@@ -69,5 +70,8 @@ class Terminator:
         return pod if await self._end(pod) else Refusal(f"pod {title} has just changed; try again")
 
     async def _end(self, pod: Pod) -> bool:
-        why = Why.REVOKED if tier_of(pod) is Tier.OPPORTUNISTIC else Why.EXPIRED
+        why = Why.REVOKED if self._is_opportunistic(pod) else Why.EXPIRED
         return bool(await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())))
+
+    def _is_opportunistic(self, pod: Pod) -> bool:
+        return self._context.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED

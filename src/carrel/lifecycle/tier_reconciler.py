@@ -1,25 +1,26 @@
-"""What the leader does about the two tiers: it ends pods when their booking ends, revokes GPUs for booked pods, and
-hands pods over to CPU.
+"""What the leader does about the two tiers: it makes pods follow their bookings, ends them when a booking ends, revokes
+GPUs for booked pods, and hands pods over to CPU.
 
-Expiry, revocation and each hand-over are keys in one queue: a key that fails is retried later and does not delay the
-others. Each comes again by itself every few seconds too. So a change that was missed, a crash, or a request to another
-replica is handled then.
+Coverage, expiry, revocation and each hand-over are keys in one queue: a key that fails is retried later and does not
+delay the others. Each comes again by itself every few seconds too. So a change that was missed, a crash, or a request
+to another replica is handled then.
 """
 
 import asyncio
 import time
 
-from carrel.dialects.tier import tier_of
+from carrel.dialects.booking_objects import BookingObject
+from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
-from carrel.ledger.tiers import Tier
+from carrel.leases.pod_progress import is_waiting
 from carrel.lifecycle.assembly import TierParts
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
-EXPIRY, REVOCATION, RECORDS = "expiry", "revocation", "records"
+COVERAGE, EXPIRY, REVOCATION, RECORDS = "coverage", "expiry", "revocation", "records"
 RESYNC_S = 5.0
 """How often each key is processed if nothing changes."""
 SETTLE_S = 0.2
@@ -36,16 +37,18 @@ class TierReconciler:
         self._hand_overs = parts.hand_overs
         self._expiry = parts.expiry
         self._revoker = parts.revoker
-        self._settle_s = SETTLE_S
+        self._correction = parts.correction
+        self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
         state.pods.on_change(self._on_pod)
         state.leases.on_change(self._on_lease)
+        state.bookings.on_change(self._on_booking)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        for key in (EXPIRY, REVOCATION, RECORDS):
+        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -59,16 +62,29 @@ class TierReconciler:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is None and old is not None and tier_of(old) is not None:
             self._due.add(RECORDS)  # it may be a pod that is handed over
-        if new is not None and tier_of(new) is Tier.BOOKED and not new.spec.node_name:
-            self._due.add_after(REVOCATION, self._settle_s)
+        if new is not None and person_of(new):
+            self._soon(COVERAGE)
+            if is_waiting(new):
+                self._soon(REVOCATION)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
-        self._due.add_after(REVOCATION, self._settle_s)
+        self._soon(COVERAGE)
+        self._soon(REVOCATION)
+
+    def _on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            self._soon(COVERAGE)
+            self._soon(REVOCATION)
+
+    def _soon(self, key: str) -> None:
+        self._due.add_after(key, self._settle_s[key])
 
     # --- work --------------------------------------------------------------------------------------------------------
 
     async def _reconcile(self, key: str) -> None:
-        if key == EXPIRY:
+        if key == COVERAGE:
+            await self._follow_bookings()
+        elif key == EXPIRY:
             await self._expire()
         elif key == REVOCATION:
             await self._revoke()
@@ -78,6 +94,15 @@ class TierReconciler:
             await self._advance_hand_over(key)
             return
         self._due.add_after(key, RESYNC_S)
+
+    async def _follow_bookings(self) -> None:
+        start = time.monotonic()
+        given, taken = await self._correction.round()
+        self._settle_s[COVERAGE] = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
+        self._metrics.coverage.labels("given").inc(given)
+        self._metrics.coverage.labels("taken").inc(taken)
+        if given or taken:
+            self._soon(REVOCATION)
 
     async def _expire(self) -> None:
         for pod in self._expiry.expired():
@@ -89,7 +114,7 @@ class TierReconciler:
     async def _revoke(self) -> None:
         start = time.monotonic()
         begun = await self._revoker.revoke_for_next()
-        self._settle_s = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
+        self._settle_s[REVOCATION] = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
         self._add_hand_overs(*begun)
         self._metrics.revoked.inc(len(begun))
         if begun:

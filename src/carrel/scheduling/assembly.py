@@ -29,6 +29,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         now=state.options.now,
         booked=state.booked_waiting,
         covered=state.covered,
+        keeper=state.keeper,
         tier=state.tier,
         why_over_limit=state.why_over_limit,
         dialect_options=state.options.dialect_options,

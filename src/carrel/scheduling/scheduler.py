@@ -34,7 +34,7 @@ from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Covered
 from carrel.ledger.filtering import FilterResult, NodeFilter
-from carrel.ledger.placement import Placement, WaitingPod, keeper_of, left_by_another_bind, place
+from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
@@ -62,6 +62,8 @@ class SchedulerContext:
     booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first: other pods do not take the GPUs that they wait for."""
     covered: Callable[[Pod], Covered | None]
+    keeper: Callable[[Pod], str]
+    """In whose name a pod gets what is kept for it."""
     tier: Callable[[Pod], Tier | None]
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more GPUs without a booking."""
@@ -128,7 +130,7 @@ class Scheduler:
         over_limit = self._context.why_over_limit(pod, pod_request.request)
         if over_limit is not None:
             return FilterResult.by_reason(nodes, over_limit.reason)
-        found = self._node_filter.filter(pod_request.request, nodes, self._keeper(pod))
+        found = self._node_filter.filter(pod_request.request, nodes, self._context.keeper(pod))
         return self._precedence.narrow(found, pod_request.request) if self._stands_back(pod) else found
 
     def _stands_back(self, pod: Pod) -> bool:
@@ -138,12 +140,6 @@ class Scheduler:
         """For an opportunistic pod: as if the booked pods that wait had their GPUs."""
         return self._precedence.served if self._stands_back(pod) else nullcontext
 
-    def _keeper(self, pod: Pod) -> str:
-        """In whose name the pod gets what is kept for it."""
-        covered = self._context.covered(pod)
-        booking = covered.entitlement.booking if covered is not None else ""
-        return keeper_of(self._cluster_ledger.ledger, pod.metadata.uid, booking)
-
     # --- prioritize --------------------------------------------------------------------------------------------------
 
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
@@ -151,7 +147,7 @@ class Scheduler:
         pod_request = self._context.requested_by(pod)
         if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best = self._ranking.costs(pod_request.request, nodes, self._keeper(pod))
+        best = self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod))
         spreads = pod_request.request.spreads_over_nodes
         if self._context.spread if spreads is None else spreads:
             best.sort(key=lambda each: (-each.left_over, each.node))
@@ -177,7 +173,7 @@ class Scheduler:
         coverage = Coverage(covered.entitlement.booking, self._context.now()) if covered is not None else None
         until = covered.entitlement.ends if covered is not None else None
         tier = write_tier(until) if self._context.tier(pod) is not None else {}
-        seen = _PodToBind(holder, self._keeper(pod), self._ledger_view(pod), coverage, tier)
+        seen = _PodToBind(holder, self._context.keeper(pod), self._ledger_view(pod), coverage, tier)
         try:
             return await self._bind(pod_request, seen, node)
         finally:

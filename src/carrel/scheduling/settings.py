@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.settings import DialectSettings, SealSettings, ServingSettings
+from carrel.settings import DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -19,7 +19,7 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
+class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -39,7 +39,13 @@ class ExtenderSettings(DialectSettings, SealSettings, ServingSettings):
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(namespace=self.carrel_namespace, dialect_options=self.dialect_options(), seal=self.seal())
+        return ClusterOptions(
+            self.carrel_namespace,
+            self.dialect_options(),
+            seal=self.seal(),
+            opportunistic_gpus=self.opportunistic_gpus,
+            older_pods_are_revocable=self.revoke_older_pods,
+        )
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions

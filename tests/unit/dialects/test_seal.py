@@ -19,6 +19,12 @@ def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
     assert SEAL.is_on("lab/p", SEALED, NOON)
     assert SEAL.is_on("lab/p", RECORDED, NOON)
     assert SEAL.is_on("lab/p", {**SEALED, "terminate-at": "2099-01-01T00:00:00Z"}, NOON), "an end may be moved later"
+    assert SEAL.is_on("lab/p", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON), "a tier follows the booking"
+
+
+def test_a_seal_of_an_earlier_version_which_was_also_over_the_tier_is_good() -> None:
+    mac = "5a574adfab8eaa0b748f39fcf7f9d62d78e2c46c9618e25e10624b44cbb57efb"
+    assert SEAL.is_on("lab/p", {**BOOKED, "carrel.dev/admitted": f"2026-11-16T12:00:00Z {mac}"}, NOON)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,6 @@ def test_a_seal_is_good_on_the_pod_it_was_made_for() -> None:
         pytest.param("lab/p", BOOKED, NOON, id="there is none"),
         pytest.param("other/p", SEALED, NOON, id="in another namespace"),
         pytest.param("lab/eve", SEALED, NOON, id="of another name"),
-        pytest.param("lab/p", {**SEALED, "carrel.dev/tier": "opportunistic"}, NOON, id="another tier"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/user": "eve"}, NOON, id="another user"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/gpu-model": "H100"}, NOON, id="another model"),
         pytest.param("lab/p", {**SEALED, "carrel.dev/hami": "{}"}, NOON, id="a request that was not recorded"),

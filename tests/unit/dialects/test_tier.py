@@ -1,11 +1,15 @@
 """Which tier a pod has."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from carrel.dialects.tier import is_opportunistic, tier_of
+from carrel.dialects.maia import Revocable, read_terminate_at
+from carrel.dialects.tier import person_of, tier_of, write_tier
 from carrel.ledger.tiers import Tier
 from tests.kit.objects import pod
 
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 MARK = {"terminate-at": "1900-01-01T08:00:00Z"}
 """By which MAIA says that a pod may be revoked at any time."""
 
@@ -27,4 +31,15 @@ MARK = {"terminate-at": "1900-01-01T08:00:00Z"}
 )
 def test_the_tier_of_a_pod(annotations: dict[str, str], tier: Tier | None) -> None:
     assert tier_of(pod(annotations)) is tier
-    assert is_opportunistic(pod(annotations)) is (tier is Tier.OPPORTUNISTIC)
+
+
+@pytest.mark.parametrize(("until", "tier"), [(NOON, Tier.BOOKED), (None, Tier.OPPORTUNISTIC)])
+def test_a_pod_is_told_its_tier_in_words_that_mean_it(until: datetime | None, tier: Tier) -> None:
+    told = pod(write_tier(until))
+    assert tier_of(told) is tier
+    assert read_terminate_at(told) == (until or Revocable.ANY_TIME)
+
+
+def test_people_are_compared_as_bookings_spell_them() -> None:
+    assert person_of(pod({"carrel.dev/user": " Ada@Lab.Example "})) == "ada@lab.example"
+    assert person_of(pod({})) == ""

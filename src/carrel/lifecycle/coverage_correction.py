@@ -1,0 +1,231 @@
+"""Makes what pods, Leases and bookings say about coverage follow the bookings.
+
+`leases.covered_pods` knows which booking covers which pod now. What was written before may be out of date: a booking
+has started, was cancelled, shortened, extended, or a covered pod has ended and the next one is covered. Then
+
+    on the Leases      the record of a share is written: which booking covers it, since when
+    on the pod         tier and `terminate-at` are written, and an Event says what has changed
+    on the Booking     how many of its GPUs are used, and by which pods
+    the gate           of a pod that waits for a booking is removed when that starts, or no longer exists
+
+Nothing is taken away by an old cache: before a pod loses its coverage, bookings and Leases are read again. A pod whose
+booking has come to its regular end is left to `expiry`, which ends it.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from carrel.dialects.booking_objects import BOOKINGS, BookingObject, write_status
+from carrel.dialects.carrel import BOOKING, TIER, WAITS_UNTIL
+from carrel.dialects.maia import TERMINATE_AT
+from carrel.dialects.tier import person_of, tier_of, write_tier
+from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.pod_progress import holder_of, is_ending
+from carrel.ledger.coverage import Covered, record_of
+from carrel.ledger.shares import Coverage
+from carrel.ledger.tiers import Tier
+from carrel.lifecycle.expiry import end_of
+from carrel.lifecycle.pod_events import COMPONENT
+from carrel.parsing.time import seconds
+
+log = logging.getLogger(__name__)
+
+COVERED = "CoveredByBooking"
+NOT_COVERED = "NotCoveredByBooking"
+RELEASED = "BookingStarted"
+CANCELLED = "BookingCancelled"
+
+ENDED_IS_KEPT = timedelta(minutes=10)
+"""How long the object of a booking stays after its regular end. One that goes earlier was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a pod or its Leases say is not what is true."""
+
+    pod: Pod
+    covered: Covered | None
+
+    @property
+    def takes_away(self) -> bool:
+        return self.covered is None
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionOptions:
+    keep_at_end: bool = False
+    """A pod whose booking has come to its end stays, as an opportunistic pod."""
+
+
+class CoverageCorrection:
+    def __init__(self, state: ClusterState, options: CorrectionOptions) -> None:
+        self._state = state
+        self._cluster: Cluster = state.cluster
+        self._options = options
+        self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
+
+    async def round(self) -> tuple[int, int]:
+        """How many pods have got a booking's cover, and how many have lost it. One that fails does not stop others."""
+        await self._open_gates()
+        due = list(self.due())
+        if any(each.takes_away for each in due):
+            due = list(self.due()) if await self._state.reread() else [each for each in due if not each.takes_away]
+        given = taken = 0
+        for correction in due:
+            try:
+                await self._correct(correction)
+            except ClusterError as error:
+                name = holder_of(correction.pod)
+                log.warning("coverage_not_corrected pod=%s: %s", name, error)
+                continue
+            given, taken = given + (not correction.takes_away), taken + correction.takes_away
+        await self._write_statuses()
+        return given, taken
+
+    # --- pods and Leases ---------------------------------------------------------------------------------------------
+
+    def due(self) -> Iterable[Correction]:
+        for pod in self._state.pods.store:
+            if TIER not in pod.metadata.annotations or is_ending(pod) or tier_of(pod) is None:
+                continue
+            covered = self._state.covered(pod)
+            if covered is None and self._is_at_regular_end(pod):
+                continue
+            if self._told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered):
+                yield Correction(pod, covered)
+
+    def _is_at_regular_end(self, pod: Pod) -> bool:
+        """Whether `expiry` ends the pod. If its booking's object went too early for a regular end, it was cancelled
+        while nobody looked."""
+        end, now = end_of(pod), self._state.options.now()
+        if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._options.keep_at_end:
+            return False
+        record = record_of(self._state.ledger, pod.metadata.uid)
+        is_known = record is not None and self._state.covered_pods.booking(record.booking) is not None
+        return is_known or record is None or now >= end + ENDED_IS_KEPT
+
+    def _told(self, pod: Pod) -> dict[str, str]:
+        notes = pod.metadata.annotations
+        return {key: notes[key] for key in (TIER, TERMINATE_AT) if key in notes}
+
+    def _is_misrecorded(self, pod: Pod, covered: Covered | None) -> bool:
+        wanted = covered.entitlement.booking if covered else ""
+        shares = self._state.ledger.shares_of(pod.metadata.uid).values()
+        recorded = {share.coverage.booking if share.coverage else "" for share in shares}
+        return bool(recorded - {wanted})
+
+    async def _correct(self, correction: Correction) -> None:
+        pod, covered = correction.pod, correction.covered
+        await self._record(pod, covered)
+        told, wanted = self._told(pod), write_tier(_until(covered))
+        if told == wanted:
+            return
+        metadata = pod.metadata
+        as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        try:
+            patch = MergePatch({"metadata": {**as_seen, "annotations": wanted}})
+            await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+        except (Conflict, NotFound):
+            return  # it has changed: the next round looks at it again
+        log.info("tier_follows_booking pod=%s was=%s is=%s", holder_of(pod), told.get(TIER), wanted[TIER])
+        await self._events.record(pod, _note(pod, covered))
+
+    async def _record(self, pod: Pod, covered: Covered | None) -> None:
+        uid = pod.metadata.uid
+        known = record_of(self._state.ledger, uid)
+        wanted: Coverage | None = None
+        if covered is not None:
+            booking = covered.entitlement.booking
+            is_known = known is not None and known.booking == booking
+            wanted = known if is_known else Coverage(booking, self._state.options.now())
+        for lease in self._state.cluster_ledger.leases_of(uid):
+            if any(share.coverage != wanted for share in lease.record.shares if share.holder.uid == uid):
+                await self._state.lease_writer.record_coverage(lease, uid, wanted)
+
+    # --- pods for a booking that starts later ------------------------------------------------------------------------
+
+    async def _open_gates(self) -> None:
+        for pod in self._state.pods.store:
+            if BOOKING in gates_of(pod) and not is_ending(pod):
+                try:
+                    await self._open_gate(pod)
+                except (Conflict, NotFound):
+                    pass  # it has changed: the next round looks at it again
+                except ClusterError as error:
+                    log.warning("gate_not_opened pod=%s: %s", holder_of(pod), error)
+
+    async def _open_gate(self, pod: Pod) -> None:
+        name = pod.metadata.annotations.get(BOOKING, "")
+        booking = self._state.covered_pods.booking(name)
+        is_theirs = booking is not None and person_of(pod) in booking.people
+        if booking is not None and is_theirs and self._state.options.now() < booking.start:
+            await self._tell_start(pod, booking.start)
+            return
+        if not is_theirs and await self._exists(name) and booking is None:
+            return  # the cache is old
+        left = [{"name": gate} for gate in gates_of(pod) if gate != BOOKING]
+        metadata = pod.metadata
+        as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        notes = {WAITS_UNTIL: None}
+        patch = MergePatch({"metadata": {**as_seen, "annotations": notes}, "spec": {"schedulingGates": left or None}})
+        await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+        log.info("gate_opened pod=%s booking=%s exists=%s", holder_of(pod), name, is_theirs)
+        if is_theirs:
+            note = Note(RELEASED, "the booking that it waited for has started", NORMAL)
+        else:
+            why = "the booking that it waited for was cancelled, or is no longer for its owner"
+            note = Note(CANCELLED, f"{why}; it continues without a booking, on what is free", WARNING)
+        await self._events.record(pod, note)
+
+    async def _tell_start(self, pod: Pod, start: datetime) -> None:
+        if pod.metadata.annotations.get(WAITS_UNTIL) == seconds(start):
+            return
+        notes = {"uid": pod.metadata.uid, "annotations": {WAITS_UNTIL: seconds(start)}}
+        await self._cluster.patch(PODS, pod.metadata.name, MergePatch({"metadata": notes}), pod.metadata.namespace)
+
+    async def _exists(self, booking: str) -> bool:
+        try:
+            await self._cluster.get(BOOKINGS, booking)
+        except NotFound:
+            return False
+        return True
+
+    # --- bookings ----------------------------------------------------------------------------------------------------
+
+    async def _write_statuses(self) -> None:
+        for booking in self._state.bookings.store:
+            wanted = self._status_of(booking)
+            if wanted == {"used": booking.status.used, "pods": list(booking.status.pods)}:
+                continue
+            try:
+                name = booking.metadata.name
+                await self._cluster.patch(BOOKINGS, name, MergePatch({"status": wanted}), subresource="status")
+            except NotFound:
+                pass
+            except ClusterError as error:
+                log.warning("booking_status_not_written name=%s: %s", booking.metadata.name, error)
+
+    def _status_of(self, booking: BookingObject) -> Json:
+        name = booking.metadata.name
+        use = self._state.covered_pods.use_of(name)
+        pods = [holder_of(pod).full_name for pod in self._state.covered_pods.covered_by(name)]
+        return write_status(len(use.gpus) if use else 0, pods)
+
+
+def _until(covered: Covered | None) -> datetime | None:
+    return covered.entitlement.ends if covered is not None else None
+
+
+def _note(pod: Pod, covered: Covered | None) -> Note:
+    if covered is not None:
+        booking = covered.entitlement
+        return Note(COVERED, f"covered by the booking of {booking} until {seconds(booking.ends)}", NORMAL)
+    return Note(NOT_COVERED, "no booking covers it any more; it stays, and may lose its GPU to a booked pod", WARNING)
