@@ -26,6 +26,7 @@ import typer
 
 from carrel.dialects.options import DialectOptions, Unit
 from carrel.kubernetes.cluster import FieldValidation
+from carrel.ledger.tiers import TierPolicy
 
 if TYPE_CHECKING:
     from carrel.dialects.seal import Seal
@@ -123,6 +124,9 @@ class TierSettings:
         ),
     ] = False
     """Their owners were never told; an admin should tell them first."""
+
+    def tier_policy(self) -> TierPolicy:
+        return TierPolicy(self.opportunistic_gpus, self.revoke_older_pods)
 
 
 @dataclass(frozen=True)

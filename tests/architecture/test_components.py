@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.manifests": (),
     "carrel.command_errors": (),
     "carrel.process": ("carrel.command_errors", "carrel.kubernetes", "carrel.parsing", "carrel.settings"),
-    "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.parsing"),
+    "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.scheduling"),
     "kubernetes_in_memory": (),

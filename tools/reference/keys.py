@@ -20,6 +20,10 @@ WORD = re.compile(r"[A-Za-z0-9._/-]+")
 MEANINGS = {
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
     "GPUAssigned": "Which GPUs the pod got, and on which node.",
+    "CoveredByBooking": "A booking covers the pod from now on: which, and until when.",
+    "NotCoveredByBooking": "No booking covers the pod any more, and what that means for it.",
+    "BookingStarted": "The booking that the pod waited for has started.",
+    "BookingCancelled": "The booking that the pod waited for no longer exists; it goes on without one.",
     "BookingEnds": "The pod's booking ends soon, and what becomes of the pod then.",
     "BookingEnded": "The booking has ended; the pod is ended or goes on without a GPU.",
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",

@@ -84,12 +84,7 @@ class BookingSettings(
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(
-            self.carrel_namespace,
-            self.dialect_options(),
-            opportunistic_gpus=self.opportunistic_gpus,
-            older_pods_are_revocable=self.revoke_older_pods,
-        )
+        return ClusterOptions(self.carrel_namespace, self.dialect_options(), tier_policy=self.tier_policy())
 
     def wrong(self) -> list[str]:
         """Every setting that cannot be used, all at once."""

@@ -8,7 +8,7 @@ Reading order:
     interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
     nvidia gpushare gpuclaim kai hami     the peers' dialects
     gpuclaim_objects kai_objects          the kinds of objects that they define
-    carrel                                Carrel's own words, and the Lease of a GPU
+    carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     kai_reservation gpushare_inspect      further words of KAI and gpushare
     maia tier jupyter                     words about bookings and people; which tier a pod has
     protected_keys seal                   what only Carrel writes, and how that is proved

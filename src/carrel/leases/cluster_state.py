@@ -34,7 +34,7 @@ from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
-from carrel.ledger.tiers import Tier
+from carrel.ledger.tiers import DEFAULT_TIER_POLICY, Tier, TierPolicy
 from carrel.parsing import Malformed
 
 NAMESPACE = "carrel"
@@ -60,10 +60,7 @@ class ClusterOptions:
     watch_timing: WatchTiming = DEFAULT_WATCH_TIMING
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
-    opportunistic_gpus: int = 0
-    """How many GPUs one person may hold without a booking; 0: any number."""
-    older_pods_are_revocable: bool = False
-    """Pods that were there before Carrel may lose their GPUs to booked pods, too."""
+    tier_policy: TierPolicy = DEFAULT_TIER_POLICY
 
 
 DEFAULT_CLUSTER_OPTIONS = ClusterOptions()
@@ -120,7 +117,7 @@ class ClusterState:
             self.gang_members,
             self.booked_waiting,
             self.keeper,
-            self.stands_back,
+            self.leaves_room,
             self.why_over_limit,
         )
         self._reason = WaitingReason(self.cluster_ledger.ledger, context)
@@ -191,7 +188,7 @@ class ClusterState:
     def _has_tier(self, pod: Pod) -> bool:
         """A pod without one is exempt, or was there before Carrel."""
         is_told = tier_of(pod) is not None or (
-            self.options.older_pods_are_revocable and TIER not in pod.metadata.annotations
+            self.options.tier_policy.older_pods_are_revocable and TIER not in pod.metadata.annotations
         )
         return is_told and not self.covered_pods.is_exempt(pod)
 
@@ -200,14 +197,14 @@ class ClusterState:
         covered = self.covered(pod)
         return keeper_of(self.ledger, pod.metadata.uid, covered.entitlement.booking if covered is not None else "")
 
-    def stands_back(self, pod: Pod) -> bool:
+    def leaves_room(self, pod: Pod) -> bool:
         """Whether it leaves room for booked pods that wait."""
         return self.tier(pod) is Tier.OPPORTUNISTIC
 
     def why_over_limit(self, pod: Pod, request: Request) -> Refusal | None:
         """Why its person may hold no more GPUs without a booking; None if it may have what it asks for."""
-        limit, person = self.options.opportunistic_gpus, person_of(pod)
-        if not limit or not person or not self.stands_back(pod):
+        limit, person = self.options.tier_policy.opportunistic_gpus, person_of(pod)
+        if not limit or not person or not self.leaves_room(pod):
             return None
         held = self.covered_pods.uncovered_gpus(person)
         asked = request.cards if request.amount == WHOLE else 0

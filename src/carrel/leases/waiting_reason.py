@@ -27,7 +27,7 @@ class WaitingContext:
     """The booked pods that wait, the oldest first."""
     keeper: Callable[[Pod], str]
     """In whose name a pod gets what is kept for it."""
-    stands_back: Callable[[Pod], bool]
+    leaves_room: Callable[[Pod], bool]
     """Whether it leaves room for booked pods that wait."""
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more without a booking."""
@@ -62,7 +62,7 @@ class WaitingReason:
                 return together
         refusal = self._context.why_over_limit(pod, asked.request)
         refusal = refusal or self._node_filter.why(asked.request, nodes, self._context.keeper(pod))
-        if refusal is None and self._context.stands_back(pod):
+        if refusal is None and self._context.leaves_room(pod):
             left_over = self._precedence.narrow(self._node_filter.filter(asked.request, nodes), asked.request)
             refusal = None if left_over.fitting else Refusal(f"{asked.request}: there is {WAITED_FOR}")
         return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
@@ -72,7 +72,7 @@ class WaitingReason:
         members = self._context.members_of(gang)
         if members.bound:
             return None
-        with self._precedence.served() if self._context.stands_back(pod) else nullcontext():
+        with self._precedence.served() if self._context.leaves_room(pod) else nullcontext():
             plan = self._planner.plan(gang, members, nodes)
         return plan if isinstance(plan, Refusal) else None
 

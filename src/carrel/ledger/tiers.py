@@ -1,5 +1,6 @@
 """The two tiers of pods, and what becomes of a booked pod."""
 
+from dataclasses import dataclass
 from enum import Enum
 
 
@@ -18,3 +19,16 @@ class AtEnd(Enum):
     END = "end"
     KEEP = "keep"
     """It stays as an opportunistic pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierPolicy:
+    """What the cluster's admin decides about the two tiers."""
+
+    opportunistic_gpus: int = 0
+    """How many GPUs one person may hold without a booking; 0: any number."""
+    older_pods_are_revocable: bool = False
+    """Pods that were there before Carrel may lose their GPUs to booked pods, too."""
+
+
+DEFAULT_TIER_POLICY = TierPolicy()

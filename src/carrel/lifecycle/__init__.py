@@ -5,6 +5,7 @@ Reading order:
 
     collection                      frees the GPUs of pods that are gone
     claim_status pod_events         writes the status of claims, and why pods wait
+    coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
     hand_over                       creates a pod again without a GPU
     terminator terminator_api       MAIA's pod terminator

@@ -162,7 +162,7 @@ class HandOvers:
     async def _end_when_due(self, record: HandOver, written: Json, pod: Json) -> timedelta | HandOverResult:
         if pod.get("status", {}).get("phase") in FINISHED:
             return await self._close(written, HandOverResult.LEFT)
-        if record.why is Why.REVOKED and self._context.is_covered(record.uid):
+        if self._context.is_covered(record.uid):
             return await self._call_off(record, written)
         await self._announce(record, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
@@ -178,7 +178,8 @@ class HandOvers:
         return await self._end(ending, pod)
 
     async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
-        """It was opportunistic when this was decided. By now another pod of its owner has ended, for example."""
+        """When this was decided, no booking covered the pod. By now another pod of its owner has ended, or another
+        booking was made."""
         namespace, name = record.place
         with contextlib.suppress(NotFound):
             stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None}}})

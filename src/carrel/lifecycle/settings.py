@@ -134,9 +134,5 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
         from carrel.leases.cluster_state import ClusterOptions
 
         return ClusterOptions(
-            self.carrel_namespace,
-            self.dialect_options(),
-            seal=self.seal(),
-            opportunistic_gpus=self.opportunistic_gpus,
-            older_pods_are_revocable=self.revoke_older_pods,
+            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
         )

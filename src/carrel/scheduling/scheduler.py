@@ -131,14 +131,14 @@ class Scheduler:
         if over_limit is not None:
             return FilterResult.by_reason(nodes, over_limit.reason)
         found = self._node_filter.filter(pod_request.request, nodes, self._context.keeper(pod))
-        return self._precedence.narrow(found, pod_request.request) if self._stands_back(pod) else found
+        return self._precedence.narrow(found, pod_request.request) if self._leaves_room(pod) else found
 
-    def _stands_back(self, pod: Pod) -> bool:
+    def _leaves_room(self, pod: Pod) -> bool:
         return self._context.tier(pod) is Tier.OPPORTUNISTIC
 
     def _ledger_view(self, pod: Pod) -> LedgerView:
         """For an opportunistic pod: as if the booked pods that wait had their GPUs."""
-        return self._precedence.served if self._stands_back(pod) else nullcontext
+        return self._precedence.served if self._leaves_room(pod) else nullcontext
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 

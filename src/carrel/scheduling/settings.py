@@ -40,11 +40,7 @@ class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSetti
         from carrel.leases.cluster_state import ClusterOptions
 
         return ClusterOptions(
-            self.carrel_namespace,
-            self.dialect_options(),
-            seal=self.seal(),
-            opportunistic_gpus=self.opportunistic_gpus,
-            older_pods_are_revocable=self.revoke_older_pods,
+            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
         )
 
     def scheduler_options(self) -> "SchedulerOptions":
