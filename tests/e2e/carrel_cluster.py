@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
@@ -70,6 +71,12 @@ class CarrelCluster:
     def start_controller(self, *options: str | Path) -> Process:
         command = [sys.executable, "-m", "carrel", "controller", "--port", "0", *options]
         return self.api.start("controller", command)
+
+    def book(self, name: str, user: str, gpus: int = 1, **spec: Any) -> None:
+        """A booking that runs now, as the booking service writes it."""
+        times = {"start": "2026-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z"}
+        body = {"metadata": {"name": name}, "spec": {"user": user, "gpus": gpus, **times, **spec}}
+        self.api.call("POST", BOOKINGS.path(), {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, **body})
 
     # --- what the cluster says, read anew ----------------------------------------------------------------------------
 

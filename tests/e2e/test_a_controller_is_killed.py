@@ -12,7 +12,8 @@ from tests.e2e.counting_proxy import counting_proxy
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod
 
 LOW = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
-HIGH = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z"}
+ADA = "ada@lab.example"
+HIGH = {"carrel.dev/tier": "booked", "terminate-at": "2099-01-01T00:00:00Z", "carrel.dev/user": ADA}
 LIMIT_S = 180
 ELECTION = f"/apis/coordination.k8s.io/v1/namespaces/{OURS}/leases/carrel-controller"
 MOST_WRITES = 30
@@ -24,6 +25,7 @@ def cluster_of_carrel() -> Iterator[CarrelCluster]:
     with carrel_cluster("tiers-killed", [a_node("n1", [16276] * 2)]) as cluster:
         cluster.api.start_scheduler()  # for the pods that have no GPU any more
         cluster.controller.stop()
+        cluster.book("enough", ADA, gpus=100)
         yield cluster
 
 

@@ -142,7 +142,9 @@ def test_a_pod_without_a_booking_takes_no_gpu_that_a_booked_pod_waits_for(
     with namespace(cluster.api) as ours:
         # There is a GPU for it, but nowhere so many processors: so it waits, and nothing must be taken from under it.
         needs = {"nvidia.com/gpu": "1", "cpu": "100000"}
-        create(cluster.api, ours, a_pod("urgent", "n2", {"carrel.dev/tier": "booked"}, needs))
+        cluster.book("urgent", "ada@lab.example")
+        whose = {"carrel.dev/tier": "booked", "carrel.dev/user": "ada@lab.example"}
+        create(cluster.api, ours, a_pod("urgent", "n2", whose, needs))
         eventually(lambda: "Insufficient cpu" in json.dumps(cluster.pods(ours)["urgent"]["status"]))
         greedy = a_pod("greedy", "n2", {"carrel.dev/tier": "opportunistic"}, {"nvidia.com/gpu": "2"})
         create(cluster.api, ours, greedy)
