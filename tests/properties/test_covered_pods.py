@@ -5,10 +5,12 @@ after the pods, a Lease before its pod, a claim after the pod that refers to it.
 """
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -327,3 +329,129 @@ def test_what_is_remembered_is_what_would_be_found_anew(
         lab.check()
 
     asyncio.run(run())
+
+
+# --- stories that are easily missed ----------------------------------------------------------------------------------
+
+ONE_BOOKING: tuple[tuple[Any, ...], ...] = (("book", "b0", "ada", frozenset(), "", 1, 1, -10, 20),)
+P0_WAITS: tuple[Any, ...] = ("pod", "p0", "ada", "one", "", "")
+P0_HOLDS: tuple[tuple[Any, ...], ...] = (
+    P0_WAITS,
+    ("lease", "n1", 0, frozenset({"p0"}), None, ""),
+    ("bound", "p0", "n1"),
+)
+ALL_OTHERS_HELD: tuple[tuple[Any, ...], ...] = tuple(
+    step
+    for number, (node, index) in enumerate([("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)])
+    for step in (
+        ("pod", f"other-{number}", "", "one", "", ""),
+        ("annotated", f"other-{number}", "carrel.dev/tier", "newer"),
+        ("lease", node, index, frozenset({f"other-{number}"}), None, ""),
+        ("bound", f"other-{number}", node),
+    )
+)
+"""By pods that nobody may revoke."""
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "expected"),
+    [
+        pytest.param(
+            [("pod", "p0", "ada", "claim", "", "")], ("claim", 1), (False, True), id="a claim comes after its pod"
+        ),
+        pytest.param(P0_HOLDS, ("annotated", "p0", "carrel.dev/user", "bob"), (True, False), id="another person's"),
+        pytest.param([P0_WAITS], ("time passes", 20), (True, False), id="the booking ends"),
+        pytest.param(
+            [P0_WAITS, ("book", "b0", "ada", frozenset(), "", 1, 1, 5, 20)],
+            ("time passes", 5),
+            (False, True),
+            id="the booking starts",
+        ),
+        pytest.param([P0_WAITS], ("cancel", "b0"), (True, False), id="the booking is cancelled"),
+        pytest.param(
+            P0_HOLDS, ("book", "b0", "ada", frozenset(), A100, 1, 1, -10, 20), (True, False), id="another model"
+        ),
+        pytest.param(
+            [*P0_HOLDS, ("book", "b0", "ada", frozenset(), A100, 1, 1, -10, 20)],
+            ("reports", "n1", A100),
+            (False, True),
+            id="the node reports another model",
+        ),
+        pytest.param(P0_HOLDS, ("exempt", "true"), (True, False), id="the namespace is exempted"),
+        pytest.param(
+            [("pod", "p0", "ada", "one", "n1", ""), ("labelled", "n1", "elsewhere")],
+            ("labelled", "n1", "n1"),
+            (False, True),
+            id="a node gets the label that the pod selects",
+        ),
+        pytest.param(
+            [*ALL_OTHERS_HELD, P0_WAITS],
+            ("annotated", "other-2", "carrel.dev/tier", "opportunistic"),
+            (False, True),
+            id="a pod of nobody becomes revocable",
+        ),
+        pytest.param([*ALL_OTHERS_HELD, P0_WAITS], ("ending", "other-2"), (False, True), id="a pod of nobody ends"),
+        pytest.param([*ALL_OTHERS_HELD, P0_WAITS], ("no lease", "n2", 1), (False, True), id="a GPU is given back"),
+        pytest.param(
+            [P0_WAITS, ("lost", "n1"), ("lost", "n2")], ("reports", "n2", A6000), (False, True), id="a node is back"
+        ),
+    ],
+)
+async def test_an_answer_follows_the_change(
+    before: Sequence[tuple[Any, ...]], change: tuple[Any, ...], expected: tuple[bool, bool]
+) -> None:
+    lab = Story()
+    for step in (*ONE_BOOKING, *before):
+        lab.do(step)
+    await lab.read(KINDS)
+    assert (lab.state.covered_pods.of(lab.uid("p0")) is not None) == expected[0]
+    lab.do(change)
+    await lab.read(KINDS)
+    assert (lab.state.covered_pods.of(lab.uid("p0")) is not None) == expected[1]
+    lab.check()
+
+
+@pytest.mark.parametrize("user", PEOPLE)
+async def test_a_pod_that_moves_to_another_person_with_a_booking_is_covered_by_that_one(user: str) -> None:
+    """In whichever order the two are looked at."""
+    lab = Story()
+    other = next(each for each in PEOPLE if each != user)
+    steps = [("book", "b1", "bob", frozenset(), "", 1, 1, -10, 20), *P0_HOLDS]
+    for step in (*ONE_BOOKING, *steps, ("annotated", "p0", "carrel.dev/user", user)):
+        lab.do(step)
+    await lab.read(KINDS)
+    lab.check()
+    lab.do(("annotated", "p0", "carrel.dev/user", other))
+    await lab.read(KINDS)
+    lab.check()
+    covered = lab.state.covered_pods.of(lab.uid("p0"))
+    assert covered is not None and other in covered.entitlement.people
+
+
+async def test_inside_a_what_if_the_answers_are_those_from_before_it() -> None:
+    lab = Story()
+    for step in (*ONE_BOOKING, *P0_HOLDS, ("pod", "p1", "ada", "one", "", "")):
+        lab.do(step)
+    await lab.read(KINDS)
+    before = lab.answers(lab.state.covered_pods)["of"]
+    lab.state.covered_pods.on_shares([lab.uid("p0")])  # something is to be worked out again
+    with lab.state.ledger.what_if():
+        lab.state.ledger.forget(lab.uid("p0"))
+        inside = {uid: lab.state.covered_pods.of(uid) for uid in before}
+    assert inside == before
+    lab.check()
+
+
+async def test_bookings_whose_records_cover_more_than_was_booked_are_counted() -> None:
+    """Two replicas with old caches have each recorded a pod for the last GPU."""
+    lab = Story()
+    shares = [("lease", "n1", index, frozenset({f"p{index}"}), None, "b0") for index in GPUS]
+    for step in (*ONE_BOOKING, P0_WAITS, ("pod", "p1", "ada", "one", "", ""), *shares):
+        lab.do(step)
+    await lab.read(KINDS)
+    assert lab.state.covered_pods.over_use() == 1
+    use = lab.state.covered_pods.use_of("b0")
+    assert use is not None and use.count == 1, "the function covers one of them"
+    lab.do(("lease", "n1", 1, frozenset({"p1"}), None, ""))
+    await lab.read(KINDS)
+    assert lab.state.covered_pods.over_use() == 0

@@ -150,6 +150,7 @@ class CoveredPods:
         if entitlement is None:
             return
         self._uses.pop(booking, None)
+        self._moment += 1
         for person in entitlement.people:
             _discard(self._running_of, person, booking)
         self._changed_people |= entitlement.people
