@@ -63,9 +63,9 @@ def pods(draw: st.DrawFn) -> list[tuple[PersonsPod, list[Share]]]:
         uid = f"uid-{draw(st.integers(0, 9))}-{number}"
         holder = Holder(uid, draw(st.sampled_from(["lab", "other"])), f"pod-{number}")
         held = draw(st.just(frozenset[str]()) | st.frozensets(st.sampled_from(GPUS), max_size=3))
-        memory = draw(st.sampled_from([None, 300, 500]))
+        memory = draw(st.sampled_from([None, MiB(300), MiB(500)]))
         record = draw(records)
-        shares = [Share(holder, gpu, memory and MiB(memory), coverage=record) for gpu in sorted(held)]
+        shares = [Share(holder, gpu, memory, coverage=record) for gpu in sorted(held)]
         pod = PersonsPod(
             holder=holder,
             person=draw(st.sampled_from(["ada", "ada", "ada", "bob", "eve"])),

@@ -19,6 +19,7 @@ order. A pod that is ending counts until it has given its GPUs back.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar
 
 from carrel.ledger.gpu_choice import by_island
@@ -93,7 +94,8 @@ class Covered:
 
     def narrowed(self, request: Request) -> Request:
         """What the pod asks for, of the booked GPUs."""
-        request = replace(request, model=request.model or self.entitlement.model)
+        if self.entitlement.model and not request.model:
+            request = replace(request, model=self.entitlement.model)
         if not (self.only or self.not_on):
             return request
         return replace(request, selector=replace(request.selector, only=self.only, not_on=self.not_on))
@@ -317,17 +319,16 @@ class RevocableRoom:
         there = self._ledger.node(node)
         if there is None or there.unusable or not selected(there, request):
             return False
-        need = request.amount.on
-        cards = [
-            card
-            for card in self._ledger.cards(node)
-            if suits_by_nature(card.gpu, request)
-            and need(card.gpu.memory) <= card.gpu.memory // share_of
-            and need(card.gpu.memory) <= self.on_card(card)
-        ]
+        suiting = (card for card in self._ledger.cards(node) if self._suits(card, request, share_of))
         if not needs_one_island(request):
-            return len(cards) >= request.cards
-        return any(island and len(found) >= request.cards for island, found in by_island(cards).items())
+            return len(tuple(islice(suiting, request.cards))) == request.cards  # no more are looked at than needed
+        return any(island and len(found) >= request.cards for island, found in by_island(tuple(suiting)).items())
+
+    def _suits(self, card: Card, request: Request, share_of: int) -> bool:
+        if not suits_by_nature(card.gpu, request):
+            return False
+        need = request.amount.on(card.gpu.memory)
+        return need <= card.gpu.memory // share_of and need <= self.on_card(card)
 
 
 _Question = tuple[Request, int, int]
