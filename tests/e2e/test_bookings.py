@@ -42,7 +42,17 @@ class Lab:
         rights = self.api.kubeconfig_of("system:serviceaccount:carrel:carrel-booking", GROUPS)
         database = f"sqlite:///{self.api.run.data}/bookings.db"
         rules = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10")
-        command: list[str | Path] = [sys.executable, "-m", "carrel", "booking", "--kubeconfig", rights, "--dev", "--port", "0"]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "carrel",
+            "booking",
+            "--kubeconfig",
+            rights,
+            "--dev",
+            "--port",
+            "0",
+        ]
         service = self.api.start("booking", [*command, "--database", database, *rules])
         service.wait_until("listening", lambda: "listening url=" in service.log.read_text())
         self.service = service

@@ -73,6 +73,8 @@ def allowed(gpu: Gpu, selector: GpuSelector) -> bool:
         and gpu.model not in selector.not_models
         and all(uuid in selector.uuids for uuid in (gpu.may_be or {gpu.uuid}) if selector.uuids)
         and not any(uuid in selector.not_uuids for uuid in (gpu.may_be or {gpu.uuid}))
+        and (not selector.only or gpu.uuid in selector.only)
+        and gpu.uuid not in selector.not_on
     )
 
 
@@ -91,6 +93,7 @@ some_uuids = st.one_of(
 selectors = st.one_of(
     st.just(ANY_GPU),
     st.builds(GpuSelector, models=some_models, not_models=some_models, uuids=some_uuids, not_uuids=some_uuids),
+    st.builds(GpuSelector, uuids=some_uuids, only=some_uuids, not_on=some_uuids),
 )
 requests = st.builds(
     Request,

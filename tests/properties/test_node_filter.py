@@ -25,6 +25,9 @@ REQUESTS = (
     memory(100, selector=GpuSelector(models=("a100",))),
     memory(100, selector=GpuSelector(not_models=("A100",), not_uuids=frozenset({"GPU-n1-0"}))),
     memory(100, selector=GpuSelector(uuids=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
+    memory(100, selector=GpuSelector(only=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
+    memory(100, selector=GpuSelector(models=("a6000",), not_on=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
+    whole(2, selector=GpuSelector(not_on=frozenset({"GPU-n2-1"}))),
 )
 
 cards = st.tuples(

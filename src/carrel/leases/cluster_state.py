@@ -26,7 +26,7 @@ from carrel.leases.covered_pods import CoverageContext, CoveredPods
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
-from carrel.leases.pod_progress import holder_of, slot_of
+from carrel.leases.pod_progress import slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
@@ -100,7 +100,9 @@ class ClusterState:
         self.covered_pods = CoveredPods(self.ledger, self._coverage_context())
         self.bookings.on_change(self.covered_pods.on_booking)
         self.pods.on_change(self.covered_pods.on_pod)
-        self.nodes.on_change(lambda old, new: self.covered_pods.on_nodes())
+        self.nodes.on_change(self.covered_pods.on_node)
+        self.claims.on_change(self._on_request_part)
+        self.pod_groups.on_change(self._on_request_part)
         self.namespaces.on_change(self._on_namespace)
         self.cluster_ledger.on_shares = self.covered_pods.on_shares
 
@@ -232,6 +234,11 @@ class ClusterState:
             return None
         return asked.request if isinstance(asked, PodRequest) else None
 
+    def _on_request_part(self, old: GpuClaim | PodGroup | None, new: GpuClaim | PodGroup | None) -> None:
+        """A part of what pods ask for is in other objects, which may come after the pods."""
+        if old is None or new is None or old.spec != new.spec:
+            self.covered_pods.on_requests()
+
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if _is_exempt(old) != _is_exempt(new):
             self.covered_pods.on_exemption()
@@ -249,17 +256,7 @@ class ClusterState:
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""
-        waiting = [(pod, covered, self._asked_request(pod)) for pod, covered in self.covered_pods.waiting()]
-        return [
-            WaitingPod(
-                holder_of(pod),
-                covered.narrowed(request),
-                self.eligible_nodes.of(pod).nodes,
-                covered.entitlement.booking,
-            )
-            for pod, covered, request in waiting
-            if request is not None
-        ]
+        return self.covered_pods.booked_waiting()
 
     def gang_runs(self, pod: Pod) -> bool:
         """Whether a member of the pod's gang is bound."""

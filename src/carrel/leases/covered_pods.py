@@ -3,6 +3,8 @@
 `ledger.coverage` decides. Here its answer is remembered, and worked out again only for the people whom a change
 concerns: a booking that starts, ends or changes, a pod, a share. People who share a booking belong together. Pods that
 wait are looked at again whenever the ledger has changed, because that decides whether they could be placed.
+
+Inside a what-if of the ledger nothing is worked out: the answers are those from before it.
 """
 
 import heapq
@@ -15,7 +17,7 @@ from fractions import Fraction
 from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
 from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import person_of
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.coverage import (
     BookingUse,
@@ -27,9 +29,12 @@ from carrel.ledger.coverage import (
     Uses,
     cover_holders,
     cover_waiting,
+    records_of,
     uses_of,
+    waiting_order,
 )
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
@@ -59,6 +64,7 @@ class CoveredPods:
         self._ledger = ledger
         self._context = context
         self._known: dict[str, Entitlement] = {}  # all bookings, running or not
+        self._known_of: dict[str, set[str]] = {}  # person → their bookings, running or not
         self._running: dict[str, Entitlement] = {}
         self._running_of: dict[str, set[str]] = {}  # person → their bookings that run
         self._turns: list[tuple[datetime, str]] = []  # when a booking starts or ends
@@ -66,59 +72,91 @@ class CoveredPods:
         self._holders: dict[str, Covered] = {}  # uid → by what a pod that holds GPUs is covered
         self._covered_of: dict[str, set[str]] = {}  # person → the uids in it
         self._uses: dict[str, BookingUse] = {}  # by pods that hold GPUs
+        self._recorded: dict[str, set[str]] = {}  # booking → the uids that Leases record for it
+        self._bookings_of: dict[str, set[str]] = {}  # the same the other way round
         self._shared = SharedGpus()
         self._unbound_of: dict[str, set[str]] = {}  # person → the uids of pods that wait
+        self._read: dict[str, tuple[Pod, PersonsPod]] = {}  # uid → a pod that waits, and what it asks for
         self._waiting: dict[str, Covered] = {}
-        self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's moment and our own, when that was true
+        self._booked_waiting: tuple[WaitingPod, ...] = ()
+        self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's revision and our own moment, when that was true
         self._moment = 0
         self._room = RevocableRoom(ledger, self._is_revocable)
+        for uid in ledger.holders():
+            self._note_records(uid)
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
         name = (new or old).metadata.name if (new or old) else ""  # type: ignore[union-attr] # one of them is there
+        entitlement = _entitlement_in(new) if new is not None else None
+        if entitlement is not None and entitlement == self._known.get(name):
+            return  # only its status has changed
         self._stop(name)
-        self._known.pop(name, None)
-        if new is None:
-            return
-        try:
-            entitlement = read_entitlement(new)
-        except Malformed as malformed:
-            log.warning("booking_unreadable name=%s why=%r", name, str(malformed))
+        before = self._known.pop(name, None)
+        for person in before.people if before is not None else ():
+            _discard(self._known_of, person, name)
+        if entitlement is None:
             return
         self._known[name] = entitlement
+        for person in entitlement.people:
+            self._known_of.setdefault(person, set()).add(name)
         for turn in (entitlement.start, entitlement.ends):
             heapq.heappush(self._turns, (turn, name))
         if entitlement.runs_at(self._context.now()):
             self._start(entitlement)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and not _matters(old, new):
+            return
         for pod in (old, new):
-            if pod is not None and (person := person_of(pod)):
+            if pod is None:
+                continue
+            uid = pod.metadata.uid
+            self._read.pop(uid, None)
+            if person := person_of(pod):
                 self._changed_people.add(person)
-                waiting = self._unbound_of.setdefault(person, set())
-                waiting.discard(pod.metadata.uid)
+                _discard(self._unbound_of, person, uid)
                 if pod is new and is_waiting(pod):
-                    waiting.add(pod.metadata.uid)
-                if not waiting:
-                    del self._unbound_of[person]
-        if old is None or new is None or is_ending(old) != is_ending(new):
-            self._moment += 1  # what others may have by revocation has changed
+                    self._unbound_of.setdefault(person, set()).add(uid)
+            if self._ledger.shares_of(uid):  # what others may have by revocation has changed
+                self._moment += 1
+                self._room.changed()
 
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
         for uid in uids:
+            self._note_records(uid)
             pod = self._context.pod_by_uid(uid)
             if pod is not None and (person := person_of(pod)):
                 self._changed_people.add(person)
 
-    def on_nodes(self) -> None:
-        """Pods may run on other nodes than before."""
+    def _note_records(self, uid: str) -> None:
+        before, now = self._bookings_of.pop(uid, set()), {each.booking for each in records_of(self._ledger, uid)}
+        if now:
+            self._bookings_of[uid] = now
+        for booking in before - now:
+            _discard(self._recorded, booking, uid)
+        for booking in now:
+            self._recorded.setdefault(booking, set()).add(uid)
+        for booking in before ^ now:
+            if booking in self._running:
+                self._changed_people |= self._running[booking].people
+
+    def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        """Pods may run on other nodes than before. Most changes of a node are only a heartbeat."""
+        if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
+            self.on_requests()
+
+    def on_requests(self) -> None:
+        """Pods that wait may ask for something else than before: what they refer to has changed."""
         self._moment += 1
+        self._read.clear()
 
     def on_exemption(self) -> None:
         """Other namespaces are exempt than before."""
         self._moment += 1
+        self._room.changed()
         self._changed_people.update(self._running_of)
 
     def _start(self, entitlement: Entitlement) -> None:
@@ -132,11 +170,9 @@ class CoveredPods:
         if entitlement is None:
             return
         self._uses.pop(booking, None)
+        self._moment += 1
         for person in entitlement.people:
-            theirs = self._running_of[person]
-            theirs.discard(booking)
-            if not theirs:
-                del self._running_of[person]
+            _discard(self._running_of, person, booking)
         self._changed_people |= entitlement.people
 
     # --- answers -----------------------------------------------------------------------------------------------------
@@ -144,14 +180,24 @@ class CoveredPods:
     def of(self, uid: str) -> Covered | None:
         """None: no booking covers the pod."""
         self._update()
-        return self._holders.get(uid) or self._waiting_covered().get(uid)
+        if (found := self._holders.get(uid)) is not None:
+            return found
+        pod = self._context.pod_by_uid(uid)
+        if pod is None or person_of(pod) not in self._running_of:
+            return None  # most pods: for these nothing has to be worked out
+        return self._waiting_covered().get(uid)
 
     def waiting(self) -> Sequence[tuple[Pod, Covered]]:
         """The covered pods that wait, the oldest first."""
         self._update()
         found = [(self._context.pod_by_uid(uid), covered) for uid, covered in self._waiting_covered().items()]
-        pods = [(pod, covered) for pod, covered in found if pod is not None]
-        return sorted(pods, key=lambda each: (each[0].metadata.creation_timestamp, holder_of(each[0]).full_name))
+        return [(pod, covered) for pod, covered in found if pod is not None]
+
+    def booked_waiting(self) -> Sequence[WaitingPod]:
+        """The same, with what they ask for; the same object as long as nothing has changed."""
+        self._update()
+        self._waiting_covered()
+        return self._booked_waiting
 
     def of_newcomer(self, pod: Pod, person: str, request: Request) -> Covered | None:
         """By what a pod of that person would be covered that is about to be created."""
@@ -161,9 +207,8 @@ class CoveredPods:
             return None
         newcomer = self._persons_pod(pod, person, request)
         newcomer = replace(newcomer, holder=Holder("", pod.metadata.namespace), created=self._context.now())
-        pods = [each for each in self._waiting_pods(people) if each.holder.uid]
         uses = self._copied_uses(bookings)
-        cover_waiting(self._room, uses, pods, self._shared)
+        cover_waiting(self._room, uses, self._waiting_pods(people), self._shared)
         return cover_waiting(self._room, uses, [newcomer], self._shared).get("")
 
     def is_revocable(self, uid: str) -> bool:
@@ -224,12 +269,27 @@ class CoveredPods:
     def planned_for(self, person: str, namespace: str) -> list[Entitlement]:
         """The bookings of a person that start later, the next one first."""
         now = self._context.now()
-        planned = [each for each in self._known.values() if now < each.start and each.is_for(person, namespace)]
+        theirs = [self._known[name] for name in self._known_of.get(person, ())]
+        planned = [each for each in theirs if now < each.start and each.is_for(person, namespace)]
         return sorted(planned, key=lambda each: (each.start, each.booking))
+
+    def over_use(self) -> int:
+        """How many bookings cover more GPUs than were booked, by what is recorded on the Leases: for a metric. The
+        function never covers more; a record that two processes wrote at the same time may, until it is corrected."""
+        recorded: dict[str, set[str]] = {}
+        for uid in self._ledger.holders():
+            for gpu, share in self._ledger.shares_of(uid).items():
+                if share.coverage is not None and self._context.pod_by_uid(uid) is not None:
+                    recorded.setdefault(share.coverage.booking, set()).add(gpu)
+        now = self._context.now()
+        known = [(self._known.get(booking), gpus) for booking, gpus in recorded.items()]
+        return sum(each is not None and each.runs_at(now) and len(gpus) > each.gpus for each, gpus in known)
 
     # --- working it out ----------------------------------------------------------------------------------------------
 
     def _update(self) -> None:
+        if self._ledger.is_what_if:
+            return
         now = self._context.now()
         while self._turns and self._turns[0][0] <= now:
             _, name = heapq.heappop(self._turns)
@@ -238,12 +298,25 @@ class CoveredPods:
                 self._stop(name)
                 if entitlement.runs_at(now):
                     self._start(entitlement)
-        if self._changed_people:
-            self._moment += 1
+        if not self._changed_people:
+            return
+        groups = []
         while self._changed_people:
             bookings, people = self._together(self._changed_people.pop())
             self._changed_people -= people
-            self._cover_holders(bookings, people)
+            groups.append((bookings, people))
+        # First all are taken off: a pod may have moved from a person of one group to a person of another.
+        were_covered = {uid for _, people in groups for person in people for uid in self._covered_of.pop(person, ())}
+        for uid in were_covered:
+            del self._holders[uid]
+            self._shared.remove(uid)
+        for bookings, people in groups:
+            if bookings:
+                self._cover_holders(bookings, people)
+        if were_covered or any(bookings for bookings, _ in groups):
+            self._moment += 1
+        if not were_covered <= self._holders.keys():
+            self._room.changed()
 
     def _together(self, person: str) -> tuple[set[str], set[str]]:
         """The bookings that run for the person, for those who share one of them, and so on; and all these people."""
@@ -260,11 +333,8 @@ class CoveredPods:
         uses: Uses = uses_of(self._running[booking] for booking in bookings)
         pods: list[PersonsPod] = []
         for person in people:
-            for uid in self._covered_of.pop(person, ()):
-                del self._holders[uid]
-                self._shared.remove(uid)
-            if uses:
-                pods += [self._persons_pod(pod, person) for pod in self._holding_pods(person)]
+            pods += [self._persons_pod(pod, person) for pod in self._holding_pods(person)]
+        pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
         self._holders |= covered
         for pod in pods:
@@ -282,16 +352,25 @@ class CoveredPods:
             if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)
         ]
 
+    def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
+        """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""
+        for booking, use in uses.items():
+            entitlement = use.entitlement
+            for uid in self._recorded.get(booking, ()):
+                if self._context.pod_by_uid(uid) is None and entitlement.people:
+                    person, created = min(entitlement.people), entitlement.start
+                    yield PersonsPod(Holder(uid), person, entitlement.namespace, created, None, None)
+
     def _waiting_covered(self) -> dict[str, Covered]:
-        now = (self._ledger.moment, self._moment)
-        if self._waiting_at != now:
-            self._room.changed()
-            self._waiting = self._cover_waiting()
+        now = (self._ledger.revision, self._moment)
+        if self._waiting_at != now and not self._ledger.is_what_if:
+            self._cover_waiting()
             self._waiting_at = now
         return self._waiting
 
-    def _cover_waiting(self) -> dict[str, Covered]:
+    def _cover_waiting(self) -> None:
         covered: dict[str, Covered] = {}
+        waiting: list[PersonsPod] = []
         left = self._unbound_of.keys() & self._running_of.keys()
         while left:
             bookings, people = self._together(left.pop())
@@ -299,7 +378,16 @@ class CoveredPods:
             pods = self._waiting_pods(people)
             if pods:
                 covered |= cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
-        return covered
+                waiting += pods
+        in_order = [pod for pod in sorted(waiting, key=waiting_order) if pod.holder.uid in covered]
+        self._waiting = {pod.holder.uid: covered[pod.holder.uid] for pod in in_order}
+        found = tuple(
+            WaitingPod(pod.holder, by.narrowed(pod.request), pod.nodes, by.entitlement.booking)
+            for pod, by in zip(in_order, self._waiting.values(), strict=True)
+            if pod.request is not None
+        )
+        if found != self._booked_waiting:
+            self._booked_waiting = found
 
     def _waiting_pods(self, people: Iterable[str]) -> list[PersonsPod]:
         waiting = [
@@ -309,11 +397,19 @@ class CoveredPods:
             if (pod := self._context.pod_by_uid(uid)) is not None
         ]
         pods = [
-            self._persons_pod(pod, person)
+            self._as_read(pod, person)
             for person, pod in waiting
             if not self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)
         ]
         return [pod for pod in pods if pod.request is not None]
+
+    def _as_read(self, pod: Pod, person: str) -> PersonsPod:
+        """To read what a pod asks for costs more than to look for room."""
+        known, read = self._read.get(pod.metadata.uid, (None, None))
+        if known is not pod or read is None:
+            read = self._persons_pod(pod, person)
+            self._read[pod.metadata.uid] = (pod, read)
+        return read
 
     def _copied_uses(self, bookings: Iterable[str]) -> Uses:
         copies = uses_of(self._running[booking] for booking in bookings)
@@ -333,3 +429,31 @@ class CoveredPods:
             nodes=self._context.nodes_for(pod) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
         )
+
+
+def _entitlement_in(booking: BookingObject) -> Entitlement | None:
+    """None: it cannot be read, and entitles to nothing."""
+    try:
+        return read_entitlement(booking)
+    except Malformed as malformed:
+        log.warning("booking_unreadable name=%s why=%r", booking.metadata.name, str(malformed))
+        return None
+
+
+def _matters(old: Pod, new: Pod) -> bool:
+    """Most changes of a pod are about its containers only."""
+    before, now = old.metadata, new.metadata
+    return (
+        (before.uid, before.annotations, before.labels) != (now.uid, now.annotations, now.labels)
+        or old.spec != new.spec
+        or is_ending(old) != is_ending(new)
+        or bound_at(old) != bound_at(new)
+    )
+
+
+def _discard(sets: dict[str, set[str]], key: str, item: str) -> None:
+    """And the set itself, when it is empty."""
+    if key in sets:
+        sets[key].discard(item)
+        if not sets[key]:
+            del sets[key]

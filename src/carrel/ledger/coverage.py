@@ -19,6 +19,8 @@ order. A pod that is ending counts until it has given its GPUs back.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
+from typing import TypeVar
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.ledger import Card, Ledger
@@ -92,7 +94,8 @@ class Covered:
 
     def narrowed(self, request: Request) -> Request:
         """What the pod asks for, of the booked GPUs."""
-        request = replace(request, model=request.model or self.entitlement.model)
+        if self.entitlement.model and not request.model:
+            request = replace(request, model=self.entitlement.model)
         if not (self.only or self.not_on):
             return request
         return replace(request, selector=replace(request.selector, only=self.only, not_on=self.not_on))
@@ -118,11 +121,13 @@ class BookingUse:
         """The most MiB of a GPU of that size that the booking entitles to."""
         return memory // self.entitlement.share_of
 
-    def has_room_for(self, more: Mapping[str, int], memory_of: Callable[[str], int]) -> bool:
+    def has_room_for(self, more: Mapping[str, int], memory_of: Callable[[str], int | None]) -> bool:
+        """`memory_of`: None if no node reports the GPU now; then nobody can say that it is too much of it."""
         if len(self.gpus.keys() | more.keys()) + self.coming > self.entitlement.gpus:
             return False
         return self.entitlement.share_of == 1 or all(
-            self.gpus.get(gpu, 0) + mib <= self.limit_on(memory_of(gpu)) for gpu, mib in more.items()
+            (memory := memory_of(gpu)) is None or self.gpus.get(gpu, 0) + mib <= self.limit_on(memory)
+            for gpu, mib in more.items()
         )
 
     def add(self, more: Mapping[str, int]) -> None:
@@ -155,33 +160,33 @@ def uses_of(entitlements: Iterable[Entitlement]) -> Uses:
 def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[str, Covered]:
     """By uid. `uses` is filled with what they touch."""
     holding = [pod for pod in pods if ledger.shares_of(pod.holder.uid)]
-    records = {pod.holder.uid: record_of(ledger, pod.holder.uid) for pod in holding}
     covered: dict[str, Covered] = {}
 
-    def cover(pod: PersonsPod, use: BookingUse) -> bool:
+    def cover(pod: PersonsPod, use: BookingUse, *, is_recorded: bool = False) -> bool:
         uid, entitlement = pod.holder.uid, use.entitlement
-        record = records[uid]
-        is_recorded = record is not None and record.booking == entitlement.booking
         held = _held(ledger, uid, entitlement.model, is_recorded=is_recorded)
-        if held is None or not _is_for(entitlement, pod, uses) or not use.has_room_for(held, _memory_in(ledger)):
+        is_for = entitlement.is_for(pod.person, pod.namespace) if is_recorded else _is_for(entitlement, pod, uses)
+        if held is None or not is_for or not use.has_room_for(held, _memory_in(ledger)):
             return False
         use.add(held)
         covered[uid] = Covered(entitlement)
         return True
 
-    recorded = [(record, pod) for pod in holding if (record := records[pod.holder.uid]) and record.booking in uses]
-    for record, pod in sorted(recorded, key=lambda each: (each[0].since, each[1].holder.uid)):
-        cover(pod, uses[record.booking])
+    recorded = [
+        (record, pod) for pod in holding for record in records_of(ledger, pod.holder.uid) if record.booking in uses
+    ]
+    for record, pod in sorted(recorded, key=lambda each: (each[0].since, each[1].holder.uid, each[0].booking)):
+        if pod.holder.uid not in covered:
+            cover(pod, uses[record.booking], is_recorded=True)
     for pod in sorted(holding, key=lambda pod: (pod.bound_at is None, pod.bound_at or pod.created, pod.holder.uid)):
         if pod.holder.uid not in covered:
             any(cover(pod, use) for use in uses.values())
     return covered
 
 
-def record_of(ledger: Ledger, uid: str) -> Coverage | None:
-    """What the Leases say about a pod. Of several, the earliest: a correction may have reached some of them only."""
-    records = [share.coverage for share in ledger.shares_of(uid).values() if share.coverage is not None]
-    return min(records, key=lambda record: (record.since, record.booking), default=None)
+def records_of(ledger: Ledger, uid: str) -> set[Coverage]:
+    """What the Leases say about a pod. Mostly one; a correction may have reached some of its Leases only."""
+    return {share.coverage for share in ledger.shares_of(uid).values() if share.coverage is not None}
 
 
 def _held(ledger: Ledger, uid: str, model: str, *, is_recorded: bool) -> dict[str, int] | None:
@@ -189,20 +194,24 @@ def _held(ledger: Ledger, uid: str, model: str, *, is_recorded: bool) -> dict[st
     held: dict[str, int] = {}
     for gpu, share in ledger.shares_of(uid).items():
         card = ledger.card(gpu)
-        if (card is None and not is_recorded) or (card is not None and model not in ("", card.gpu.model)):
+        if (card is None and model and not is_recorded) or (card is not None and model not in ("", card.gpu.model)):
             return None
         held[gpu] = card.held(share) if card is not None else share.memory or 0
     return held
 
 
-def _memory_in(ledger: Ledger) -> Callable[[str], int]:
-    return lambda gpu: card.gpu.memory if (card := ledger.card(gpu)) is not None else 0
+def _memory_in(ledger: Ledger) -> Callable[[str], int | None]:
+    return lambda gpu: card.gpu.memory if (card := ledger.card(gpu)) is not None else None
 
 
 def _is_for(entitlement: Entitlement, pod: PersonsPod, uses: Uses) -> bool:
-    """A pod that was made for one booking is not covered by another, as long as that one runs."""
-    is_wanted = pod.wanted_booking not in uses or pod.wanted_booking == entitlement.booking
-    return is_wanted and entitlement.is_for(pod.person, pod.namespace)
+    """A pod that was made for one booking is not covered by another, as long as that one runs. Somebody else's booking
+    cannot be meant."""
+    wanted = uses.get(pod.wanted_booking)
+    is_meant = wanted is not None and wanted.entitlement.is_for(pod.person, pod.namespace)
+    if is_meant and pod.wanted_booking != entitlement.booking:
+        return False
+    return entitlement.is_for(pod.person, pod.namespace)
 
 
 class SharedGpus:
@@ -210,24 +219,44 @@ class SharedGpus:
     those who booked shares of a GPU share it."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, tuple[Entitlement, tuple[str, ...]]] = {}  # uid → what covers it, and its GPUs
+        self._gpus_of: dict[str, tuple[str, ...]] = {}  # uid → the GPUs of which it holds a part
+        self._covered_on: dict[str, dict[str, Entitlement]] = {}  # GPU → uid → what covers it
+        self._closed: dict[bool, frozenset[str]] = {}
 
     def add(self, uid: str, entitlement: Entitlement, gpus: Iterable[str]) -> None:
         """A covered pod that holds parts of these GPUs."""
         if there := tuple(gpus):
-            self._parts[uid] = (entitlement, there)
+            self._gpus_of[uid] = there
+            for gpu in there:
+                self._covered_on.setdefault(gpu, {})[uid] = entitlement
+            self._closed.clear()
 
     def remove(self, uid: str) -> None:
-        self._parts.pop(uid, None)
+        for gpu in self._gpus_of.pop(uid, ()):
+            there = self._covered_on[gpu]
+            del there[uid]
+            if not there:
+                del self._covered_on[gpu]
+            self._closed.clear()
 
-    def closed_to(self, entitlement: Entitlement) -> frozenset[str]:
-        """The GPUs that a pod which this booking covers leaves to other bookings."""
-        return frozenset(
-            gpu
-            for other, gpus in self._parts.values()
-            if other.booking != entitlement.booking and not (entitlement.share_of > 1 and other.share_of > 1)
-            for gpu in gpus
+    def is_closed(self, gpu: str, entitlement: Entitlement) -> bool:
+        """Whether a pod which this booking covers leaves the rest of the GPU to another booking."""
+        return any(
+            other.booking != entitlement.booking and not (entitlement.share_of > 1 and other.share_of > 1)
+            for other in self._covered_on.get(gpu, {}).values()
         )
+
+    def closed_to_further(self, entitlement: Entitlement) -> frozenset[str]:
+        """The GPUs that cannot become a further GPU of this booking: other bookings have them, or it has them already.
+        The same for all bookings of whole GPUs, and for all of shares: so it is worked out once for thousands."""
+        is_share = entitlement.share_of > 1
+        if is_share not in self._closed:
+            self._closed[is_share] = frozenset(
+                gpu
+                for gpu, there in self._covered_on.items()
+                if not is_share or any(other.share_of == 1 for other in there.values())
+            )
+        return self._closed[is_share]
 
 
 # --- pods that wait --------------------------------------------------------------------------------------------------
@@ -240,8 +269,8 @@ class RevocableRoom:
         """`is_revocable`: whether the pod of that uid is opportunistic, or gone."""
         self._ledger = ledger
         self._is_revocable = is_revocable
-        self._witness: dict[tuple[Request, tuple[str, ...]], str] = {}
-        self._impossible: tuple[int, set[tuple[Request, tuple[str, ...]]]] = (-1, set())
+        self._witness: dict[_Question, tuple[tuple[str, ...], str]] = {}  # → the nodes asked about, and one that does
+        self._impossible: dict[_Question, tuple[tuple[str, ...], int]] = {}  # → the nodes, and the ledger's moment
 
     def on_card(self, card: Card) -> int:
         stays = (
@@ -259,51 +288,71 @@ class RevocableRoom:
             return None
         return card if suits_by_nature(card.gpu, request) else None
 
-    def could_place(self, request: Request, nodes: tuple[str, ...]) -> bool:
-        """On one of the nodes. The node that would do last time is looked at first: it mostly still does."""
-        question = (request, nodes)
-        if self._fits(request, self._witness.get(question, "")):
+    def could_place(self, request: Request, nodes: tuple[str, ...], share_of: int = 1) -> bool:
+        """On one of the nodes, without more than such a part of a GPU. The node that would do last time is looked at
+        first: it mostly still does. Where none would do, only nodes that have changed since are looked at again."""
+        question = (request, share_of, id(nodes))  # a hash of 5,000 names would cost more than the look at a node
+        _, witness = self._witness.get(question, (nodes, ""))
+        if self._fits(request, witness, share_of):
             return True
-        moment, impossible = self._impossible
-        if moment != self._ledger.moment:
-            self._impossible = (self._ledger.moment, impossible := set())
-        if question in impossible:
-            return False
-        found = next((name for name in nodes if self._fits(request, name)), "")
+        found = next((name for name in self._to_look_at(question, nodes) if self._fits(request, name, share_of)), "")
         if found:
-            if len(self._witness) > MOST_WITNESSES:
-                self._witness.clear()
-            self._witness[question] = found
+            self._impossible.pop(question, None)
+            _remember(self._witness, question, (nodes, found))
         else:
-            impossible.add(question)
+            _remember(self._impossible, question, (nodes, self._ledger.moment))
         return bool(found)
 
-    def changed(self) -> None:
-        """Other pods are opportunistic now."""
-        self._impossible = (-1, set())
+    def _to_look_at(self, question: "_Question", nodes: tuple[str, ...]) -> Iterable[str]:
+        if question not in self._impossible:
+            return nodes
+        changed = self._ledger.changed_since(self._impossible[question][1])
+        if changed is None:
+            return nodes
+        return set(changed).intersection(nodes) if changed else ()
 
-    def _fits(self, request: Request, node: str) -> bool:
+    def changed(self) -> None:
+        """Pods that hold GPUs have become opportunistic."""
+        self._impossible.clear()
+
+    def _fits(self, request: Request, node: str, share_of: int) -> bool:
         there = self._ledger.node(node)
         if there is None or there.unusable or not selected(there, request):
             return False
-        need = request.amount.on
-        cards = [
-            card
-            for card in self._ledger.cards(node)
-            if suits_by_nature(card.gpu, request) and self.on_card(card) >= need(card.gpu.memory)
-        ]
+        suiting = (card for card in self._ledger.cards(node) if self._suits(card, request, share_of))
         if not needs_one_island(request):
-            return len(cards) >= request.cards
-        return any(island and len(found) >= request.cards for island, found in by_island(cards).items())
+            return len(tuple(islice(suiting, request.cards))) == request.cards  # no more are looked at than needed
+        return any(island and len(found) >= request.cards for island, found in by_island(tuple(suiting)).items())
+
+    def _suits(self, card: Card, request: Request, share_of: int) -> bool:
+        if not suits_by_nature(card.gpu, request):
+            return False
+        need = request.amount.on(card.gpu.memory)
+        return need <= card.gpu.memory // share_of and need <= self.on_card(card)
+
+
+_Question = tuple[Request, int, int]
+"""What is asked for, the part of a GPU that is booked, and the `id` of the nodes, which are kept with the answer."""
+_Answer = TypeVar("_Answer")
+
+
+def _remember(known: dict[_Question, _Answer], question: _Question, answer: _Answer) -> None:
+    if len(known) > MOST_WITNESSES:
+        known.clear()
+    known[question] = answer
+
+
+def waiting_order(pod: PersonsPod) -> tuple[datetime, str, str]:
+    return (pod.created, pod.holder.full_name, pod.holder.uid)
 
 
 def cover_waiting(
-    room: RevocableRoom, uses: Uses, pods: Iterable[PersonsPod], shared: "SharedGpus | None" = None
+    room: RevocableRoom, uses: Uses, pods: Iterable[PersonsPod], shared: SharedGpus | None = None
 ) -> dict[str, Covered]:
     """By uid, of the pods that hold nothing. `uses` has what the others touch, and is filled further."""
     shared = shared or SharedGpus()
     covered: dict[str, Covered] = {}
-    for pod in sorted(pods, key=lambda pod: (pod.created, pod.holder.full_name, pod.holder.uid)):
+    for pod in sorted(pods, key=waiting_order):
         for use in uses.values():
             if not _is_for(use.entitlement, pod, uses):
                 continue
@@ -313,36 +362,40 @@ def cover_waiting(
     return covered
 
 
-def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, shared: "SharedGpus") -> Covered | None:
+def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, shared: SharedGpus) -> Covered | None:
     entitlement, asked = use.entitlement, pod.request
     if asked is None or (entitlement.model and not asked.allows_model(entitlement.model)):
         return None
     covered = Covered(entitlement)
     if asked.amount != WHOLE:
-        covered = Covered(entitlement, not_on=shared.closed_to(entitlement))
-        if there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes):
+        if there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared):
             return Covered(entitlement, there)
+        covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement))
     request = covered.narrowed(asked)
     if use.count + request.cards > entitlement.gpus or (entitlement.share_of > 1 and request.amount == WHOLE):
         return None
-    if not room.could_place(request, pod.nodes):
+    if not room.could_place(request, pod.nodes, entitlement.share_of):
         return None
     use.coming += request.cards
     return covered
 
 
-def _on_covered_gpus(room: RevocableRoom, use: BookingUse, request: Request, nodes: Sequence[str]) -> frozenset[str]:
+def _on_covered_gpus(
+    room: RevocableRoom, use: BookingUse, request: Request, nodes: Sequence[str], shared: SharedGpus
+) -> frozenset[str]:
     """GPUs of one node that the booking covers already and that have room, or can be given some; empty: too few."""
-    by_node: dict[str, list[tuple[str, int]]] = {}
+    together: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for gpu in sorted(use.gpus):
         card = room.card(gpu, request)
-        if card is None or card.gpu.node not in nodes:
+        if card is None or shared.is_closed(gpu, use.entitlement) or card.gpu.node not in nodes:
             continue
         need = request.amount.on(card.gpu.memory)
         is_within = use.gpus[gpu] + need <= use.limit_on(card.gpu.memory)
         if is_within and need <= room.on_card(card) - use.promised.get(gpu, 0):
-            by_node.setdefault(card.gpu.node, []).append((gpu, need))
-    for _, found in sorted(by_node.items()):
+            # A GPU without a link is an island of its own.
+            island = (card.gpu.island or gpu) if needs_one_island(request) else ""
+            together.setdefault((card.gpu.node, island), []).append((gpu, need))
+    for _, found in sorted(together.items()):
         if len(found) >= request.cards:
             use.promise(dict(found[: request.cards]))
             return frozenset(gpu for gpu, _ in found)

@@ -82,6 +82,7 @@ class Ledger:
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._undo: list[Callable[[], None]] | None = None
         self._moment = 0
+        self._revision = 0
         self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
         self._removed_at = 0
         for node in nodes:
@@ -115,6 +116,16 @@ class Ledger:
     def moment(self) -> int:
         """Counts the changes of room."""
         return self._moment
+
+    @property
+    def revision(self) -> int:
+        """Counts the same, without what a what-if has tried and taken back."""
+        return self._revision
+
+    @property
+    def is_what_if(self) -> bool:
+        """Whether somebody is trying something: what is asked now must not be remembered."""
+        return self._undo is not None
 
     def changed_since(self, moment: int) -> Sequence[str] | None:
         """The nodes whose room changed after that moment; None if nodes have gone since: then all must be looked at."""
@@ -166,6 +177,7 @@ class Ledger:
         self._detach(name)
         if self._changed.pop(name, None):
             self._moment += 1
+            self._revision += 1
             self._removed_at = self._moment
 
     def _detach(self, name: str) -> None:
@@ -269,7 +281,7 @@ class Ledger:
     @contextmanager
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
-        outer = self._undo
+        outer, revision = self._undo, self._revision
         undo: list[Callable[[], None]] = []
         self._undo = undo
         try:
@@ -278,7 +290,7 @@ class Ledger:
             self._undo = None  # the steps back must not be remembered
             for step in reversed(undo):
                 step()
-            self._undo = outer
+            self._undo, self._revision = outer, revision
 
     # --- the only writers --------------------------------------------------------------------------------------------
 
@@ -329,6 +341,7 @@ class Ledger:
     def _sum_up(self, node: str) -> None:
         self._rooms[node] = self._entries[node].room()
         self._moment += 1
+        self._revision += 1
         self._changed.pop(node, None)
         self._changed[node] = self._moment
 

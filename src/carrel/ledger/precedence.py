@@ -83,7 +83,7 @@ class Precedence:
         cards = map(self._ledger.card, self._ledger.kept_for(keeper))
         kept = {card.gpu.node for card in cards if card is not None}
         fitting = self._node_filter.filter(booked.request, booked.nodes, keeper).fitting
-        node = min(fitting, key=lambda name: (name not in kept, name), default="")
+        node = min(kept.intersection(fitting) if kept else (), default="") or min(fitting, default="")
         placement = place(self._ledger, booked.request, node, keeper)
         if isinstance(placement, Refusal) or not booked.booking:
             return placement

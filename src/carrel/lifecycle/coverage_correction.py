@@ -29,7 +29,7 @@ from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import holder_of, is_ending
-from carrel.ledger.coverage import Covered, record_of
+from carrel.ledger.coverage import Covered, records_of
 from carrel.ledger.shares import Coverage
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import end_of
@@ -108,9 +108,9 @@ class CoverageCorrection:
         end, now = end_of(pod), self._state.options.now()
         if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._options.keep_at_end:
             return False
-        record = record_of(self._state.ledger, pod.metadata.uid)
-        is_known = record is not None and self._state.covered_pods.booking(record.booking) is not None
-        return is_known or record is None or now >= end + ENDED_IS_KEPT
+        bookings = {record.booking for record in records_of(self._state.ledger, pod.metadata.uid)}
+        is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
+        return is_known or not bookings or now >= end + ENDED_IS_KEPT
 
     def _told(self, pod: Pod) -> dict[str, str]:
         notes = pod.metadata.annotations
@@ -140,12 +140,12 @@ class CoverageCorrection:
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
         uid = pod.metadata.uid
-        known = record_of(self._state.ledger, uid)
         wanted: Coverage | None = None
         if covered is not None:
             booking = covered.entitlement.booking
-            is_known = known is not None and known.booking == booking
-            wanted = known if is_known else Coverage(booking, self._state.options.now())
+            known = [record for record in records_of(self._state.ledger, uid) if record.booking == booking]
+            new = Coverage(booking, self._state.options.now())
+            wanted = min(known, key=lambda record: record.since, default=new)
         for lease in self._state.cluster_ledger.leases_of(uid):
             if any(share.coverage != wanted for share in lease.record.shares if share.holder.uid == uid):
                 await self._state.lease_writer.record_coverage(lease, uid, wanted)

@@ -221,7 +221,7 @@ def test_a_gpu_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
     ledger.keep("GPU-n1-0", booked)
 
     assert candidates(ledger, whole(), ["n1", "n2"]).fitting == ["n2"]
-    assert reason(place(ledger, whole(), "n1")).startswith("GPU 0 of n1 is held for the booked pod lab/booked")
+    assert reason(place(ledger, whole(), "n1")).startswith("GPU 0 of n1 is kept for lab/booked")
     assert candidates(ledger, whole(), ["n1", "n2"], booked.uid).fitting == ["n1", "n2"]
     assert indices(place(ledger, whole(), "n1", booked.uid)) == [0]
 
