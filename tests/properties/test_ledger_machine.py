@@ -4,12 +4,21 @@ The model is a list of GPUs and a list of (pod, GPU, MiB); everything is counted
 """
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from itertools import combinations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from carrel.ledger.coverage import (
+    Entitlement,
+    PersonsPod,
+    RevocableRoom,
+    cover_holders,
+    cover_waiting,
+    uses_of,
+)
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, candidates, place
@@ -26,9 +35,11 @@ from carrel.ledger.requests import (
     Topology,
     TopologyMode,
 )
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, Share, ShareState
 
 NODES = ("n1", "n2", "n3")
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+BOOKED = Entitlement("b", frozenset({"ada"}), "", 2, NOON, NOON + timedelta(days=9))
 
 
 @dataclass
@@ -135,6 +146,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.model = Model()
         self.born = 0
+        self.adas: dict[str, PersonsPod] = {}
 
     pods = Bundle("pods")
 
@@ -159,13 +171,39 @@ class LedgerMachine(RuleBasedStateMachine):
         if not any(uid == pod.uid for uid, _ in self.model.shares):
             self._bind(pod, request, node)
 
-    def _bind(self, pod: Holder, request: Request, node: str) -> bool:
+    @rule(target=pods, request=requests, node=st.sampled_from(NODES))
+    def a_pod_of_a_person_with_a_booking_arrives(self, request: Request, node: str) -> object:
+        """It is placed as the booking tells it, and then the booking covers it."""
+        self.born += 1
+        now = NOON + timedelta(minutes=self.born)
+        pod = Holder(f"uid-{self.born}", "lab", f"pod-{self.born}")
+        self.adas[pod.uid] = PersonsPod(pod, "ada", "lab", now, None, request, NODES)
+        uses = uses_of([BOOKED])
+        holding = cover_holders(self.ledger, uses, self.adas.values())
+        room = RevocableRoom(self.ledger, lambda uid: uid not in holding)
+        told = cover_waiting(room, uses, [self.adas[pod.uid]]).get(pod.uid)
+        asked = told.narrowed(request) if told is not None else request
+        if not self._bind(pod, asked, node, Coverage("b", now) if told is not None else None):
+            return multiple()
+        covered = cover_holders(self.ledger, uses_of([BOOKED]), self.adas.values())
+        assert told is None or pod.uid in covered
+        return pod
+
+    @invariant()
+    def a_booking_covers_no_more_than_was_booked(self) -> None:
+        uses = uses_of([BOOKED])
+        covered = cover_holders(self.ledger, uses, self.adas.values())
+        assert len({gpu for uid in covered for gpu in self.ledger.shares_of(uid)}) <= BOOKED.gpus
+        assert uses["b"].count <= BOOKED.gpus
+
+    def _bind(self, pod: Holder, request: Request, node: str, coverage: Coverage | None = None) -> bool:
         answer = place(self.ledger, request, node, pod.uid)
         assert isinstance(answer, Placement) == self.model.fits(node, request, pod.uid)
         if isinstance(answer, Refusal):
             assert answer.reason
             return False
         assert len(set(answer.gpus)) == request.cards
+        answer = replace(answer, coverage=coverage)
         for gpu, share in zip(answer.gpus, answer.shares(pod), strict=True):
             assert self.model.will_do(gpu, request, pod.uid)
             self.ledger.hold(share)
