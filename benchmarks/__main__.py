@@ -7,7 +7,7 @@ python -m benchmarks core       one of them
 import importlib
 import sys
 
-BENCHMARKS = ("core", "client", "embedded_api", "extender", "admission", "booking", "pages", "node")
+BENCHMARKS = ("core", "victims", "client", "embedded_api", "extender", "admission", "booking", "pages", "node")
 
 
 def main(chosen: list[str]) -> int:

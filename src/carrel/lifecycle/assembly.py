@@ -32,9 +32,11 @@ class TierOptions:
     grace: timedelta = timedelta()
     """Between the announcement of a revocation and the end of the pod."""
     random_victims: bool = False
-    """Among the fewest; else those with the least work to lose."""
+    """Among the fewest; else as `victims` says."""
     continue_on_cpu: bool = True
     """Whether a pod whose booking is over is created again without a GPU."""
+    minimum_time: timedelta = timedelta()
+    """A pod that has run for less loses its GPU only if nothing else will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, bookings: BookingSe
         now=now,
         schedulers=options.schedulers,
         grace=options.grace,
+        minimum_time=options.minimum_time,
         random_for=Random if options.random_victims else None,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
