@@ -17,6 +17,7 @@ victims of a node cost at least, found without trying sets of them. All costs ar
 depends on rounding.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +33,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder, ShareState
 
-STEPS_PER_NODE, STEPS = 2_000, 20_000
+STEPS_PER_NODE, STEPS = 500, 2_000
 """How many victims are tried on one node, and in all, before the best set found so far is taken. A search ends far
 earlier unless many pods of different sizes share one GPU."""
 ONE_POD = lcm(*range(1, 17))
@@ -121,16 +122,14 @@ class _EqualShare:
             is_open = card.kept_for is None and not card.gpu.unusable and card.gpu.node not in closed
             stays, revocable = _held(card, whole, pods, takes) if card.shares else (0, 0)
             uncovered += max(whole - stays if is_open else 0, revocable)
-        people = len({pods[uid].person for uid in takes}) or 1
-        self.takes = {uid: part * people for uid, part in takes.items()}
+        people = Counter[str]()
+        for uid, part in takes.items():
+            people[pods[uid].person] += part
+        # Instead of dividing what is not covered by the number of people, what they hold is multiplied by it.
+        self.takes = {uid: part * len(people) for uid, part in takes.items()}
         """What a person loses with each pod, in parts of a GPU."""
-        self.above: dict[str, int] = {}
+        self.above = {person: max(0, held * len(people) - uncovered) for person, held in people.items()}
         """What each person holds above the equal share."""
-        for uid, part in self.takes.items():
-            person = pods[uid].person
-            self.above[person] = self.above.get(person, 0) + part
-        for person, held in self.above.items():
-            self.above[person] = max(0, held - uncovered)  # both are multiplied by the number of people
 
 
 def _held(card: Card, whole: int, pods: Mapping[str, OpportunisticPod], takes: dict[str, int]) -> tuple[int, int]:
@@ -154,21 +153,24 @@ class _Prices:
         self, ledger: Ledger, request: Request, pods: Mapping[str, OpportunisticPod], rng: Random | None
     ) -> None:
         self.pods = pods
-        self._takes: Mapping[str, int] = {}
-        self._above: Mapping[str, int] = {}
-        if rng is None:
-            share = _EqualShare(ledger, request, pods)
-            self._takes, self._above = share.takes, share.above
-            self._work = {uid: each.work // MICROSECOND for uid, each in pods.items()}
-        else:
-            self._work = {uid: rng.getrandbits(48) for uid in pods}
+        share = _EqualShare(ledger, request, pods) if rng is None else None
+        self._takes: Mapping[str, int] = share.takes if share is not None else {}
+        self._above: Mapping[str, int] = share.above if share is not None else {}
+        takes, above = self._takes.get, self._above.get
+        self.alone: dict[str, Cost] = {}
+        """What each pod costs if it is the first of its person."""
+        for uid, pod in pods.items():
+            below = takes(uid, 0) - above(pod.person, 0)
+            work = pod.work // MICROSECOND if rng is None else rng.getrandbits(48)
+            self.alone[uid] = (ONE_POD if pod.is_young else 0, below if below > 0 else 0, ONE_POD, work)
 
-    def of_one(self, uid: str, taken: int = 0) -> Cost:
+    def of_one(self, uid: str, taken: int) -> Cost:
         """Of one more pod of a person from whom so much is taken already. Of several, it is never less than the sum."""
-        pod, above = self.pods[uid], self._above.get(self.pods[uid].person, 0)
-        takes = self._takes.get(uid, 0)
-        below = max(0, taken + takes - above) - max(0, taken - above)
-        return (ONE_POD if pod.is_young else 0, below, ONE_POD, self._work[uid])
+        young, below, pods, work = self.alone[uid]
+        if taken:
+            above = self._above[self.pods[uid].person]
+            below = max(0, taken + self._takes[uid] - above) - max(0, taken - above)
+        return (young, below, pods, work)
 
     def of(self, uids: Iterable[str]) -> tuple[Cost, Mapping[str, int]]:
         """Of all of them, and what they take from each person."""
@@ -262,13 +264,17 @@ class _Search:
         fewest = _fewest(parts.values(), lack)
         if fewest is None:
             return None
-        bound = _cheapest_sum([self._price_per_gpu(uid) for uid in parts], fewest)
-        return _Wanted(card.gpu, lack, parts, bound)
+        prices = [self._prices.alone[uid] for uid in parts]
+        if request.cards > 1:
+            prices = [self._price_per_gpu(uid) for uid in parts]
+        return _Wanted(card.gpu, lack, parts, _cheapest_sum(prices, fewest))
 
     def _price_per_gpu(self, uid: str) -> Cost:
-        price = self._prices.of_one(uid)
-        gpus = min(len(self._ledger.shares_of(uid)), self._booked.request.cards)
-        return price if gpus == 1 else (price[0] // gpus, price[1] // gpus, price[2] // gpus, price[3] // gpus)
+        price, held = self._prices.alone[uid], len(self._ledger.shares_of(uid))
+        if held == 1:
+            return price
+        gpus = min(held, self._booked.request.cards)
+        return (price[0] // gpus, price[1] // gpus, price[2] // gpus, price[3] // gpus)
 
     def _choose_gpus(self, node: str, pool: Sequence[_Wanted], chosen: tuple[_Wanted, ...], bound: Cost) -> None:
         """Tries every choice of GPUs that can still be the best; `pool` has those with the lowest bound first."""
