@@ -29,10 +29,11 @@ class TierController:
         random_victims: bool = False,
         continue_on_cpu: bool = True,
         bookings: BookingService | None = None,
+        minimum_time: timedelta = timedelta(),
     ) -> None:
         self.replica = replica
         schedulers = frozenset({"gpu-scheduler"})
-        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, continue_on_cpu)
+        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, continue_on_cpu, minimum_time)
         self.parts = tier_parts_on(replica, options, bookings)
         self.results: list[HandOverResult] = []
 

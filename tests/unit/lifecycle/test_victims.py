@@ -1,5 +1,7 @@
-"""Which pods lose their GPU to a booked pod: of people above the equal share, the fewest, the least work, never a booked
-one. `tests/properties/test_victims.py` compares the choice with all others."""
+"""Which pods lose their GPU to a booked pod: of people above the equal share, the fewest, the least work.
+
+`tests/properties/test_victims.py` compares the choice with all others.
+"""
 
 from dataclasses import replace
 from datetime import timedelta
