@@ -7,7 +7,7 @@ Only opportunistic pods are victims. Among the sets of victims that would do, in
    is taken first, and costs nothing
 3. the fewest pods
 4. the least work lost
-5. the node's name; then the uids
+5. the node's name, the indices of the GPUs, the uids
 
 With a random choice, chance takes the place of 2 and 4. No victim is superfluous: without any one of them the booked
 pod would not fit. GPUs of pods that are ending anyway are counted as free before victims are chosen.
