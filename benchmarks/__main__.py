@@ -7,7 +7,18 @@ python -m benchmarks core       one of them
 import importlib
 import sys
 
-BENCHMARKS = ("core", "coverage", "client", "embedded_api", "extender", "admission", "booking", "pages", "node")
+BENCHMARKS = (
+    "core",
+    "coverage",
+    "victims",
+    "client",
+    "embedded_api",
+    "extender",
+    "admission",
+    "booking",
+    "pages",
+    "node",
+)
 
 
 def main(chosen: list[str]) -> int:

@@ -29,10 +29,11 @@ class TierController:
         grace_s: float = 0,
         random_victims: bool = False,
         at_end: AtEnd = AtEnd.CPU,
+        minimum_time: timedelta = timedelta(),
     ) -> None:
         self.replica = replica
         schedulers = frozenset({"gpu-scheduler"})
-        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, at_end)
+        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, at_end, minimum_time)
         self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
 

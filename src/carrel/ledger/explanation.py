@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import NO_ROOM, able
-from carrel.ledger.placement import Placement, able_cards, place
+from carrel.ledger.placement import Placement, able_cards, place, selected, suits_by_nature
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 
@@ -25,12 +25,30 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
     return waiting_for(request, len(nodes), closest, tuple(refusals[name].reason for name in best_first))
 
 
-def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> tuple[int, int, str]:
-    """Orders nodes that have no room: where the most GPUs would do comes first."""
+Closeness = tuple[int, int, int, str]
+"""How far a node is from having room; the least is the closest."""
+
+
+def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> Closeness:
+    """Orders nodes that have no room: where the request could fit if nobody held anything, then where the most GPUs
+    would do. A node with GPUs of another model only is further away, however many are free, and one without GPUs last.
+    """
     room = ledger.rooms.get(node, NO_ROOM)
     # A summary leaves out what is kept, for whomever.
     count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(room, request)
-    return (-count, -room.largest, node)
+    return (_unfitness(ledger, request, node), -count, -room.largest, node)
+
+
+def _unfitness(ledger: Ledger, request: Request, name: str) -> int:
+    """What is wrong with the node even if nobody held a part of its GPUs. The worse, the higher; 0: nothing."""
+    node, gpus = ledger.node(name), [card.gpu for card in ledger.cards(name)]
+    if not gpus:
+        return 3
+    need = request.amount.on
+    suitable = sum(suits_by_nature(gpu, request) and need(gpu.memory) <= gpu.memory for gpu in gpus)
+    if node is None or node.unusable or not selected(node, request) or not suitable:
+        return 2
+    return int(suitable < request.cards)
 
 
 def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: tuple[str, ...] = ()) -> Refusal:

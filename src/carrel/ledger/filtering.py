@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
-from carrel.ledger.explanation import closeness, waiting_for, why_waiting
+from carrel.ledger.explanation import Closeness, closeness, waiting_for, why_waiting
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
@@ -60,14 +60,14 @@ class FilterResult:
         return FilterResult(fitting, {why: names for why, names in groups.items() if names})
 
 
-class _Refused(dict[str, tuple[int, int, str]]):
+class _Refused(dict[str, Closeness]):
     """How far each node is from having room, found out when it is asked for."""
 
     def __init__(self, ledger: Ledger, request: Request) -> None:
         self._ledger = ledger
         self._request = request
 
-    def __missing__(self, node: str) -> tuple[int, int, str]:
+    def __missing__(self, node: str) -> Closeness:
         self[node] = found = closeness(self._ledger, self._request, node)
         return found
 

@@ -33,9 +33,11 @@ class TierOptions:
     grace: timedelta = timedelta()
     """Between the announcement of a revocation and the end of the pod."""
     random_victims: bool = False
-    """Among the fewest; else those with the least work to lose."""
+    """Among the fewest; else as `victims` says."""
     at_end: AtEnd = AtEnd.CPU
     """What happens to a pod whose booking has come to its end."""
+    minimum_time: timedelta = timedelta()
+    """A pod that has run for less loses its GPU only if nothing else will do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions) -> TierParts:
         now=state.options.now,
         schedulers=options.schedulers,
         grace=options.grace,
+        minimum_time=options.minimum_time,
         random_for=Random if options.random_victims else None,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)

@@ -21,13 +21,13 @@ from datetime import datetime, timedelta
 from random import Random
 
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.tier import tier_of
+from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pod_progress import SCHEDULED, holder_of, is_ending, is_waiting
+from carrel.leases.pod_progress import SCHEDULED, bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
@@ -73,8 +73,10 @@ class RevocationContext:
     """The schedulers that ask Carrel's extender, and so respect what is kept."""
     grace: timedelta = timedelta()
     """How long a victim has to save its work after the announcement."""
+    minimum_time: timedelta = timedelta()
+    """A pod that has run for less is a victim only if nothing else will do."""
     random_for: Callable[[str], Random] | None = None
-    """Chooses victims at random among the fewest, for the booked pod of that uid; always the same for one pod."""
+    """Chooses victims at random instead of fairly, for the booked pod of that uid; always the same for one pod."""
 
 
 class Revoker:
@@ -209,7 +211,9 @@ class Revoker:
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
             if pod is not None and self._may_be_victim(pod) and not is_ending(pod):
-                yield OpportunisticPod(holder_of(pod), _work(pod, now))
+                person = person_of(pod) or f"namespace:{pod.metadata.namespace}"
+                is_young = _age(pod, now) < self._context.minimum_time
+                yield OpportunisticPod(holder_of(pod), _work(pod, now), person, is_young)
 
     def _may_be_victim(self, pod: Pod) -> bool:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
@@ -257,6 +261,11 @@ def _is_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
             for condition in pod.status.conditions
         )
     )
+
+
+def _age(pod: Pod, now: datetime) -> timedelta:
+    """How long it has had its GPUs: since its start; since it was bound or created, if it has not started."""
+    return _work(pod, now) or max(timedelta(), now - (bound_at(pod) or created_at(pod)))
 
 
 def _work(pod: Pod, now: datetime) -> timedelta:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class Victims(Enum):
-    LEAST_WORK = "least-work"
+    FAIR = "fair"
     RANDOM = "random"
+    LEAST_WORK = "least-work"
+    """The old name of `fair`: a values file that has it stays valid."""
 
 
 class ReservationNaming(Enum):
@@ -53,9 +55,24 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
     ] = 0
     """None, as MAIA's manual says: a booked pod need not wait. The pod's own termination grace comes on top."""
     victims: Annotated[
-        Victims, typer.Option(help="Which pods lose their GPU, among the fewest.", envvar="CARREL_VICTIMS")
-    ] = Victims.LEAST_WORK
-    """The least work is lost if the pods end that have run for the shortest time; MAIA chooses at random."""
+        Victims,
+        typer.Option(
+            help="Which pods lose their GPU: fair (of people above the equal share first), or random (MAIA's way)."
+            " least-work is an old name of fair.",
+            envvar="CARREL_VICTIMS",
+        ),
+    ] = Victims.FAIR
+    """A newcomer's only GPU is not taken before one of the eight that somebody else has; MAIA chooses at random."""
+    minimum_time: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for which a pod without a booking keeps its GPU, unless no other pod's GPU will do."
+            " 0: no such time.",
+            envvar="CARREL_MINIMUM_TIME",
+            min=0,
+        ),
+    ] = 600
+    """Ten minutes. Who was just given a GPU should get something done before it is taken back."""
     at_end: Annotated[
         AtEnd,
         typer.Option(
@@ -125,6 +142,7 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
             grace=timedelta(seconds=self.revocation_grace),
             random_victims=self.victims is Victims.RANDOM,
             at_end=self.at_end,
+            minimum_time=timedelta(seconds=self.minimum_time),
         )
 
     def scheduler_names(self) -> frozenset[str]:

@@ -1,8 +1,15 @@
 """Why a pod waits, in one sentence about the cluster."""
 
+from dataclasses import replace
+
+import pytest
+
 from carrel.ledger.explanation import why_waiting
+from carrel.ledger.filtering import NodeFilter
+from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
-from tests.kit.gpus import a_ledger, a_node, held, memory, whole
+from carrel.ledger.requests import Request
+from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, memory, whole
 
 
 def test_the_closest_node_is_named_with_what_it_lacks() -> None:
@@ -38,3 +45,40 @@ def test_who_need_not_wait_gets_no_reason() -> None:
 
 def test_without_any_node_it_says_so() -> None:
     assert why_waiting(a_ledger(), whole(), []) == Refusal("there is no node for 1 whole GPU")
+
+
+def closest(answer: Refusal | None) -> list[str]:
+    """The nodes by closeness."""
+    assert answer is not None
+    return [each.removeprefix("GPU 0 of ").split()[0] for each in answer.details]
+
+
+@pytest.mark.parametrize(
+    ("others", "request_"),
+    [
+        pytest.param([a_node("a", 0)], whole(), id="a node without GPUs"),
+        pytest.param([], whole(), id="a node that Carrel does not know"),
+        pytest.param([a_node("a", 8, model=A100)], whole(model=A6000), id="a node with free GPUs of another model"),
+        pytest.param(
+            [replace(a_node("a", 8), unusable="the agent is silent")], whole(), id="a node that is not in use"
+        ),
+        pytest.param([a_node("a", 8, unusable="unhealthy")], whole(), id="a node whose GPUs are not in use"),
+        pytest.param([a_node("a", 1)], whole(2), id="a free node with too few GPUs"),
+        pytest.param([a_node("a", 8, memory=8000)], memory(9000), id="a node with GPUs that are too small"),
+    ],
+)
+def test_a_full_node_of_the_right_kind_is_closer_than(others: list[Node], request_: Request) -> None:
+    ledger = a_ledger(a_node("z", cards=2), *others)
+    for index in range(2):
+        ledger.hold(held(f"z-{index}", "z", index, None))
+
+    answer = why_waiting(ledger, request_, ["a", "z"])
+
+    assert closest(answer) == ["z", "a"]
+    assert NodeFilter(ledger).why(request_, ["a", "z"]) == (answer and Refusal(answer.reason))
+
+
+def test_a_node_without_gpus_comes_last() -> None:
+    ledger = a_ledger(a_node("a", 0), a_node("b", 1, model=A100))
+
+    assert closest(why_waiting(ledger, whole(model=A6000), ["a", "b"])) == ["b", "a"]

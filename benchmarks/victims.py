@@ -1,0 +1,74 @@
+"""Who gives a GPU back on a large cluster: 5,000 nodes × 8 GPUs, all of them held by pods without a booking.
+
+The controller asks this for every booked pod that kube-scheduler could not place, and answers nobody else meanwhile.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from random import Random
+
+from benchmarks.core import CARDS, NODES, cluster
+from benchmarks.measuring import Figure, cpu_seconds
+from carrel.ledger.gpus import MiB
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import WaitingPod
+from carrel.ledger.requests import WHOLE, Memory, Request, Topology, TopologyMode
+from carrel.ledger.shares import Holder, Share
+from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
+
+PEOPLE = 300
+REQUESTS = {
+    "1 whole GPU": Request(1, WHOLE),
+    "4 whole GPUs": Request(4, WHOLE),
+    "2 whole GPUs in one island": Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED)),
+    "30,000 MiB on one GPU": Request(1, Memory(MiB(30_000))),
+    "30,000 MiB on each of 4 GPUs": Request(4, Memory(MiB(30_000))),
+}
+
+
+def whole_gpus(rng: Random) -> Iterator[Share]:
+    """40,000 pods with a GPU each, and 1,000 nodes where one pod has two."""
+    for node in range(NODES):
+        for card in range(CARDS):
+            pod = f"{node}-{0 if node % 5 == 0 and card == 1 else card}"
+            yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{card}", None)
+
+
+def parts(rng: Random) -> Iterator[Share]:
+    """Up to eight pods of different sizes on each GPU of 200 nodes; one pod on the others."""
+    for node in range(NODES):
+        for card in range(CARDS):
+            left = 81_920
+            for number in range(8 if node % 25 == 0 else 1):
+                mib = min(left, rng.randrange(5_000, 20_000) if node % 25 == 0 else 81_000)
+                left -= mib
+                if mib:
+                    pod = f"{node}-{card}-{number}"
+                    yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{card}", MiB(mib))
+
+
+def measure() -> Iterator[Figure]:
+    names = tuple(node.name for node in cluster())
+    layouts: dict[str, Callable[[Random], Iterator[Share]]] = {"whole": whole_gpus, "shared": parts}
+    for layout, shares in layouts.items():
+        yield from _measure(layout, shares, names)
+
+
+def _measure(layout: str, shares: Callable[[Random], Iterator[Share]], names: tuple[str, ...]) -> Iterator[Figure]:
+    rng = Random(14)
+    held = list(shares(rng))
+    ledger = Ledger(cluster(), held)
+    pods = [
+        OpportunisticPod(
+            holder,
+            timedelta(minutes=rng.randrange(10_000)),
+            f"person-{min(rng.randrange(PEOPLE), rng.randrange(PEOPLE))}",  # some hold much more than others
+            is_young=rng.random() < 0.1,
+        )
+        for holder in dict.fromkeys(share.holder for share in held)
+    ]
+    for name, request in REQUESTS.items():
+        booked = WaitingPod(Holder("uid-booked", "lab", "booked"), request, names)
+        assert isinstance(revoke(ledger, booked, pods), Revocation)
+        seconds = cpu_seconds(lambda booked=booked: revoke(ledger, booked, pods), runs=2)  # type: ignore[misc] # bound now
+        yield Figure(f"choose victims, {layout} GPUs: {name}", seconds * 1e3, "ms", 1_000.0)
