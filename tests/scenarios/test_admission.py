@@ -266,7 +266,8 @@ async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_gpu_is_free() -> 
     assert reviewed.container()["resources"] == {"limits": {}, "requests": {"cpu": "1"}}
     assert [reviewed.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
     assert "carrel.dev/tier" not in reviewed.annotations and "terminate-at" not in reviewed.annotations
-    assert len(reviewed.warnings) == 1 and reviewed.warnings[0].startswith("runs without a GPU: 1 whole GPU: ")
+    assert len(reviewed.warnings) == 1
+    assert reviewed.warnings[0].startswith("runs without a GPU: n1 has no room for 1 whole GPU: ")
 
 
 CLAIM = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"count": 1}}}
