@@ -11,6 +11,7 @@ and the webhook decides from its own ledger of some hundred nodes. No TLS on eit
 
 import asyncio
 import base64
+import gc
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -44,7 +45,10 @@ SPAWNER = "system:serviceaccount:jhub:hub"
 
 def make_webhook() -> AsgiApp:
     with ThreadPoolExecutor() as pool:  # the server's own loop runs in this thread
-        return pool.submit(lambda: asyncio.run(_webhook())).result().app(lambda: 0.0)
+        webhook = pool.submit(lambda: asyncio.run(_webhook())).result()
+    gc.collect()
+    gc.freeze()  # as the process does when it has read the cluster
+    return webhook.app(lambda: 0.0)
 
 
 async def _webhook() -> AdmissionWebhook:

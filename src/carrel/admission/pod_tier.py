@@ -46,11 +46,10 @@ class TierLookup:
         if not user or gates_of(pod):
             return OPPORTUNISTIC  # a pod with gates does not run now: it is looked at when they are removed
         person, namespace = person_named(user), namespace_named(pod.metadata.namespace)
-        running = self._covered_pods.running_for(person, namespace)
-        if running:
-            covered = self._covered_pods.of_newcomer(pod, person, asked.request)
-            if covered is not None:
-                return AssignedTier(covered.entitlement.ends)
+        covered = self._covered_pods.of_newcomer(pod, person, asked.request)
+        if covered is not None:
+            return AssignedTier(covered.entitlement.ends)
+        if running := self._covered_pods.running_for(person, namespace):
             return AssignedTier(beyond=self._why_beyond(running, asked))
         if self._booking_lookup is not None:
             return await self._by_service(self._booking_lookup, user, pod.metadata.namespace, asked)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from datetime import timedelta
 
@@ -63,6 +64,9 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
 async def _watch_agents(state: ClusterState) -> None:
     """A node whose agent is silent takes no new pods, so its GPUs are not free."""
     await state.informers.wait_synced()
+    # The first copy of the cluster stays in memory: the garbage collector need not visit it during a review.
+    gc.collect()
+    gc.freeze()
     while True:
         state.cluster_ledger.mark_silent_agents(state.options.now())
         await asyncio.sleep(SILENT_CHECK_S)

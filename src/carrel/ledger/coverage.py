@@ -19,6 +19,7 @@ order. A pod that is ending counts until it has given its GPUs back.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.ledger import Card, Ledger
@@ -287,13 +288,13 @@ class RevocableRoom:
         if there is None or there.unusable or not selected(there, request):
             return False
         need = request.amount.on
-        cards = [
+        cards = (
             card
             for card in self._ledger.cards(node)
             if suits_by_nature(card.gpu, request) and self.on_card(card) >= need(card.gpu.memory)
-        ]
+        )
         if not needs_one_island(request):
-            return len(cards) >= request.cards
+            return len(list(islice(cards, request.cards))) == request.cards
         return any(island and len(found) >= request.cards for island, found in by_island(cards).items())
 
 
