@@ -61,9 +61,9 @@ async def _webhook() -> AdmissionWebhook:
     await SimulatedKubelets(client, nodes, Informers(client).watch(PODS), lambda: now).announce()
     day = timedelta(days=1)
     for person in range(BOOKINGS_MADE):
-        whose = frozenset({f"person{person}@lab.example"})
-        booking = Entitlement(f"b{person}", whose, MODEL, 1, now - day, now + day)
-        await client.create(BOOKINGS, write_booking(booking, *whose, version=1))
+        name = f"person{person}@lab.example"
+        booking = Entitlement(f"b{person}", frozenset({name}), MODEL, 1, now - day, now + day)
+        await client.create(BOOKINGS, write_booking(booking, name, version=1))
     state = ClusterState(client, ClusterOptions(seal=Seal((b"key",))))
     webhook = AdmissionWebhook(state, None, WebhookOptions(spawners=frozenset({SPAWNER})))
     await webhook.informers.read_once()

@@ -1,6 +1,7 @@
 """Pods that are made for one booking, which may start later: `carrel.dev/booking`."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -12,12 +13,12 @@ TOMORROW = NOON + timedelta(days=1)
 NEXT_WEEK = NOON + timedelta(days=7)
 
 
-def planned(**spec: object) -> Json:
+def planned(**spec: Any) -> Json:
     """Alice's booking of tomorrow."""
     return a_booking(**{"start": TOMORROW, "end": NEXT_WEEK, "name": "b2", **spec})
 
 
-def for_booking(booking: str, limits: Json = GPU, **changes: object) -> Json:
+def for_booking(booking: str, limits: Json = GPU, **changes: Any) -> Json:
     return a_pod(limits, annotations={"carrel.dev/booking": booking}, **changes)
 
 
