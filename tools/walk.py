@@ -89,7 +89,8 @@ def _ours(frame: FrameType | None) -> FrameType | None:
 
 async def walk() -> list[Stage]:
     found: list[Stage] = []
-    webhook, body = ReviewedCluster().handler(), json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
+    webhook = await ReviewedCluster().handler()
+    body = json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
     with traced("admission", found):
         await webhook.mutate(body)
     async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as carrel:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
@@ -40,9 +41,9 @@ def admission() -> Iterator[AdmissionCluster]:
         a_booking_service() as service,
         carrel_cluster("admission", [a_node("n1", [49140])]) as cluster,
     ):
-        service.model, service.free = MODEL, {MODEL: 1}
+        service.model = MODEL
         service.until[ALICE] = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
-        webhook = Webhook(cluster.api, "--api-url", service.url, "--gpu-stats-url", service.url)
+        webhook = Webhook(cluster.api, "--api-url", service.url)
         webhook.install()
         yield AdmissionCluster(cluster, webhook, service)
 
@@ -59,32 +60,61 @@ def test_the_api_server_accepts_the_tier_the_priority_and_the_environment(admiss
         other = made(admission.eve, ours, pod("other", limits=GPU), "?dryRun=All")
         cpu = made(admission.eve, ours, pod("cpu"), "?dryRun=All")
         borrowed = pod("borrowed")
-        borrowed["spec"]["priorityClassName"] = "carrel-booked"
+        borrowed["spec"]["priorityClassName"] = "carrel-gpu"
         borrowed = made(admission.eve, ours, borrowed, "?dryRun=All")
 
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
-    assert booked["metadata"]["annotations"]["carrel.dev/gpu-model"] == MODEL
-    assert (booked["spec"]["priorityClassName"], booked["spec"]["priority"]) == ("carrel-booked", 1000)
-    assert booked["spec"]["preemptionPolicy"] == "Never"
-    assert (other["spec"]["priorityClassName"], other["spec"]["priority"]) == ("carrel-opportunistic", 0)
+    assert "carrel.dev/gpu-model" not in booked["metadata"]["annotations"]
     assert other["metadata"]["annotations"]["terminate-at"] == "1900-01-01T08:00:00Z"
     for each in (booked, other):
+        assert (each["spec"]["priorityClassName"], each["spec"]["priority"]) == ("carrel-gpu", 0)
+        assert each["spec"]["preemptionPolicy"] == "Never"
         assert [variable["name"] for variable in each["spec"]["containers"][0]["env"]] == list(NAMES)
         assert each["spec"]["schedulerName"] == "gpu-scheduler"
     assert cpu["spec"]["schedulerName"] == "default-scheduler" and "annotations" not in cpu["metadata"]
     assert "priorityClassName" not in borrowed["spec"] and borrowed["spec"]["priority"] == 0
 
 
-def test_a_pod_runs_on_cpu_when_no_gpu_is_free(admission: AdmissionCluster) -> None:
-    admission.service.free = {MODEL: 0}
-    try:
-        # What was heard before counts for a few seconds.
-        eventually(lambda: not _asks_for_a_gpu(made(admission.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
-        booked = made(admission.alice, "default", pod("full", limits=GPU), "?dryRun=All")
-    finally:
-        admission.service.free = {MODEL: 1}
-    eventually(lambda: _asks_for_a_gpu(made(admission.eve, "default", pod("full", limits=GPU), "?dryRun=All")))
-    assert _asks_for_a_gpu(booked)
+def test_a_notebook_runs_on_cpu_when_no_gpu_is_free(admission: AdmissionCluster) -> None:
+    notebook = pod("full", limits=GPU)
+    notebook["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
+    with namespace(admission.api) as ours:
+
+        def has_gpu() -> bool:
+            return _asks_for_a_gpu(made(admission.eve, ours, notebook, "?dryRun=All"))
+
+        assert has_gpu()
+        made(admission.eve, ours, pod("holds-it", limits=GPU))
+        eventually(lambda: not has_gpu())
+        assert _asks_for_a_gpu(made(admission.alice, ours, notebook, "?dryRun=All")), "her booking covers it"
+        assert _asks_for_a_gpu(made(admission.eve, ours, pod("job", limits=GPU), "?dryRun=All")), "it waits"
+    eventually(lambda: _asks_for_a_gpu(made(admission.eve, "default", notebook, "?dryRun=All")))
+
+
+def test_a_pod_for_a_booking_that_starts_later_has_a_gate_that_only_carrel_gives(admission: AdmissionCluster) -> None:
+    starts = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    times = {"start": f"{starts:%Y-%m-%dT%H:%M:%SZ}", "end": f"{starts + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"}
+    booking = {"apiVersion": "carrel.dev/v1", "kind": "Booking", "metadata": {"name": "tomorrow"}}
+    admission.api.call("POST", BOOKINGS.path(), {**booking, "spec": {"user": EVE, "gpus": 1, **times}})
+    later, forged = pod("later", limits=GPU), pod("forged")
+    later["metadata"]["annotations"] = {"carrel.dev/booking": "next"}
+    forged["spec"]["schedulingGates"] = [{"name": "carrel.dev/booking"}]
+    with namespace(admission.api) as ours:
+        path = f"/api/v1/namespaces/{ours}/pods"
+        eventually(lambda: admission.eve.call("POST", f"{path}?dryRun=All", later)[0] == 201)
+        held_back = made(admission.eve, ours, later)
+        status, answer = admission.alice.call("POST", f"{path}?dryRun=All", later)
+        changes = {"metadata": {"annotations": {"carrel.dev/booking": "other"}}}
+        settled = admission.eve.call("PATCH", f"{path}/later", changes)
+        stripped = made(admission.eve, ours, forged, "?dryRun=All")
+    admission.api.call("DELETE", BOOKINGS.path(name="tomorrow"))
+
+    assert held_back["spec"]["schedulingGates"] == [{"name": "carrel.dev/booking"}]
+    assert held_back["metadata"]["annotations"]["carrel.dev/booking"] == "tomorrow"
+    assert held_back["metadata"]["annotations"]["carrel.dev/waits-until"] == times["start"]
+    assert status == 422 and "has no booking that starts later" in answer["message"], answer
+    assert settled[0] == 403 and "what a pod asks for is settled" in settled[1]["message"], settled
+    assert "schedulingGates" not in stripped["spec"]
 
 
 def _asks_for_a_gpu(manifest: Json) -> bool:

@@ -25,7 +25,7 @@ NAMES = tuple("abcde")
 
 @pytest.fixture(scope="module", params=["native", "coexist"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[CarrelCluster]:
-    webhook = ["--api-url", "", "--gpu-stats-url", "", "--mode", request.param]
+    webhook = ["--api-url", "", "--mode", request.param]
     with sealed_with("a key"):
         if request.param == "native":
             with carrel_node("hami-native", GPUS, "--memory-resource", "node") as node:

@@ -80,10 +80,9 @@ def now() -> datetime:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     with sealed_with("a key"), a_booking_service() as service, carrel_node("tiers") as carrel:
-        service.free = {"Tesla-V100": 2}
         for name in (ADA, CAROL):
             service.until[name] = (now() + timedelta(days=2)).isoformat()
-        Webhook(carrel.api, "--api-url", service.url, "--gpu-stats-url", service.url).install()
+        Webhook(carrel.api, "--api-url", service.url).install()
         carrel.controller.stop()
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         # With the rights of its ServiceAccount, and no more.

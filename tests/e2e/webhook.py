@@ -65,12 +65,11 @@ def unadmitted_pod(name: str) -> Json:
 
 
 class BookingService:
-    """Speaks MAIA's JSON. `until`: person → the end of the booking; `free`: model → free GPUs."""
+    """Speaks MAIA's JSON. `until`: person → the end of the booking."""
 
     def __init__(self) -> None:
         self.until: dict[str, str] = {}
         self.model = ""
-        self.free: dict[str, int] = {}
         self.url = ""
 
     def verdict(self, enquiry: Mapping[str, Any]) -> Json:
@@ -95,9 +94,6 @@ def a_booking_service() -> Iterator[BookingService]:
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             _say(self, service.verdict(json.loads(self.rfile.read(int(self.headers["content-length"])))))
-
-        def do_GET(self) -> None:
-            _say(self, {"gpu": service.free, "gpu_allocations": {}})
 
         def log_message(self, format: str, *args: Any) -> None:
             """The webhook's own log is kept."""

@@ -15,6 +15,9 @@ ASKED = (
     {"carrel.dev/gpu-cards": "2"},
     {"carrel.dev/gpu-memory-mib": "8138", "carrel.dev/gpu-model": "NVIDIA-RTX-A6000"},
     {"gpu-fraction": "2"},
+    {"carrel.dev/gpu-cards": "1", "carrel.dev/booking": "next"},
+    {"gpu-fraction": "0.5", "carrel.dev/booking": "b2"},
+    {"carrel.dev/booking": "b1"},
 )
 FORGED = tuple({key: value} for key, value in PROTECTED.items())
 LABELS = (
@@ -25,6 +28,7 @@ LABELS = (
 )
 TODAY: tuple[Json, ...] = (
     {"schedulingGates": [{"name": "example.com/quota"}]},
+    {"schedulingGates": [{"name": "carrel.dev/booking"}, {"name": "example.com/quota"}]},
     {"resources": {"requests": {"cpu": "9999"}}},
     {"volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}]},
 )
@@ -52,7 +56,7 @@ def any_pod(random: Random) -> Json:
     if random.random() < 0.2:
         spec["schedulerName"] = random.choice(("gpu-scheduler", "kai-scheduler", "mine"))
     if random.random() < 0.1:
-        spec["priorityClassName"] = random.choice(("carrel-booked", "carrel-opportunistic", "system-node-critical"))
+        spec["priorityClassName"] = random.choice(("carrel-booked", "carrel-gpu", "system-node-critical"))
     if random.random() < 0.1:
         spec["nodeSelector"] = {"nvidia.com/gpu.product": random.choice(("NVIDIA-RTX-A6000", "other"))}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -6,6 +6,7 @@ PROTECTED = {
     "carrel.dev/user": "root",
     "carrel.dev/admitted": "2026-11-16T12:00:00Z abc",
     "carrel.dev/handed-over": "{}",
+    "carrel.dev/waits-until": "2026-11-16T12:00:00Z",
     "devices.carrel.dev/main": "GPU-0",
     "terminate-at": "2099-01-01T00:00:00Z",
     "gpu.scheduling/allocated": "0",

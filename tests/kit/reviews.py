@@ -3,20 +3,35 @@
 import base64
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
+from carrel.admission.when_full import WhenFull
 from carrel.bookings.client.interface import CachedAnswer
 from carrel.bookings.client.status import BookingStatus
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpuclaim import node_status
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver
 from carrel.dialects.seal import Seal
+from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
+from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS, Resource
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.ledger.gpus import MiB, Node
+from carrel.ledger.shares import Holder, Share
+from carrel.ledger.tiers import TierPolicy
+from carrel.parsing.time import seconds
 from kubernetes_in_memory import json_patch
+from tests.kit.gpus import a_node
 
 Json = dict[str, Any]
 
@@ -33,11 +48,10 @@ GPU = {"nvidia.com/gpu": "1"}
 
 @dataclass
 class BookedPeople:
-    """A booking service that knows these people's bookings, and how many GPUs are free."""
+    """Another booking service, as MAIA's, which knows these people's bookings."""
 
     until: dict[str, datetime] = field(default_factory=dict)
     model: str = MODEL
-    cards: dict[str, int] = field(default_factory=lambda: {MODEL: 3})
     silence: str = ""
     asked: list[tuple[str, str]] = field(default_factory=list)
 
@@ -49,36 +63,70 @@ class BookedPeople:
         return CachedAnswer(BookingStatus(until, self.model, 1) if until else BookingStatus())
 
     async def free(self) -> CachedAnswer[Mapping[str, int]]:
-        return CachedAnswer(None, failure=self.silence) if self.silence else CachedAnswer(self.cards)
+        raise AssertionError("the webhook knows itself what is free")
+
+
+class ListedObjects:
+    """A cluster that has these objects, for a state that is read once and not watched."""
+
+    def __init__(self, objects: Mapping[Resource[Any], Sequence[Json]]) -> None:
+        self._objects = objects
+
+    async def list(self, resource: Resource[Any], selection: Selection = EVERYTHING, **_: Any) -> ListPage[Any]:
+        found = [msgspec.convert(each, resource.object_type) for each in self._objects.get(resource, ())]
+        return ListPage(found, "1")
 
 
 @dataclass
 class ReviewedCluster:
-    """What a test sets about the cluster."""
+    """What a test sets about the cluster: one node with three GPUs, unless it says otherwise."""
 
-    booking_lookup: BookedPeople | None = field(default_factory=BookedPeople)
+    bookings: Sequence[Json] = ()
+    running: Sequence["RunningPod"] = ()
+    nodes: Sequence[Node] = (a_node("n1", 3),)
+    claims: Sequence[Json] = ()
+    booking_lookup: BookedPeople | None = None
+    """Another booking service."""
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
-    namespace_owners: dict[str, str] = field(default_factory=dict)
+    namespace: Mapping[str, str] = field(default_factory=dict)
+    """The annotations of namespace lab."""
     handed_over: dict[str, HandOver] = field(default_factory=dict)
-    classes: tuple[str, ...] = ("carrel-booked", "carrel-opportunistic")
+    classes: tuple[str, ...] = ("carrel-gpu",)
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
+    opportunistic_gpus: int = 0
 
-    def handler(self) -> ReviewHandler:
+    async def state(self) -> ClusterState:
+        lab = {"metadata": {"name": "lab", "annotations": dict(self.namespace)}}
+        objects: dict[Resource[Any], Sequence[Json]] = {
+            NODES: [{"metadata": {"name": node.name}} for node in self.nodes],
+            GPU_NODE_STATUSES: [node_status(node, {}, self.now()) for node in self.nodes],
+            GPU_CLAIMS: self.claims,
+            BOOKINGS: self.bookings,
+            NAMESPACES: [lab],
+            PODS: [each.pod() for each in self.running],
+            LEASES: [lease for each in self.running for lease in each.leases()],
+        }
+        policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
+        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy)
+        state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
+        await state.informers.read_once()
+        return state
+
+    async def handler(self) -> ReviewHandler:
         context = AdmissionContext(
             owners=PodOwnerLookup(
                 "carrel",
-                lambda namespace: self.namespace_owners.get(namespace, ""),
+                lambda namespace: self.namespace.get("owner", ""),
                 frozenset({"root"}),
                 frozenset({SPAWNER}),
                 self.username_prefix,
             ),
+            state=await self.state(),
             booking_lookup=self.booking_lookup,
             handed_over=self.handed_over.get,
             has_priority_class=lambda name: name in self.classes,
-            now=self.now,
-            seal=self.seal,
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)
@@ -88,9 +136,35 @@ class ReviewedCluster:
         return await self.ask(review(pod, user, **changes))
 
     async def ask(self, request_body: Json) -> "Reviewed":
-        status, body = await self.handler().mutate(json.dumps(request_body).encode())
+        status, body = await (await self.handler()).mutate(json.dumps(request_body).encode())
         assert status == 200, body
         return apply_answer(request_body, json.loads(body))
+
+
+@dataclass(frozen=True)
+class RunningPod:
+    """A pod of namespace lab that has GPUs of node n1, or a part of them, or waits for one."""
+
+    name: str
+    user: str = "eve@lab.example"
+    gpus: Sequence[int] = (0,)
+    """By index; empty: it waits for one."""
+    mib: int | None = None
+    """Of each; None: all of it."""
+
+    def pod(self) -> Json:
+        told = {"carrel.dev/user": self.user, "carrel.dev/tier": "opportunistic"}
+        metadata = {"name": self.name, "namespace": "lab", "uid": f"uid-{self.name}", "annotations": told}
+        container = {"name": "main", "resources": {"limits": GPU}}
+        spec = {"containers": [container], **({"nodeName": "n1"} if self.gpus else {})}
+        return {"metadata": {**metadata, "creationTimestamp": "2026-11-16T08:00:00Z"}, "spec": spec}
+
+    def leases(self) -> list[Json]:
+        holder, memory = Holder(f"uid-{self.name}", "lab", self.name), None if self.mib is None else MiB(self.mib)
+        records = [
+            LeaseRecord("n1", index, gpu := f"GPU-n1-{index}", (Share(holder, gpu, memory),)) for index in self.gpus
+        ]
+        return [write_lease(record, "carrel", NOON) for record in records]
 
 
 @dataclass
@@ -125,14 +199,22 @@ class Reviewed:
         return {each["name"]: _value(each) for each in written}
 
 
+def a_booking(user: str = ALICE, gpus: int = 1, **spec: Any) -> Json:
+    """Of one A6000, from this morning to this evening: `model=…`, `start=…`, `end=…`, `members=[…]`, `name=…`."""
+    name, start, end = spec.pop("name", "b1"), spec.pop("start", NOON - timedelta(hours=4)), spec.pop("end", EVENING)
+    times = {"start": seconds(start), "end": seconds(end)}
+    return {"metadata": {"name": name}, "spec": {"user": user, "gpus": gpus, "model": MODEL, **times, **spec}}
+
+
 def booked(**changes: Any) -> ReviewedCluster:
     """Alice has an active booking."""
-    return ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, **changes))
+    return ReviewedCluster(bookings=[a_booking()], **changes)
 
 
 def full(**options: Any) -> ReviewedCluster:
-    """No GPU is free, and there are no bookings."""
-    return ReviewedCluster(booking_lookup=BookedPeople(cards={MODEL: 0}), options=AdmissionOptions(**options))
+    """No GPU is free, there are no bookings, and a pod that finds none runs on CPU."""
+    wanted = AdmissionOptions(**{"when_full": WhenFull.CPU, **options})
+    return ReviewedCluster(running=[RunningPod("busy", gpus=(0, 1, 2))], options=wanted)
 
 
 def _value(variable: Json) -> str:

@@ -15,29 +15,59 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carrel.admission.admission import AdmissionOptions
+from carrel.admission.when_full import WhenFull
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
 from tests.kit.any_pod import any_pod
-from tests.kit.reviews import NOON, SPAWNER, BookedPeople, Reviewed, ReviewedCluster, review
+from tests.kit.reviews import (
+    NOON,
+    SPAWNER,
+    BookedPeople,
+    Json,
+    Reviewed,
+    ReviewedCluster,
+    RunningPod,
+    a_booking,
+    review,
+)
 
 RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-1")
 USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 
+LATER = a_booking(start=NOON + timedelta(minutes=30), name="b2")
+BOOKINGS: tuple[tuple[Json, ...], ...] = ((), (a_booking(),), (a_booking(gpus=2), LATER), (LATER,))
+RUNNING: tuple[tuple[RunningPod, ...], ...] = (
+    (),
+    (RunningPod("half", gpus=(0, 1), mib=8138),),
+    (RunningPod("busy", gpus=(0, 1, 2)),),
+    (RunningPod("mine", "alice@lab.example"), RunningPod("waits", "alice@lab.example", gpus=())),
+)
+NAMESPACES: tuple[dict[str, str], ...] = (
+    {},
+    {"owner": "owner@lab.example"},
+    {"carrel.dev/exempt": "true"},
+    {"carrel.dev/when-full": "cpu"},
+    {"carrel.dev/when-full": "wait"},
+    {"carrel.dev/when-full": "odd"},
+)
+
 clusters = st.builds(
     ReviewedCluster,
+    bookings=st.sampled_from(BOOKINGS),
+    running=st.sampled_from(RUNNING),
     booking_lookup=st.none()
     | st.builds(
         BookedPeople,
         st.sampled_from(({}, {"alice@lab.example": NOON + timedelta(days=1)})),
-        cards=st.sampled_from(({}, {"NVIDIA-RTX-A6000": 0}, {"NVIDIA-RTX-A6000": 1})),
         silence=st.sampled_from(("", "refused")),
     ),
-    options=st.builds(AdmissionOptions, st.booleans(), st.booleans(), st.booleans(), st.booleans()),
-    namespace_owners=st.sampled_from(({}, {"lab": "owner@lab.example"})),
+    options=st.builds(AdmissionOptions, st.booleans(), st.sampled_from(WhenFull), st.booleans(), st.booleans()),
+    namespace=st.sampled_from(NAMESPACES),
     handed_over=st.sampled_from(({}, {"job-1": RECORD})),
-    classes=st.sampled_from(((), ("carrel-booked", "carrel-opportunistic"))),
+    classes=st.sampled_from(((), ("carrel-gpu",))),
     seal=st.none() | st.just(Seal((b"key",))),
+    opportunistic_gpus=st.sampled_from((0, 1)),
 )
 
 
@@ -47,7 +77,10 @@ def test_a_second_review_changes_nothing_and_the_patch_applies(
     random: Random, cluster: ReviewedCluster, user: str
 ) -> None:
     async def twice() -> tuple[Reviewed, Reviewed]:
-        first = await cluster.create(any_pod(random), user)
+        pod = any_pod(random)
+        first = await cluster.create(pod, user)
+        dry_run = await cluster.create(pod, user, dry_run=True)
+        assert (dry_run.patch, dry_run.message) == (first.patch, first.message)
         return first, await cluster.create(first.object, user)
 
     first, second = asyncio.run(twice())
@@ -87,12 +120,12 @@ def test_whatever_stands_anywhere_in_a_review_is_answered(random: Random, operat
     question = review(pod, old=old, operation=operation, subresource=subresource)
     for _ in range(random.randint(1, 2)):
         _put_somewhere(random, question, anything)
-    booking_lookup, body = (
-        ReviewedCluster(booking_lookup=BookedPeople(cards={"NVIDIA-RTX-A6000": 0})).handler(),
-        json.dumps(question).encode(),
-    )
 
-    status, said = asyncio.run(booking_lookup.mutate(body))
+    async def ask() -> tuple[int, bytes]:
+        cluster = ReviewedCluster(running=[RunningPod("busy", gpus=(0, 1, 2))], bookings=[a_booking()])
+        return await (await cluster.handler()).mutate(json.dumps(question).encode())
+
+    status, said = asyncio.run(ask())
     assert status in (200, 400), said
     assert json.loads(said)
 

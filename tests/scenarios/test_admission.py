@@ -1,16 +1,19 @@
 """What admission changes on a pod before it is created: tier, owner, refusals, protected keys, seal."""
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
+from carrel.admission.when_full import WhenFull
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
+from tests.kit.gpus import a_node
 from tests.kit.reviews import (
     ALICE,
     DEVICES,
@@ -23,7 +26,10 @@ from tests.kit.reviews import (
     BookedPeople,
     Json,
     ReviewedCluster,
+    RunningPod,
+    a_booking,
     a_pod,
+    apply_answer,
     booked,
     full,
     review,
@@ -32,21 +38,20 @@ from tests.kit.reviews import (
 # --- tiers -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_of_somebody_with_an_active_booking_is_booked_until_its_end() -> None:
+async def test_a_pod_that_a_booking_covers_is_booked_until_its_end() -> None:
     reviewed = await booked().create(a_pod(GPU))
 
     assert reviewed.annotations == {
         "carrel.dev/tier": "booked",
         "carrel.dev/user": ALICE,
         "terminate-at": "2026-11-16T20:00:00Z",
-        "carrel.dev/gpu-model": MODEL,
     }
-    assert reviewed.object["spec"]["priorityClassName"] == "carrel-booked"
+    assert reviewed.object["spec"]["priorityClassName"] == "carrel-gpu"
     assert reviewed.object["spec"]["schedulerName"] == "gpu-scheduler"
-    assert reviewed.env() == DEVICES
+    assert reviewed.env() == DEVICES and reviewed.warnings == []
 
 
-async def test_a_pod_without_an_active_booking_is_opportunistic_and_may_be_revoked_at_any_time() -> None:
+async def test_a_pod_without_a_booking_is_opportunistic_and_may_be_revoked_at_any_time() -> None:
     reviewed = await ReviewedCluster().create(a_pod(GPU))
 
     assert reviewed.annotations == {
@@ -54,8 +59,8 @@ async def test_a_pod_without_an_active_booking_is_opportunistic_and_may_be_revok
         "carrel.dev/user": ALICE,
         "terminate-at": "1900-01-01T08:00:00Z",
     }
-    assert reviewed.object["spec"]["priorityClassName"] == "carrel-opportunistic"
-    assert reviewed.container()["resources"]["limits"] == GPU
+    assert reviewed.object["spec"]["priorityClassName"] == "carrel-gpu"
+    assert reviewed.container()["resources"]["limits"] == GPU and reviewed.warnings == []
 
 
 async def test_the_priority_number_of_another_class_is_removed() -> None:
@@ -70,64 +75,188 @@ async def test_a_priority_class_that_does_not_exist_is_not_set() -> None:
     assert "priorityClassName" not in reviewed.object["spec"]
 
 
+OURS = ["carrel-gpu", "carrel-booked", "carrel-opportunistic"]
+
+
+@pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize(
-    ("pod", "user"),
-    [(a_pod(), ALICE), (a_pod(GPU), JOB_CONTROLLER)],
-    ids=["without a GPU", "without an owner"],
+    ("cluster", "pod"),
+    [
+        pytest.param(booked(), a_pod(), id="without a GPU"),
+        pytest.param(ReviewedCluster(namespace={"carrel.dev/exempt": "true"}), a_pod(GPU), id="in an exempt namespace"),
+    ],
 )
-@pytest.mark.parametrize("name", ["carrel-booked", "carrel-opportunistic"])
-async def test_a_pod_without_a_tier_loses_the_priority_of_a_tier(pod: Json, user: str, name: str) -> None:
+async def test_a_pod_without_a_tier_loses_the_priority_of_a_tier(
+    cluster: ReviewedCluster, pod: Json, name: str
+) -> None:
     asked = {**pod, "spec": {**pod["spec"], "priorityClassName": name, "priority": 1000, "preemptionPolicy": "Never"}}
-    reviewed = await booked().create(asked, user)
+    reviewed = await cluster.create(asked)
 
     assert reviewed.allowed and not reviewed.object["spec"].keys() & {
         "priorityClassName",
         "priority",
         "preemptionPolicy",
     }
-    mine = await booked().create({**pod, "spec": {**pod["spec"], "priorityClassName": "mine"}}, user)
+    mine = await cluster.create({**pod, "spec": {**pod["spec"], "priorityClassName": "mine"}})
     assert mine.object["spec"]["priorityClassName"] == "mine"
 
 
+@pytest.mark.parametrize("name", OURS)
+async def test_nobody_gains_priority_by_the_class_of_an_earlier_version(name: str) -> None:
+    spec = {"priorityClassName": name, "priority": 1000}
+    reviewed = await booked().create(a_pod(GPU, **spec))
+    missing = await replace(booked(), classes=()).create(a_pod(GPU, **spec))
+
+    assert reviewed.object["spec"]["priorityClassName"] == "carrel-gpu"
+    assert "priorityClassName" not in missing.object["spec"] and "priority" not in missing.object["spec"]
+
+
 async def test_a_booking_that_has_just_ended_does_not_count() -> None:
-    cluster = ReviewedCluster(booking_lookup=BookedPeople({ALICE: NOON}))
+    cluster = ReviewedCluster(bookings=[a_booking(end=NOON)])
 
     assert (await cluster.create(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
 
 
-async def test_a_model_that_the_pod_names_itself_is_left_alone() -> None:
-    reviewed = await booked().create(a_pod(GPU, annotations={"carrel.dev/gpu-model": MODEL}))
+async def test_the_model_of_the_booking_is_not_written_on_the_pod() -> None:
+    mine = await booked().create(a_pod(GPU, annotations={"carrel.dev/gpu-model": MODEL}))
 
-    assert reviewed.annotations["carrel.dev/tier"] == "booked"
-    assert (await booked().create(a_pod(GPU, nodeSelector={"nvidia.com/gpu.product": MODEL}))).annotations.get(
-        "carrel.dev/gpu-model"
-    ) is None
+    assert mine.annotations["carrel.dev/tier"] == "booked" and mine.annotations["carrel.dev/gpu-model"] == MODEL
+    assert "carrel.dev/gpu-model" not in (await booked().create(a_pod(GPU))).annotations
 
 
-async def test_a_booking_counts_only_for_its_model() -> None:
-    reviewed = await booked().create(a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}))
+@pytest.mark.parametrize(
+    ("cluster", "pod", "words"),
+    [
+        pytest.param(
+            booked(running=[RunningPod("train-7", ALICE)]),
+            a_pod(GPU),
+            "is in use by lab/train-7",
+            id="a pod that runs uses it",
+        ),
+        pytest.param(
+            booked(running=[RunningPod("early", ALICE, gpus=())]),
+            a_pod(GPU),
+            "is in use by lab/early",
+            id="an older pod waits for it",
+        ),
+        pytest.param(
+            ReviewedCluster(
+                bookings=[a_booking(gpus=4)],
+                nodes=[a_node("n1", 5)],
+                running=[RunningPod(f"p{i}", ALICE, gpus=(i,)) for i in range(4)],
+            ),
+            a_pod(GPU),
+            "is in use by lab/p0, lab/p1, lab/p2 and 1 more",
+            id="many pods use it",
+        ),
+        pytest.param(
+            booked(), a_pod({"nvidia.com/gpu": "2"}), "is for fewer GPUs than this pod asks for (2 whole GPUs)", id="2"
+        ),
+        pytest.param(
+            booked(),
+            a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}),
+            "is not for NVIDIA-H100",
+            id="another model",
+        ),
+        pytest.param(
+            ReviewedCluster(bookings=[a_booking(shareOf=4)]),
+            a_pod(GPU),
+            "is for a part of a GPU, and this pod asks for 1 whole GPU",
+            id="a part was booked",
+        ),
+        pytest.param(
+            booked(),
+            a_pod(GPU, nodeSelector={"room": "other"}),
+            "has no GPU now that this pod could have",
+            id="the pod may not run where the GPU is",
+        ),
+    ],
+)
+async def test_a_pod_beyond_the_booking_is_opportunistic_and_is_told_why(
+    cluster: ReviewedCluster, pod: Json, words: str
+) -> None:
+    reviewed = await cluster.create(pod)
 
     assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
-    assert f"the booking is for {MODEL}, not for NVIDIA-H100" in reviewed.warnings[0]
+    assert [f"{words}; this pod runs on what is free" in each for each in reviewed.warnings] == [True]
+    assert reviewed.warnings[0].startswith("your booking of ")
 
 
-async def test_if_the_booking_service_is_down_a_pod_is_opportunistic_with_a_warning() -> None:
-    reviewed = await ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, silence="refused")).create(
-        a_pod(GPU)
-    )
+async def test_two_halves_share_a_booked_gpu() -> None:
+    half = a_pod(annotations={"gpu-fraction": "0.5"})
+    one, two = (RunningPod(name, ALICE, gpus=(0,), mib=8138) for name in ("one", "two"))
+
+    assert (await booked(running=[one]).create(half)).annotations["carrel.dev/tier"] == "booked"
+    held = replace(one, gpus=(0,)), replace(two, gpus=(1,))
+    assert (await booked(running=held).create(half)).annotations["carrel.dev/tier"] == "booked"
+    assert (await booked(running=[replace(one, mib=16276)]).create(half)).annotations["carrel.dev/tier"] != "booked"
+
+
+async def test_the_booking_of_a_group_covers_its_members() -> None:
+    cluster = ReviewedCluster(bookings=[a_booking("", group="vision", members=["Bob@lab.example", ALICE])])
+
+    assert (await cluster.create(a_pod(GPU), "bob@lab.example")).annotations["carrel.dev/tier"] == "booked"
+    assert (await cluster.create(a_pod(GPU), "eve@lab.example")).annotations["carrel.dev/tier"] == "opportunistic"
+
+
+async def test_a_claim_counts_as_it_is_or_as_one_gpu_while_it_does_not_exist() -> None:
+    claim = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"count": 2}}}
+    pod = a_pod(annotations={"gpu.scheduling/claim": "c"})
+
+    assert (await booked(claims=[claim]).create(pod)).annotations["carrel.dev/tier"] == "opportunistic"
+    assert (await booked().create(pod)).annotations["carrel.dev/tier"] == "booked"
+
+
+async def test_a_booking_object_that_cannot_be_read_entitles_to_nothing() -> None:
+    cluster = ReviewedCluster(bookings=[a_booking(gpus=0)])
+
+    assert (await cluster.create(a_pod(GPU))).annotations["carrel.dev/tier"] == "opportunistic"
+
+
+# --- another booking service -----------------------------------------------------------------------------------------
+
+
+async def test_another_booking_service_is_asked_about_people_of_whom_the_cluster_knows_no_booking() -> None:
+    service = BookedPeople({ALICE: EVENING})
+    reviewed = await ReviewedCluster(booking_lookup=service).create(a_pod(GPU))
+    assert reviewed.annotations["carrel.dev/tier"] == "booked"
+    assert reviewed.annotations["terminate-at"] == "2026-11-16T20:00:00Z"
+    assert service.asked == [(ALICE, "lab")]
+
+    await booked(booking_lookup=service).create(a_pod(GPU))
+    await ReviewedCluster(booking_lookup=service).create(a_pod(GPU), JOB_CONTROLLER)
+    assert service.asked == [(ALICE, "lab")]
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        (a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}), "is not for NVIDIA-H100"),
+        (a_pod({"nvidia.com/gpu": "2"}), "is for fewer GPUs"),
+    ],
+    ids=["another model", "more GPUs"],
+)
+async def test_the_booking_of_another_service_is_worth_one_gpu_of_its_model(pod: Json, words: str) -> None:
+    reviewed = await ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING})).create(pod)
+
+    assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
+    assert f"your booking of 1 {MODEL} {words}" in reviewed.warnings[0]
+
+
+async def test_if_the_other_booking_service_is_down_a_pod_is_opportunistic_with_a_warning() -> None:
+    silent = ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, silence="refused"))
+    reviewed = await silent.create(a_pod(GPU))
 
     assert reviewed.allowed and reviewed.annotations["carrel.dev/tier"] == "opportunistic"
     assert reviewed.warnings == ["the booking service does not answer; decided as if no booking were active"]
-    assert reviewed.container()["resources"]["limits"] == GPU, "whether a GPU is free is not known, so the pod waits"
-
-
-async def test_without_a_booking_service_pods_have_no_tier_but_see_their_gpus() -> None:
-    reviewed = await ReviewedCluster(booking_lookup=None).create(a_pod(GPU))
-
-    assert reviewed.annotations == {} and reviewed.env() == DEVICES
+    assert reviewed.container()["resources"]["limits"] == GPU
 
 
 # --- no GPU free -----------------------------------------------------------------------------------------------------
+
+NOTEBOOK = {"hub.jupyter.org/username": "alice-40lab-2eexample"}
+FULL = replace(full(), options=AdmissionOptions())
+LATER = NOON + timedelta(minutes=30)
 
 
 async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_gpu_is_free() -> None:
@@ -137,37 +266,121 @@ async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_gpu_is_free() -> 
     assert reviewed.container()["resources"] == {"limits": {}, "requests": {"cpu": "1"}}
     assert [reviewed.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
     assert "carrel.dev/tier" not in reviewed.annotations and "terminate-at" not in reviewed.annotations
-    assert reviewed.warnings == ["runs without a GPU: no GPU is free, and no booking is active"]
+    assert len(reviewed.warnings) == 1
+    assert reviewed.warnings[0].startswith("runs without a GPU: n1 has no room for 1 whole GPU: ")
+
+
+CLAIM = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"count": 1}}}
 
 
 @pytest.mark.parametrize(
     ("cluster", "pod"),
     [
-        pytest.param(full(waits_when_full=True), a_pod(GPU), id="the setting says wait"),
-        pytest.param(full(), a_pod({"aliyun.com/gpu-mem": "100"}), id="a part of a GPU may be free"),
-        pytest.param(full(), a_pod(annotations={"gpu-fraction": "0.5"}), id="a fraction may be free"),
-        pytest.param(full(), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="the claim may not exist yet"),
+        pytest.param(FULL, a_pod(GPU, labels=NOTEBOOK), id="a notebook, by its label"),
+        pytest.param(FULL, a_pod(GPU, annotations=NOTEBOOK), id="a notebook, by its annotation"),
+        pytest.param(FULL, a_pod(GPU, annotations={"terminate-at": "1900-01-01T08:00:00Z"}), id="MAIA's mark"),
+        pytest.param(FULL, a_pod(labels=NOTEBOOK, annotations={"gpu-fraction": "0.5"}), id="a part of a GPU"),
+        pytest.param(full(), a_pod({"aliyun.com/gpu-mem": "100"}), id="memory of a GPU"),
         pytest.param(
-            full(),
-            a_pod(GPU, annotations={"carrel.dev/gpu-model": "other"}),
-            id="a model that the service does not count",
+            replace(full(), claims=[CLAIM]), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="a claim that exists"
         ),
-        pytest.param(ReviewedCluster(booking_lookup=BookedPeople(cards={})), a_pod(GPU), id="no counts at all"),
+        pytest.param(replace(FULL, namespace={"carrel.dev/when-full": "cpu"}), a_pod(GPU), id="the namespace says cpu"),
         pytest.param(
-            ReviewedCluster(booking_lookup=BookedPeople(cards={MODEL: 1, "b": -3})), a_pod(GPU), id="one GPU is free"
-        ),
-        pytest.param(
-            ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, cards={MODEL: 0})),
+            replace(full(when_full=WhenFull.WAIT), namespace={"carrel.dev/when-full": "cpu"}),
             a_pod(GPU),
-            id="it is booked",
+            id="the namespace says cpu and the setting wait",
         ),
-        pytest.param(replace(full(), booking_lookup=None), a_pod(GPU), id="no booking service"),
+        pytest.param(
+            replace(full(), bookings=[a_booking(start=NOON + timedelta(hours=2))]),
+            a_pod(GPU),
+            id="a booking starts in two hours",
+        ),
+        pytest.param(
+            replace(full(), bookings=[a_booking(start=LATER)]),
+            a_pod(GPU, annotations={"carrel.dev/gpu-model": "NVIDIA-H100"}),
+            id="a booking of another model starts soon",
+        ),
+        pytest.param(
+            ReviewedCluster(options=AdmissionOptions(when_full=WhenFull.CPU), nodes=[a_node("n1", 1)]),
+            a_pod({"nvidia.com/gpu": "2"}),
+            id="more than any node has",
+        ),
+        pytest.param(
+            replace(full(), running=[RunningPod("mine", ALICE)], opportunistic_gpus=1),
+            a_pod(GPU),
+            id="more than a person may hold without a booking",
+        ),
+        pytest.param(
+            ReviewedCluster(
+                options=AdmissionOptions(when_full=WhenFull.CPU),
+                bookings=[a_booking("bob@lab.example")],
+                nodes=[a_node("n1", 1)],
+                running=[RunningPod("booked", "bob@lab.example", gpus=())],
+            ),
+            a_pod(GPU),
+            id="a booked pod waits for the last one",
+        ),
+    ],
+)
+async def test_a_pod_runs_on_cpu_when_no_gpu_is_free_for_it(cluster: ReviewedCluster, pod: Json) -> None:
+    reviewed = await cluster.create(pod)
+
+    assert reviewed.allowed and reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert reviewed.warnings[-1].startswith("runs without a GPU: ")
+    assert (await cluster.create(reviewed.object)).patch == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "pod"),
+    [
+        pytest.param(full(when_full=WhenFull.WAIT), a_pod(GPU, labels=NOTEBOOK), id="the setting says wait"),
+        pytest.param(FULL, a_pod(GPU), id="by default, a pod that is no notebook"),
+        pytest.param(
+            FULL,
+            a_pod(GPU, annotations={"terminate-at": "1900-01-01T08:00:00Z", "carrel.dev/tier": "opportunistic"}),
+            id="what Carrel itself wrote in a first review is not MAIA's mark",
+        ),
+        pytest.param(
+            replace(full(), namespace={"carrel.dev/when-full": "wait"}), a_pod(GPU), id="the namespace says wait"
+        ),
+        pytest.param(full(), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="the claim does not exist yet"),
+        pytest.param(full(), a_pod(GPU, annotations={"pod-group-name": "g"}), id="a member of a gang"),
+        pytest.param(full(), a_pod(GPU, schedulingGates=[{"name": "a.example/quota"}]), id="it does not run now"),
+        pytest.param(replace(full(), bookings=[a_booking()]), a_pod(GPU), id="it is booked"),
+        pytest.param(
+            replace(full(), bookings=[a_booking(start=LATER)]), a_pod(GPU), id="a booking of its person starts soon"
+        ),
+        pytest.param(
+            replace(full(), bookings=[a_booking(start=NOON + timedelta(days=1))]),
+            a_pod(GPU, annotations={"carrel.dev/booking": "next"}),
+            id="it is made for a booking",
+        ),
+        pytest.param(
+            replace(full(), namespace={"carrel.dev/exempt": "true"}), a_pod(GPU), id="its namespace is exempt"
+        ),
+        pytest.param(replace(full(), running=()), a_pod(GPU), id="a GPU is free"),
+        pytest.param(
+            replace(full(), running=[RunningPod("half", gpus=(0, 1, 2), mib=8138)]),
+            a_pod(annotations={"gpu-fraction": "0.5"}),
+            id="half of a GPU is free",
+        ),
+        pytest.param(replace(full(), nodes=()), a_pod(GPU), id="no agent has reported a GPU yet"),
     ],
 )
 async def test_a_pod_keeps_its_request(cluster: ReviewedCluster, pod: Json) -> None:
     reviewed = await cluster.create(pod)
 
     assert reviewed.allowed and reviewed.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert (await cluster.create(reviewed.object)).patch == []
+
+
+async def test_what_a_namespace_says_counts_only_if_it_can_be_read() -> None:
+    odd = replace(full(), namespace={"carrel.dev/when-full": "never"})
+    reviewed = await odd.create(a_pod(GPU))
+
+    assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    said = "namespace lab says carrel.dev/when-full: 'never', which is neither cpu nor wait; it does not count"
+    assert said in reviewed.warnings
 
 
 # --- the owner -------------------------------------------------------------------------------------------------------
@@ -198,17 +411,22 @@ JUPYTER = {"hub.jupyter.org/username": "bob-40lab-2eexample"}
     ],
 )
 async def test_whose_pod_it_is(user: str, pod: Json, who: str) -> None:
-    cluster = ReviewedCluster(namespace_owners={"lab": "owner@lab.example"}, username_prefix="oidc:")
+    cluster = ReviewedCluster(namespace={"owner": "owner@lab.example"}, username_prefix="oidc:")
 
     assert (await cluster.create(pod, user)).annotations["carrel.dev/user"] == who
 
 
-async def test_a_pod_without_an_owner_has_no_tier_but_sees_its_gpu() -> None:
-    cluster = booked()
-    reviewed = await cluster.create(a_pod(GPU), JOB_CONTROLLER)
+async def test_a_pod_without_an_owner_is_opportunistic_and_sees_its_gpu() -> None:
+    handler = await booked().handler()
+    asked = review(a_pod(GPU), JOB_CONTROLLER)
+    reviewed = apply_answer(asked, json.loads((await handler.mutate(json.dumps(asked).encode())).body))
+    await handler.mutate(json.dumps(review(a_pod(GPU), JOB_CONTROLLER, dry_run=True)).encode())
+    await handler.mutate(json.dumps(review(a_pod(GPU))).encode())
 
-    assert reviewed.annotations == {} and reviewed.env() == DEVICES
-    assert cluster.booking_lookup is not None and not cluster.booking_lookup.asked
+    assert reviewed.annotations == {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
+    assert reviewed.env() == DEVICES
+    assert reviewed.warnings == ["Carrel cannot tell who owns this pod, so no booking covers it"]
+    assert b"carrel_pods_without_person_total 1.0" in handler.metrics.text()
 
 
 async def test_a_strict_cluster_refuses_only_gpu_pods_without_an_owner() -> None:
@@ -219,6 +437,17 @@ async def test_a_strict_cluster_refuses_only_gpu_pods_without_an_owner() -> None
         not reviewed.allowed and reviewed.message == "pod lab/train asks for a GPU, and Carrel cannot tell who owns it"
     )
     assert (await cluster.create(a_pod(), JOB_CONTROLLER)).allowed
+
+
+async def test_pods_of_an_exempt_namespace_have_no_tier_and_need_no_owner_but_come_to_carrels_scheduler() -> None:
+    exempt = booked(namespace={"carrel.dev/exempt": "true"}, options=AdmissionOptions(strict=True))
+
+    nobodys, mine = await exempt.create(a_pod(GPU), JOB_CONTROLLER), await exempt.create(a_pod(GPU))
+    assert nobodys.annotations == {} and mine.annotations == {"carrel.dev/user": ALICE}
+    for each in (nobodys, mine):
+        assert each.env() == DEVICES and each.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert not (await exempt.create(a_pod(GPU, nodeName="n1"))).allowed
+    assert "carrel.dev/tier" in (await booked(namespace={"carrel.dev/exempt": "yes"}).create(a_pod(GPU))).annotations
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -322,9 +551,8 @@ async def test_a_forged_key_is_removed(key: str, limits: dict[str, str]) -> None
     group = "annotations" if key in PROTECTED else "labels"
     forged = PROTECTED.get(key) or PROTECTED_LABELS[key]
 
-    reviewed = await ReviewedCluster(booking_lookup=None).create(
-        a_pod(limits, **{group: {key: forged, "mine": "stays"}})
-    )
+    cluster = ReviewedCluster(namespace={"carrel.dev/exempt": "true"})
+    reviewed = await cluster.create(a_pod(limits, **{group: {key: forged, "mine": "stays"}}), JOB_CONTROLLER)
 
     assert reviewed.object["metadata"][group] == {"mine": "stays"}
 

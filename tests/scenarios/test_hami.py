@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
+from carrel.admission.when_full import WhenFull
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.cluster import Json, MergePatch
@@ -15,12 +16,12 @@ from carrel.ledger.refusals import Refusal
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, last, reservation_pods
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
-from tests.kit.reviews import BookedPeople, ReviewedCluster
+from tests.kit.reviews import ReviewedCluster, RunningPod
 from tests.scenarios.test_reservations import CoexistNode
 
 LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
 RECORD = '{"containers":{"main":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}}'
-SEALED = ReviewedCluster(booking_lookup=None, seal=Seal((b"key",)))
+SEALED = ReviewedCluster(seal=Seal((b"key",)), classes=())
 COEXIST = replace(SEALED, options=AdmissionOptions(coexist=True))
 
 
@@ -108,7 +109,9 @@ async def test_what_cannot_be_honoured_is_refused_with_the_reason() -> None:
 
 async def test_a_whole_gpu_of_hami_runs_without_one_when_no_gpu_is_free() -> None:
     manifest = a_pod(limits={"nvidia.com/gpu": "1"}, annotations={"nvidia.com/use-gputype": "A100"})
-    world = replace(SEALED, booking_lookup=BookedPeople(cards={"NVIDIA-A100": 0, "T4": 3}))
+    a100, t4 = a_node("n1", 1, model="NVIDIA-A100"), a_node("n2", 3, model="T4")
+    options = AdmissionOptions(when_full=WhenFull.CPU)
+    world = replace(SEALED, nodes=[a100, t4], running=[RunningPod("busy")], options=options)
     told = await world.create(manifest)
     assert told.annotations == {} and told.container()["resources"] == {"limits": {}}
     assert "runs without a GPU" in told.warnings[0]

@@ -4,72 +4,68 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
 from carrel.admission.app import webhook_app
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
-from carrel.bookings.client.cache import BookingCache
+from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
-from carrel.dialects.seal import Seal
 from carrel.http.serving import AsgiApp
-from carrel.kubernetes.cluster import Cluster, Selection
-from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
-from carrel.leases.cluster_state import utc_now
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, PRIORITY_CLASSES
+from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
 OWNER = "owner"
+SERVICE_TIMING = CacheTiming(fresh_s=60.0)
+"""How long the answer of another booking service counts. As often, the controller mirrors its bookings."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookOptions:
     """What the cluster's admin decides about the webhook."""
 
-    carrel_namespace: str
     owner_annotation: str = OWNER
     trusted: frozenset[str] = frozenset()
     spawners: frozenset[str] = frozenset()
     username_prefix: str = ""
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
-    seal: Seal | None = None
-    now: Callable[[], datetime] = utc_now
 
 
 class AdmissionWebhook:
-    """One replica. Its informers have to be run."""
+    """One replica. It decides from what it watches; the informers, which are those of the state, have to be run."""
 
-    def __init__(self, cluster: Cluster, service: BookingService | None, options: WebhookOptions) -> None:
+    def __init__(self, state: ClusterState, service: BookingService | None, options: WebhookOptions) -> None:
+        """`service`: another booking service than Carrel's own; None: there is none."""
         self._options = options
-        self.informers = Informers(cluster)
-        self._namespaces = self.informers.watch(NAMESPACES)
+        self._state = state
+        self.informers = state.informers
         self._classes = self.informers.watch(PRIORITY_CLASSES)
         self._records = self.informers.watch(
             CONFIG_MAPS,
-            Selection(options.carrel_namespace, labels=f"{LABEL}={OWNED}"),
+            Selection(state.options.namespace, labels=f"{LABEL}={OWNED}"),
             indexes={OWNER: lambda record: [record.data.get(OWNER, "")]},
         )
-        self._booking_cache = BookingCache(service, time.monotonic) if service is not None else None
+        self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
         self.is_stopping = False
         context = AdmissionContext(
             owners=PodOwnerLookup(
-                options.carrel_namespace,
+                state.options.namespace,
                 self._namespace_owner,
                 options.trusted,
                 options.spawners,
                 options.username_prefix,
             ),
+            state=state,
             booking_lookup=self._booking_cache,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
-            now=options.now,
-            seal=options.seal,
         )
         self.admission = PodAdmission(context, options.admission)
 
@@ -90,7 +86,7 @@ class AdmissionWebhook:
         return "" if self.informers.is_synced else "the cluster is being read"
 
     def _namespace_owner(self, namespace: str) -> str:
-        found = self._namespaces.store.get(namespace)
+        found = self._state.namespaces.store.get(namespace)
         return found.metadata.annotations.get(self._options.owner_annotation, "") if found else ""
 
     def _handed_over(self, owner: str) -> HandOver | None:

@@ -1,7 +1,7 @@
 """`carrel webhook`: decides about GPU pods before they are created.
 
-It changes nothing but the review that it answers. Any number of replicas may run; each caches the answers of the
-booking service for a short time, and all share one certificate.
+It changes nothing but the review that it answers. Any number of replicas may run; each decides from what it watches,
+and all share one certificate.
 """
 
 from carrel.admission.settings import WebhookSettings

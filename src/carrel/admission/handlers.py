@@ -31,7 +31,7 @@ class ReviewHandler:
     def __init__(self, admission: PodAdmission, metrics: WebhookMetrics, is_synced: Callable[[], bool]) -> None:
         self._admission = admission
         self._is_synced = is_synced
-        self._metrics = metrics
+        self.metrics = metrics
 
     async def mutate(self, body: bytes) -> JsonReply:
         start = time.perf_counter()
@@ -50,7 +50,7 @@ class ReviewHandler:
             log.exception("mutate_broke")
             return _reply(500, {"message": "Carrel made a mistake; its log says which"})
         finally:
-            self._metrics.count_review("mutate", outcome, time.perf_counter() - start)
+            self.metrics.count_review("mutate", outcome, time.perf_counter() - start)
 
     async def _review(self, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
         """The outcome, for the metrics, and the answer."""
@@ -64,6 +64,8 @@ class ReviewHandler:
         if decision.refused:
             log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, decision.refused)
             return decision.outcome, review.denied(request, decision.refused, decision.code, decision.warnings)
+        if decision.is_without_person and not request.dry_run:
+            self.metrics.count_pod_without_person()
         changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
         return decision.outcome, review.allowed(request, changes, decision.warnings)
 

@@ -26,6 +26,11 @@ class WebhookMetrics(ComponentMetrics):
         super().__init__()
         self._measures = measures
         self._reviews = Counter("carrel_reviews", "Reviews answered.", ["verb", "outcome"], registry=self.registry)
+        self._without_person = Counter(
+            "carrel_pods_without_person",
+            "Pods admitted with a GPU of which nobody knows whose they are: no booking covers them.",
+            registry=self.registry,
+        )
         self._duration = Histogram(
             "carrel_review_duration_seconds",
             "Time to answer a review.",
@@ -38,6 +43,9 @@ class WebhookMetrics(ComponentMetrics):
     def count_review(self, verb: str, outcome: str, seconds: float) -> None:
         self._reviews.labels(verb, outcome).inc()
         self._duration.labels(verb).observe(seconds)
+
+    def count_pod_without_person(self) -> None:
+        self._without_person.inc()
 
     def _measured(self) -> Iterable[Metric]:
         failures = CounterMetricFamily(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from datetime import timedelta
 
@@ -10,14 +11,14 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, WhenFull, names_in
+from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, names_in
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
-from carrel.leases.cluster_state import utc_now
+from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ RENEWAL_CHECK_S = 60.0
 """How often certificates are checked if no change is reported."""
 RETRY_S = 2.0
 """After a failure; and how often files that others renew are read."""
+SILENT_CHECK_S = 5.0
+"""How often silent agents are looked for, as the extender does."""
 FINISH_S = 10
 """How long to wait for answers under way, and for API servers that keep an idle connection open."""
 
@@ -39,21 +42,34 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
     async with contextlib.AsyncExitStack() as stack:
         service = None
         if settings.api_url:
-            where = BookingAddress(settings.api_url, settings.gpu_stats_url, settings.api_token)
+            where = BookingAddress(settings.api_url, stats_url="", token=settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
-        webhook = AdmissionWebhook(client, service, webhook_options(settings))
+        state = ClusterState(client, settings.cluster_options())
+        webhook = AdmissionWebhook(state, service, webhook_options(settings))
         certificates = (
             load_files(settings, served) if settings.tls_folder else renew_certificates(client, settings, served)
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(webhook.informers.run()), tasks.create_task(certificates)]
+                working = (webhook.informers.run(), _watch_agents(state), certificates)
+                running = [tasks.create_task(each) for each in working]
                 await _serve_until(stop, webhook, served, settings)
                 for task in running:
                     task.cancel()
         except ExceptionGroup as several:
             raise several.exceptions[0] from several  # the first error; the others are cancellations
     log.info("stopped")
+
+
+async def _watch_agents(state: ClusterState) -> None:
+    """A node whose agent is silent takes no new pods, so its GPUs are not free."""
+    await state.informers.wait_synced()
+    # The first copy of the cluster stays in memory: the garbage collector need not visit it during a review.
+    gc.collect()
+    gc.freeze()
+    while True:
+        state.cluster_ledger.mark_silent_agents(state.options.now())
+        await asyncio.sleep(SILENT_CHECK_S)
 
 
 async def _serve_until(
@@ -129,17 +145,15 @@ def _load(served: ServedCertificate, pair: CertificatePair) -> None:
 
 def webhook_options(settings: WebhookSettings) -> WebhookOptions:
     return WebhookOptions(
-        settings.carrel_namespace,
         settings.owner_annotation,
         frozenset(names_in(settings.trusted)),
         frozenset(names_in(settings.spawners)),
         settings.username_prefix,
         AdmissionOptions(
             strict=settings.strict,
-            waits_when_full=settings.when_full is WhenFull.WAIT,
+            when_full=settings.when_full,
             coexist=settings.mode is PluginMode.COEXIST,
             hides_from_everybody=settings.hide_cards_from is HideFrom.ALL_PODS,
             scheduler=settings.scheduler,
         ),
-        settings.seal(),
     )

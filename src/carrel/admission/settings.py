@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.admission.when_full import WhenFull
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import BOOKING_SERVICE_URL, BookingClientSettings, SealSettings, ServingSettings
+from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
+
+if TYPE_CHECKING:
+    from carrel.leases.cluster_state import ClusterOptions
 
 SERVICE = "carrel-webhook"
 CONFIGURATION = "carrel"
 """As in `manifests/webhooks.yaml`."""
-
-
-class WhenFull(Enum):
-    CPU = "cpu"
-    WAIT = "wait"
 
 
 class HideFrom(Enum):
@@ -31,19 +30,11 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(BookingClientSettings, SealSettings, ServingSettings):
+class WebhookSettings(BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
     """Its Service maps 443 to it: no privilege is needed to listen here."""
-    gpu_stats_url: Annotated[
-        str,
-        typer.Option(
-            help="Address that says how many GPUs are free; empty: none.",
-            envvar=["CARREL_GPU_STATS_URL", "GPU_STATS_URL"],
-        ),
-    ] = f"{BOOKING_SERVICE_URL}/maia-api/gpu-stats/"
-    """Without it, an opportunistic pod waits when no GPU is free."""
     spawners: Annotated[
         str,
         typer.Option(
@@ -71,15 +62,16 @@ class WebhookSettings(BookingClientSettings, SealSettings, ServingSettings):
     strict: Annotated[
         bool, typer.Option("--strict/--lenient", help="Refuse GPU pods without an owner.", envvar="CARREL_STRICT")
     ] = False
-    """Lenient, as MAIA: such a pod is placed like any other, and has no tier."""
+    """Lenient: such a pod is opportunistic, and no booking covers it."""
     when_full: Annotated[
         WhenFull,
         typer.Option(
-            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits.",
+            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits. By default pods of a "
+            "hub or with MAIA's mark run on CPU, and others wait.",
             envvar="CARREL_WHEN_FULL",
         ),
-    ] = WhenFull.CPU
-    """As MAIA: a notebook without a GPU is better than none."""
+    ] = WhenFull.DEFAULT
+    """As MAIA: a notebook without a GPU is better than none. A namespace may say otherwise by carrel.dev/when-full."""
     mode: Annotated[
         PluginMode,
         typer.Option(
@@ -132,6 +124,13 @@ class WebhookSettings(BookingClientSettings, SealSettings, ServingSettings):
         float, typer.Option(help="Seconds to continue answering after SIGTERM.", min=0, envvar="CARREL_LEAVE_AFTER")
     ] = 5.0
     """API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused."""
+
+    def cluster_options(self) -> "ClusterOptions":
+        from carrel.leases.cluster_state import ClusterOptions
+
+        return ClusterOptions(
+            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
+        )
 
     def served_names(self) -> tuple[str, ...]:
         given = names_in(self.certificate_names)

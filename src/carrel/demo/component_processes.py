@@ -73,7 +73,7 @@ async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIter
         )
         asked = ("--api-url", f"{booking}/api/v1/booking-status")
         # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
-        waits = ("--gpu-stats-url", "", "--when-full", "wait", "--leave-after", "0")
+        waits = ("--when-full", "wait", "--leave-after", "0")
         webhook, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("webhook", maia_token, *asked, *waits)),
             closing.enter_async_context(starter.running("controller", maia_token, *asked)),

@@ -15,9 +15,9 @@
       carrel.dev/user: alice@lab.example    whose pod it is
       carrel.dev/devices: GPU-…,GPU-…       the GPUs of the pod
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
+      carrel.dev/waits-until: 2026-…Z       when the booking starts that it is for; a gate holds it until then
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
-      carrel.dev/waits-until: 2026-…Z       when the booking starts that it waits for
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
       carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
@@ -77,15 +77,16 @@ TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
 USER = "carrel.dev/user"
-BOOKED_PRIORITY = "carrel-booked"
-OPPORTUNISTIC_PRIORITY = "carrel-opportunistic"
-"""The PriorityClasses of the two tiers."""
+PRIORITY_CLASS = "carrel-gpu"
+"""Of all pods with a tier: a pod's priority can never change, while its tier follows its booking."""
+PRIORITY_CLASSES = frozenset({PRIORITY_CLASS, "carrel-booked", "carrel-opportunistic"})
+"""With those of earlier versions, which may still be in a cluster."""
 DEVICES = "carrel.dev/devices"
 SLOTS = "carrel.dev/slots"
 CGPU_DISABLE = "carrel.dev/cgpu-disable"
+WAITS_UNTIL = "carrel.dev/waits-until"
 WOKEN_AT = "carrel.dev/woken-at"
 LEAVE_BY = "carrel.dev/leave-by"
-WAITS_UNTIL = "carrel.dev/waits-until"
 WARNED = "carrel.dev/warned"
 HANDED_OVER = "carrel.dev/handed-over"
 RESERVED_LEASE = "carrel.dev/lease"

@@ -32,8 +32,12 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         spec.pop(field, None)
     if spec.get("schedulerName") == gpuclaim.SCHEDULER:
         del spec["schedulerName"]  # a pod without a GPU need not wait for those who hand out GPUs
-    if spec.get("priorityClassName") in (carrel.BOOKED_PRIORITY, carrel.OPPORTUNISTIC_PRIORITY):
+    if spec.get("priorityClassName") in carrel.PRIORITY_CLASSES:
         del spec["priorityClassName"]
+    # The gate of Carrel holds a pod for a booking, and without a GPU it needs none.
+    gates = [gate for gate in spec.pop("schedulingGates", None) or () if gate.get("name") != carrel.BOOKING]
+    if gates:
+        spec["schedulingGates"] = gates
     if spec.get("runtimeClassName") == nvidia.RUNTIME_CLASS:
         del spec["runtimeClassName"]
     selector = {

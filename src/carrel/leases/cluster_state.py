@@ -9,7 +9,7 @@ from uuid import uuid4
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
-from carrel.dialects.interface import PodRequest
+from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
@@ -141,11 +141,16 @@ class ClusterState:
         """As the pod says it."""
         if is_reservation(pod):
             return None  # its GPU is for other pods, which are on the slot's Lease
-        asked = request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options)
+        asked = self.request_of_newcomer(pod)
         if not isinstance(asked, PodRequest) or pod.spec.node_name:
             return asked  # a pod that has its GPU keeps it
         missing = self.options.seal.missing_on(pod) if self.options.seal is not None else None
         return missing or asked.not_recorded_on(pod) or asked
+
+    def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
+        """Of a pod that is about to be created: nothing can be recorded on it yet. `spoken` are its dialects, if they
+        are known. Raises `Malformed`."""
+        return request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options, spoken)
 
     def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; a request that cannot be read is refused."""

@@ -13,6 +13,7 @@ from carrel.parsing.time import instant
 
 FINISHED = ("Succeeded", "Failed")
 SCHEDULED = "PodScheduled"
+NEWEST = datetime.max.replace(tzinfo=UTC)
 
 
 def holder_of(pod: Pod) -> Holder:
@@ -36,11 +37,13 @@ def could_not_be_scheduled(pod: Pod) -> bool:
 
 
 def created_at(pod: Pod) -> datetime:
-    """A pod whose time cannot be read counts as the newest."""
+    """A pod whose time cannot be read, or that is not created yet, counts as the newest."""
+    if not pod.metadata.creation_timestamp:
+        return NEWEST
     try:
         return instant(pod.metadata.creation_timestamp, f"pod {pod.metadata.name}", "metadata.creationTimestamp")
     except Malformed:
-        return datetime.max.replace(tzinfo=UTC)
+        return NEWEST
 
 
 def bound_at(pod: Pod) -> datetime | None:

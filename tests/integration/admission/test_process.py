@@ -23,20 +23,26 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.bookings.client.status import BookingStatus
+from carrel.demo.kubelets import SimulatedKubelets
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import ClusterError, JsonPatch, MergePatch
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, JsonPatch, MergePatch
+from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,
+    CRDS,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
     PRIORITY_CLASSES,
     SECRETS,
 )
-from carrel.manifests import priority_classes, webhooks
+from carrel.leases.cluster_state import ClusterState
+from carrel.manifests import crds, priority_classes, webhooks
+from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.http_server import serve
+from tests.kit.gpus import a_node
 from tests.kit.reviews import Reviewed, apply_answer, review
 from tests.kit.reviews import a_pod as gpu_pod
 
@@ -97,6 +103,8 @@ async def a_webhook(
 async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
     api = EmbeddedApi()
     client = Client(api)
+    for each in crds():
+        await client.create(CRDS, each)
     for name in ("carrel", "lab"):
         await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for each in priority_classes():
@@ -142,7 +150,7 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     app.router.add_post("/api", answer)
     async with TestServer(app) as service, a_cluster() as (client, server):
         environment = {"API_URL": str(service.make_url("/api")), "API_TOKEN": "t0ken", "CARREL_SEAL_KEY": "k"}
-        options = ("--certificate-names", "127.0.0.1", "--gpu-stats-url", "")
+        options = ("--certificate-names", "127.0.0.1")
         async with a_webhook(server, *options, environment=environment) as webhook:
             await configure_webhook(client, webhook.url)
             made = await client.create(PODS, a_pod("train"), "lab")
@@ -157,7 +165,7 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     assert notes["carrel.dev/tier"] == "booked"
     assert notes["terminate-at"] == tomorrow.strftime("%Y-%m-%dT%H:%M:%SZ")
     assert made["spec"]["schedulerName"] == "gpu-scheduler"
-    assert made["spec"]["priorityClassName"] == "carrel-booked"
+    assert made["spec"]["priorityClassName"] == "carrel-gpu"
     assert [each["name"] for each in made["spec"]["containers"][0]["env"]] == [
         "NVIDIA_VISIBLE_DEVICES",
         "CUDA_VISIBLE_DEVICES",
@@ -171,6 +179,36 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     assert "t0ken" not in webhook.story and "Traceback" not in webhook.story
 
 
+async def test_without_another_booking_service_a_pod_is_admitted_by_the_bookings_of_the_cluster() -> None:
+    now = datetime.now(UTC).replace(microsecond=0)
+    times = {"start": seconds(now - timedelta(hours=1)), "end": seconds(now + timedelta(days=1))}
+    booking = {"apiVersion": "carrel.dev/v1", "kind": "Booking", "metadata": {"name": "b1"}}
+    async with a_cluster() as (client, server):
+        node = a_node("n1", 1)
+        await SimulatedKubelets(client, [node], Informers(client).watch(PODS), lambda: now).announce()
+        await client.create(BOOKINGS, {**booking, "spec": {"user": "kubernetes-admin", "gpus": 1, **times}})
+        async with a_webhook(server, "--certificate-names", "127.0.0.1", "--api-url", "") as webhook:
+            await configure_webhook(client, webhook.url)
+            made = await client.create(PODS, a_pod("train"), "lab")
+            await wait_another_would_be(client, "opportunistic")  # the webhook has seen the first pod
+            await client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
+            await wait_another_would_be(client, "booked")
+            await client.delete(BOOKINGS, "b1")
+            await wait_another_would_be(client, "opportunistic")
+
+    assert made["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
+    assert made["metadata"]["annotations"]["terminate-at"] == times["end"]
+
+
+async def wait_another_would_be(client: Client, tier: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            made = await client.create(PODS, a_pod("another"), "lab", dry_run=True)
+            if made["metadata"]["annotations"]["carrel.dev/tier"] == tier:
+                return
+            await asyncio.sleep(0.02)
+
+
 async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster() -> None:
     async with a_cluster() as (client, _):
         await client.patch(NAMESPACES, "lab", MergePatch({"metadata": {"annotations": {"owner": "alice"}}}))
@@ -180,7 +218,7 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
             metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
             body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
             await client.create(CONFIG_MAPS, body, "carrel")
-        replica = Replica(client, NobodyBooked(), WebhookOptions("carrel"))
+        replica = Replica(ClusterState(client), None, WebhookOptions())
         handler = replica.handler()
         assert (await handler.mutate(b"{}")).status == 503, "before the caches are complete nothing is decided"
         running = asyncio.ensure_future(replica.informers.run())
@@ -200,21 +238,13 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
     assert '"from":"gone"' in successor.annotations["carrel.dev/handed-over"]
     for each in (other, plain):
         assert each.annotations["carrel.dev/user"] == "alice"
-        assert each.object["spec"]["priorityClassName"] == "carrel-opportunistic"
+        assert each.object["spec"]["priorityClassName"] == "carrel-gpu"
 
 
 class Replica(AdmissionWebhook):
     def handler(self) -> ReviewHandler:
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         return ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
-
-
-class NobodyBooked:
-    async def status(self, user: str, namespace: str) -> BookingStatus:
-        return BookingStatus()
-
-    async def free(self) -> Mapping[str, int]:
-        return {}
 
 
 async def review_by(handler: ReviewHandler, request_body: Json) -> Reviewed:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import aiohttp
 import yaml
 
 from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
-from carrel.bookings.client.status import BookingStatus
 from carrel.cluster_file import read_cluster
 from carrel.demo.component_processes import WithToken
 from carrel.demo.kubelets import SimulatedKubelets
@@ -26,6 +25,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
+from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
@@ -34,7 +34,7 @@ from carrel.scheduling.assembly import handlers_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import UserInfo, service_account
 from tests.kit.eventually import eventually
-from tests.kit.lab import Clock, Lab, Replica
+from tests.kit.lab import DAY, Clock, Lab, Replica
 from tests.kit.tiers import TierController, catch_up, end_deleted, set_status
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -43,7 +43,7 @@ KINDS: Mapping[str, Resource[Any]] = {each.kind: each for each in (PODS, GPU_CLA
 
 ALICE, BOB, HUB = "alice@lab.example", "bob@lab.example", "jupyterhub"
 USERS = {ALICE: UserInfo(ALICE), BOB: UserInfo(BOB), HUB: service_account("jhub", "hub")}
-"""Bob has a booking."""
+"""Bob has a booking of one GPU, of any model, and Alice one that starts tomorrow."""
 
 Json = dict[str, Any]
 
@@ -53,25 +53,13 @@ def documents(file: str) -> list[Json]:
 
 
 @dataclass
-class Bookings:
-    """A booking service that knows one booking: Bob's, of any model."""
-
-    until: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0) + timedelta(days=1))
-
-    async def status(self, user: str, namespace: str) -> BookingStatus:
-        return BookingStatus(self.until, gpus=1) if user == BOB else BookingStatus()
-
-    async def free(self) -> Mapping[str, int]:
-        return {}
-
-
-@dataclass
 class ExampleCluster:
     lab: Lab
     replica: Replica
     tiers: TierController
     scheduler: SimulatedScheduler
-    bookings: Bookings
+    until: datetime
+    """When Bob's booking ends."""
     errors: list[str] = field(default_factory=list)
 
     async def apply(self, file: str, user: str = ALICE) -> list[Json]:
@@ -142,10 +130,12 @@ class ExampleCluster:
 async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
     urls: dict[str, str] = {}
     settings = Settings(tokens=USERS, service_address=lambda namespace, name, port: urls["webhook"])
-    lab, bookings = Lab(EmbeddedApi(settings), Clock(datetime.now(UTC))), Bookings()
-    options = WebhookOptions("carrel", spawners=frozenset({USERS[HUB].name}))
-    webhook = AdmissionWebhook(lab.client, bookings, options)
+    lab = Lab(EmbeddedApi(settings), Clock(datetime.now(UTC).replace(microsecond=0)))
+    options = WebhookOptions(spawners=frozenset({USERS[HUB].name}))
+    webhook = AdmissionWebhook(ClusterState(lab.client, ClusterOptions(now=lab.clock)), None, options)
     await _install(lab)
+    await lab.book(BOB, name="booking-bob")
+    await lab.book(ALICE, name="booking-alice", start=lab.clock.now + DAY, end=lab.clock.now + 2 * DAY)
     watching = asyncio.ensure_future(webhook.informers.run())
     try:
         await webhook.informers.wait_synced()
@@ -157,7 +147,7 @@ async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
             asyncio.TaskGroup() as binds,
         ):
             scheduler = SimulatedScheduler(session, binds, extender)
-            yield ExampleCluster(lab, replica, TierController(replica), scheduler, bookings)
+            yield ExampleCluster(lab, replica, TierController(replica), scheduler, lab.clock.now + DAY)
     finally:
         watching.cancel()
         await asyncio.wait([watching])

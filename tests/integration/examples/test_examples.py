@@ -81,7 +81,7 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
 }
 """File → what happens to it in an otherwise empty cluster."""
 
-TESTED_BELOW = {"cluster.yaml", "node-gpus.yaml", "opportunistic-job.yaml"}
+TESTED_BELOW = {"cluster.yaml", "for-a-booking.yaml", "node-gpus.yaml", "opportunistic-job.yaml"}
 
 
 def test_every_example_is_tested_and_listed_in_the_readme() -> None:
@@ -129,8 +129,22 @@ async def test_a_booked_pod_carries_the_end_of_the_booking() -> None:
     async with an_example_cluster() as cluster:
         (pod,) = await cluster.apply("booked.yaml", BOB)
 
-        assert pod["metadata"]["annotations"]["terminate-at"] == f"{cluster.bookings.until:%Y-%m-%dT%H:%M:%SZ}"
-        assert pod["spec"]["priorityClassName"] == "carrel-booked"
+        assert pod["metadata"]["annotations"]["terminate-at"] == f"{cluster.until:%Y-%m-%dT%H:%M:%SZ}"
+        assert pod["spec"]["priorityClassName"] == "carrel-gpu"
+
+
+async def test_a_pod_for_a_booking_that_starts_later_is_held_back_until_then() -> None:
+    async with an_example_cluster() as cluster:
+        (pod,) = await cluster.apply("for-a-booking.yaml", ALICE)
+
+        notes = pod["metadata"]["annotations"]
+        assert notes["carrel.dev/booking"] == "booking-alice"
+        assert notes["carrel.dev/waits-until"] == f"{cluster.until:%Y-%m-%dT%H:%M:%SZ}"
+        assert pod["spec"]["schedulingGates"] == [{"name": "carrel.dev/booking"}]
+        assert await cluster.schedule() == {}, "no scheduler tries it"
+        assert not await cluster.held(pod)
+        with pytest.raises(ClusterError, match="has no booking that starts later"):
+            await cluster.apply("for-a-booking.yaml", BOB)
 
 
 @pytest.mark.parametrize("file", [file for file, outcome in EXPECTED.items() if isinstance(outcome, Refused)])

@@ -20,6 +20,7 @@ from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
@@ -143,7 +144,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     for each in webhooks(for_embedded_api=True):
         await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), ServedCertificate()
-    webhook = AdmissionWebhook(client, None, WebhookOptions("carrel"))
+    webhook = AdmissionWebhook(ClusterState(client), None, WebhookOptions())
     running = asyncio.gather(webhook.informers.run(), renew_certificates(client, WebhookSettings(), shown))
     try:
         await webhook.informers.wait_synced()

@@ -178,8 +178,9 @@ def a_full_manifest() -> dict[str, Any]:
         "spec": {
             "nodeName": "n1",
             "schedulerName": "gpu-scheduler",
-            "priorityClassName": "carrel-opportunistic",
+            "priorityClassName": "carrel-gpu",
             "priority": 0,
+            "schedulingGates": [{"name": "carrel.dev/booking"}],
             "preemptionPolicy": "Never",
             "runtimeClassName": "nvidia",
             "overhead": {"memory": "64Mi"},

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.admission import PRIORITIES
 from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, protected_keys
 from carrel.dialects.registry import ALL
 from carrel.manifests import policies, rbac, webhooks
@@ -60,7 +59,8 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         *ALL.written_labels,
         f"{kai.GPU_GROUP}/*",
         *ours,
-        *PRIORITIES.values(),
+        *carrel.PRIORITY_CLASSES,
+        carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
     }
     assert webhook()["failurePolicy"] == "Fail"

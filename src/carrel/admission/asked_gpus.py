@@ -1,0 +1,77 @@
+"""What a new pod asks for, as far as it is known: the GpuClaim that it names may be created after it."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from carrel.dialects.interface import Dialect, PodRequest
+from carrel.dialects.kai import POD_GROUP
+from carrel.dialects.registry import dialects_of, model_of
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Request
+from carrel.parsing import Malformed
+
+RequestOf = Callable[[Pod, tuple[Dialect, ...]], PodRequest | Refusal | None]
+"""What a pod asks for in these dialects. Raises `Malformed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGpus:
+    dialect: Dialect
+    request: Request
+    is_known: bool = True
+    """False: the pod's GpuClaim does not exist yet, or cannot be read. Then one whole GPU is assumed."""
+    is_in_gang: bool = False
+
+
+def asked_gpus(pod: Pod, request_of: RequestOf) -> AskedGpus | Refusal | None:
+    """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read."""
+    spoken = dialects_of(pod)
+    if not spoken:
+        return None
+    if len(spoken) == 1 and spoken[0].claim_name is not None:
+        return _by_claim(pod, spoken[0], request_of)
+    found = request_of(pod, spoken)
+    if not isinstance(found, PodRequest):
+        return found
+    return AskedGpus(found.dialect, found.request, is_in_gang=_is_in_gang(pod, found.request))
+
+
+def _by_claim(pod: Pod, dialect: Dialect, request_of: RequestOf) -> AskedGpus | Refusal:
+    assert dialect.claim_name is not None
+    dialect.claim_name(pod)  # raises if it is no valid name
+    model = model_of(pod)
+    if isinstance(model, Refusal):
+        return model
+    try:
+        found = request_of(pod, (dialect,))
+    except Malformed:
+        found = None  # the claim is at fault, and may be corrected before the pod is placed
+    if isinstance(found, PodRequest):
+        return AskedGpus(dialect, found.request, is_in_gang=_is_in_gang(pod, found.request))
+    assumed = Request(1, WHOLE, model)
+    return AskedGpus(dialect, assumed, is_known=False, is_in_gang=_is_in_gang(pod, assumed))
+
+
+def _is_in_gang(pod: Pod, request: Request) -> bool:
+    """Also if it is not known yet how large the gang is."""
+    return request.gang is not None or bool(pod.metadata.annotations.get(POD_GROUP))
+
+
+def why_never_covered(asked: AskedGpus, entitlement: Entitlement, sizes: Collection[MiB] = ()) -> str:
+    """Why a booking can never cover a pod that asks for this, as the end of a sentence about the booking; empty if it
+    can. `sizes` is the memory of the booked GPUs, where that is known."""
+    request = asked.request
+    if entitlement.model and not request.allows_model(entitlement.model):
+        return f"is not for {request.model or f'a GPU{request.selector}'}"
+    if not asked.is_known:
+        return ""
+    if request.cards > entitlement.gpus:
+        return f"is for fewer GPUs than this pod asks for ({request})"
+    if entitlement.share_of > 1 and request.amount == WHOLE:
+        return f"is for a part of a GPU, and this pod asks for {request}"
+    if sizes and all(request.amount.on(memory) > memory // entitlement.share_of for memory in sizes):
+        return f"is for GPUs with less memory than this pod asks for ({request})"
+    return ""

@@ -1,0 +1,144 @@
+"""A copy of the pod in a review, with the changes that Carrel wants; and the decision that is made of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from carrel.dialects import carrel, nvidia, visible_devices
+from carrel.dialects.cpu_manifest import on_cpu, without_resources
+from carrel.dialects.interface import Dialect
+from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
+from carrel.dialects.seal import ADMITTED, Seal, place_of
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.parsing.fields import Field
+from carrel.parsing.time import seconds
+
+Json = dict[str, Any]
+
+DEFAULT_SCHEDULER = "default-scheduler"
+GROUPS = ("initContainers", "containers")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDecision:
+    """Yes, with the object as it should be; or no, with the reason."""
+
+    outcome: str
+    """For the metrics."""
+    wanted: Json | None = None
+    """None: unchanged."""
+    refused: str = ""
+    code: int = 403
+    warnings: tuple[str, ...] = ()
+    is_without_person: bool = False
+    """It gets a GPU, and nobody knows whose pod it is."""
+
+
+class ChangedPod:
+    """A copy of the pod in the review, with the changes that Carrel wants."""
+
+    def __init__(self, pod: Mapping[str, Any], namespace: str) -> None:
+        self._pod = dict(pod)
+        self._metadata = dict(pod.get("metadata") or {})
+        self._spec = dict(pod.get("spec") or {})
+        self.namespace = namespace
+        self._warnings: list[str] = []
+
+    def owners(self) -> list[str]:
+        return [str(each.get("uid")) for each in self._metadata.get("ownerReferences") or () if each.get("controller")]
+
+    def strip(self, keep: Mapping[str, str]) -> None:
+        """Removes what only Carrel may write. In a second review, `keep` is what Carrel wrote in the first."""
+        for group, is_protected in (("annotations", is_protected_annotation), ("labels", is_protected_label)):
+            written = self._metadata.get(group) or {}
+            kept = {key: value for key, value in written.items() if not is_protected(key) or keep.get(key) == value}
+            if kept != written:
+                self._metadata[group] = kept
+
+    def strip_gate(self) -> bool:
+        """Removes the scheduling gate that only Carrel gives, and says whether it was there."""
+        gates = self._spec.get("schedulingGates") or []
+        kept = [gate for gate in gates if gate.get("name") != carrel.BOOKING]
+        if len(kept) == len(gates):
+            return False
+        del self._spec["schedulingGates"]
+        if kept:
+            self._spec["schedulingGates"] = kept
+        return True
+
+    def hold_back(self, until: datetime) -> None:
+        """By a scheduling gate, which the controller removes."""
+        self._spec["schedulingGates"] = [*(self._spec.get("schedulingGates") or []), {"name": carrel.BOOKING}]
+        self.annotate({carrel.WAITS_UNTIL: seconds(until)})
+
+    def annotate(self, notes: Mapping[str, str]) -> None:
+        self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
+
+    def record(self, dialect: Dialect, pod: Pod) -> None:
+        """The request goes from the pod's resources, which no node offers, into an annotation."""
+        if dialect.record_of is not None:
+            self.annotate({dialect.recorded: dialect.record_of(pod)})
+            gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}
+            self.change_containers(lambda each: without_resources(each, gone))
+
+    def seal(self, seal: Seal, now: datetime) -> None:
+        """A valid seal stays: a second review gets the same answer."""
+        notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
+        sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
+        if not seal.is_on(self._place(), {**notes, **sealed}, now):
+            sealed = seal.write(self._place(), notes, now)
+        self.annotate(sealed)
+
+    def is_sealed(self, seal: Seal, now: datetime) -> bool:
+        """Whether the pod as it came in carries a valid seal."""
+        return seal.is_on(self._place(), _map(self._pod, "annotations"), now)
+
+    def _place(self) -> str:
+        return place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
+
+    def set_scheduler(self, scheduler: str) -> None:
+        self._spec["schedulerName"] = scheduler
+
+    def set_priority_class(self, priority_class: str) -> None:
+        if self._spec.get("priorityClassName") != priority_class:
+            self._clear_priority()
+            self._spec["priorityClassName"] = priority_class
+
+    def drop_our_priority(self) -> None:
+        """A pod without a tier must not have the priority of one, nor any pod that of an earlier version."""
+        if self._spec.get("priorityClassName") in carrel.PRIORITY_CLASSES:
+            self._clear_priority()
+
+    def _clear_priority(self) -> None:
+        # The API server computed the numbers from the class that the pod had before. It computes missing ones again,
+        # and refuses a pod whose number does not match its class.
+        for field in ("priorityClassName", "priority", "preemptionPolicy"):
+            self._spec.pop(field, None)
+
+    def change_containers(self, change: Callable[[Mapping[str, Any]], Json]) -> None:
+        for group in GROUPS:
+            if self._spec.get(group):
+                self._spec[group] = [change(each) for each in self._spec[group]]
+
+    def remove_gpu(self, notes: Mapping[str, str]) -> None:
+        without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes)
+        self._metadata |= {group: without["metadata"][group] for group in ("annotations", "labels")}
+        self._spec = without["spec"]
+        if self._spec.get("schedulerName", "") != DEFAULT_SCHEDULER:
+            self._spec.pop("schedulerName", None)  # it may be a peer's, which does not run here
+        self.change_containers(lambda each: visible_devices.hidden(each, nvidia.NO_DEVICE))
+
+    def warn(self, text: str) -> None:
+        """kubectl shows it. An empty text is none."""
+        if text:
+            self._warnings.append(text)
+
+    def answer(self, outcome: str, warning: str = "") -> AdmissionDecision:
+        wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
+        self.warn(warning)
+        return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)))
+
+
+def _map(thing: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    return Field(thing, "the object")["metadata"][group].object()

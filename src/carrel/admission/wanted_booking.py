@@ -1,0 +1,59 @@
+"""A pod that is made for one booking: `carrel.dev/booking: <id>`, or `next` for the person's booking that starts next.
+
+If that booking starts later, the webhook gives the pod the scheduling gate `carrel.dev/booking`, and the controller
+takes it off when the booking starts. Nobody learns here whether a booking of somebody else exists.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from carrel.admission.asked_gpus import AskedGpus, why_never_covered
+from carrel.dialects.booking_objects import namespace_named, person_named
+from carrel.dialects.carrel import BOOKING, NEXT
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import subject
+from carrel.leases.covered_pods import CoveredPods
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
+from carrel.parsing.time import seconds
+
+HINT = f"`carrel list` shows yours; without {BOOKING} the pod runs on what is free"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBookingLookup:
+    covered_pods: CoveredPods
+    sizes_of: Callable[[str], Collection[MiB]]
+    """The memory of the GPUs of a model, as far as they are known; of all GPUs, if it is empty."""
+    now: Callable[[], datetime]
+
+    def find(self, pod: Pod, user: str, asked: AskedGpus) -> Entitlement | Refusal | None:
+        """None if the pod names no booking; else the booking, which runs or starts later."""
+        wanted = pod.metadata.annotations.get(BOOKING)
+        if wanted is None:
+            return None
+        who = f"{subject(pod.metadata)} has {BOOKING}: {wanted!r}"
+        if not user:
+            return Refusal(f"{who}, and Carrel cannot tell whose pod it is; leave it out")
+        person, namespace = person_named(user), namespace_named(pod.metadata.namespace)
+        if wanted == NEXT:
+            planned = self.covered_pods.planned_for(person, namespace)
+            if not planned:
+                return Refusal(f"{who}, and {user} has no booking that starts later; {HINT}")
+            found = planned[0]
+        else:
+            known = self.covered_pods.booking(wanted)
+            if known is None or person not in known.people:
+                return Refusal(f"{who}, and {user} has no such booking; {HINT}")
+            found = known
+        why_not = self._why_not(found, person, namespace, asked)
+        return Refusal(f"{who}; your booking of {found} {why_not}; {HINT}") if why_not else found
+
+    def _why_not(self, booking: Entitlement, person: str, namespace: str, asked: AskedGpus) -> str:
+        if not booking.is_for(person, namespace):
+            return f"is for namespace {booking.namespace}"
+        if booking.ends <= self.now():
+            return f"ended at {seconds(booking.ends)}"
+        return why_never_covered(asked, booking, self.sizes_of(booking.model))
