@@ -7,6 +7,8 @@ Reading order:
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     eligible_nodes     where a pod may run by everything that is not about GPUs
+    covered_pods       which pods a booking covers now
+    coverage_words coverage_reader   what people are told about it
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
     cluster_state      puts all of it together for one process

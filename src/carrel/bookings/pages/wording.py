@@ -4,26 +4,15 @@
 """
 
 import re
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 
 from markupsafe import Markup
 
 from carrel.bookings.rules import moment
+from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
 
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-def day(when: date) -> str:
-    """`Tue 24 Nov`. Not by `strftime`, which pads the day and depends on the locale."""
-    return f"{WEEKDAYS[when.weekday()]} {when.day} {MONTHS[when.month - 1]}"
-
-
-def at(instant: datetime, zone: tzinfo) -> str:
-    """`Tue 24 Nov 14:00`."""
-    local = instant.astimezone(zone)
-    return f"{day(local)} {local:%H:%M}"
+__all__ = ["MONTHS", "WEEKDAYS", "amount", "at", "count", "day", "memory", "model", "short_name", "span", "time_tag"]
 
 
 @lru_cache(maxsize=10_000)
