@@ -32,6 +32,7 @@ from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.coverage_reader import CoverageReader
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, run_until_signal, stop_if_unsupported
@@ -123,6 +124,7 @@ def _cluster_view(carrel: ClusterState) -> ClusterView:
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
+        coverage=CoverageReader(carrel),
     )
 
 

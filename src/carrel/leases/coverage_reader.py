@@ -1,12 +1,13 @@
 """Reads what there is to tell people about coverage: of a pod, of a booking, and of the GPUs that a pod waits for."""
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
-from carrel.dialects.booking_objects import namespace_named
+from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING, NEXT, TIER
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import person_of
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, GpuHolder, PodCoverage
@@ -16,11 +17,30 @@ from carrel.ledger.ledger import Card
 from carrel.ledger.placement import selected, suits_by_nature
 from carrel.ledger.tiers import Tier
 
+PAST, FOREVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
 
 class CoverageReader:
+    """To be created before the informers run."""
+
     def __init__(self, carrel: ClusterState) -> None:
         self._carrel = carrel
         self._covered_pods = carrel.covered_pods
+        self._changes = 0
+        self._changes_at = PAST
+        """When the next booking starts or ends."""
+        carrel.bookings.on_change(self._on_booking)
+        carrel.namespaces.on_change(self._on_namespace)
+
+    @property
+    def version(self) -> int:
+        """Another number once the bookings say something else, although the ledger has not changed."""
+        now = self._carrel.options.now()
+        if self._changes_at <= now:
+            self._changes += 1
+            turns = (turn for each in self._covered_pods.bookings() for turn in (each.start, each.ends))
+            self._changes_at = min((turn for turn in turns if turn > now), default=FOREVER)
+        return self._changes
 
     def tier(self, pod: Pod) -> Tier | None:
         return self._carrel.tier(pod)
@@ -29,8 +49,10 @@ class CoverageReader:
         covered = self._carrel.covered(pod)
         tier = self._carrel.tier(pod)
         waits = not pod.spec.node_name
+        holds = bool(self._carrel.ledger.shares_of(pod.metadata.uid))
         return PodCoverage(
             tier=tier,
+            asks=holds or self._carrel.requested_by(pod) is not None,
             waits=waits,
             covered=covered.entitlement if covered is not None else None,
             beyond=self._beyond(pod) if covered is None and tier is not None else None,
@@ -45,6 +67,10 @@ class CoverageReader:
         if use is None:
             return None
         return BookingInUse(use.entitlement, len(use.gpus), _names(self._covered_pods.covered_by(booking)))
+
+    def booking(self, booking: str) -> Entitlement | None:
+        """None: it has ended, or the cluster does not know it yet."""
+        return self._covered_pods.booking(booking)
 
     def running_for(self, person: str) -> list[Entitlement]:
         """The bookings of a person and of their groups that run now; the one that ends last comes first."""
@@ -84,6 +110,16 @@ class CoverageReader:
                     until=covered.entitlement.ends if covered is not None else None,
                 ),
             )
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def _on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            self._changes_at = PAST
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        if old is not None and new is not None and old.metadata.annotations != new.metadata.annotations:
+            self._changes_at = PAST
 
     # --- why a booking does not cover a pod --------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ class PodCoverage:
 
     tier: Tier | None
     """None: it keeps its GPUs."""
+    asks: bool = True
+    """Whether it holds GPUs or asks for some."""
     waits: bool = False
     covered: Entitlement | None = None
     beyond: Beyond | None = None
@@ -64,6 +66,9 @@ class BookingInUse:
     entitlement: Entitlement
     used: int
     pods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return in_use(self.used, self.entitlement.gpus, self.pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +104,12 @@ class CoverageWords:
         amount = self.amount(entitlement)
         return f"the booking of {amount} for {entitlement.group}" if entitlement.group else f"your booking of {amount}"
 
-    def in_use(self, use: BookingInUse) -> str:
-        """`1 of 2 in use: lab/train-7`; `0 of 2 in use`."""
-        pods = f": {_named(use.pods)}" if use.pods else ""
-        return f"{use.used} of {use.entitlement.gpus} in use{pods}"
-
     # --- a pod -------------------------------------------------------------------------------------------------------
 
     def about(self, pod: PodCoverage) -> str:
         """For the pod's person."""
+        if not pod.asks:
+            return "asks for no GPU"
         if pod.held_for is not None:
             return self.held_for(pod.held_for)
         if pod.covered is not None:
@@ -167,6 +169,11 @@ class CoverageWords:
         if holder.until is not None:
             return f"booked until {self._when(holder.until)}"
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
+
+
+def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:
+    """Of a booking: `1 of 2 in use: lab/train-7`; `0 of 2 in use`."""
+    return f"{used} of {gpus} in use{f': {_named(pods)}' if pods else ''}"
 
 
 def _named(pods: Sequence[str]) -> str:

@@ -67,6 +67,7 @@ def beyond(why: BeyondReason, *used_by: str) -> Beyond:
         pytest.param(
             PodCoverage(Tier.OPPORTUNISTIC, waits=True), "no booking; waits for a free GPU", id="no booking, waiting"
         ),
+        pytest.param(PodCoverage(Tier.OPPORTUNISTIC, asks=False), "asks for no GPU", id="on CPU"),
         pytest.param(PodCoverage(None, is_exempt=True), "keeps its GPU: its namespace is exempt", id="exempt"),
         pytest.param(PodCoverage(None, is_decided=False), "keeps its GPU: it is older than Carrel", id="older"),
         pytest.param(PodCoverage(None), "keeps its GPU: its tier is not known", id="a tier of a newer version"),
@@ -102,7 +103,7 @@ def test_others_are_not_told_that_a_booking_is_theirs() -> None:
     ids=["nothing", "a pod", "many pods"],
 )
 def test_how_much_of_a_booking_is_used(use: BookingInUse, words: str) -> None:
-    assert WORDS.in_use(use) == words
+    assert str(use) == words
 
 
 @pytest.mark.parametrize(

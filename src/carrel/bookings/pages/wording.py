@@ -4,7 +4,7 @@
 """
 
 import re
-from datetime import datetime, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from functools import lru_cache
 
 from markupsafe import Markup
@@ -12,7 +12,33 @@ from markupsafe import Markup
 from carrel.bookings.rules import moment
 from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
 
-__all__ = ["MONTHS", "WEEKDAYS", "amount", "at", "count", "day", "memory", "model", "short_name", "span", "time_tag"]
+__all__ = [
+    "DAYS_OF_MONTH_NAME",
+    "WEEKDAYS",
+    "amount",
+    "at",
+    "count",
+    "day",
+    "memory",
+    "model",
+    "month",
+    "short_name",
+    "span",
+    "time_tag",
+]
+
+DAYS_OF_MONTH_NAME = 4
+"""On the timeline, the name of a month is at most as wide as so many days."""
+MONTH_NAMES = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+
+
+def month(when: date, days: int = 31) -> str:
+    """`November 2026`; where there is room for a few days only, `Nov`."""
+    is_short = days < DAYS_OF_MONTH_NAME
+    return MONTHS[when.month - 1] if is_short else f"{MONTH_NAMES[when.month - 1]} {when.year}"
 
 
 @lru_cache(maxsize=10_000)
