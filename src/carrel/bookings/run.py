@@ -99,7 +99,7 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
 
 def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
     settings = resources.settings
-    cluster_view = _cluster_view(carrel) if carrel is not None else None
+    cluster_view = cluster_view_of(carrel) if carrel is not None else None
     context = BookingContext(
         store=SqlBookings(resources.database),
         inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
@@ -116,7 +116,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
     )
 
 
-def _cluster_view(carrel: ClusterState) -> ClusterView:
+def cluster_view_of(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
     return ClusterView(
         ledger=carrel.ledger,
