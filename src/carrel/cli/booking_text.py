@@ -66,7 +66,7 @@ def gpus_text(item: Json) -> str:
 def use_text(item: Json) -> str:
     """`1 of 2 in use: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
     used = item.get("used")
-    return "" if used is None else in_use(used, item["cards"], item.get("pods") or [])
+    return "" if used is None else in_use(used, item["cards"], item["pods"])
 
 
 def one_number_of_gpus(gpus: int | None, cards: int | None, example: str) -> int:

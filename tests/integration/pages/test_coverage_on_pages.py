@@ -244,4 +244,4 @@ async def test_a_booking_tells_how_many_of_its_gpus_are_used_and_by_which_pods(s
 async def test_without_a_cluster_nothing_is_said_about_use(opened: Opened) -> None:
     booking = await made(await opened.caller(MEMBER), start=at(1), days=5)
 
-    assert (booking["used"], booking["pods"]) == (None, None)
+    assert (booking["used"], booking["pods"]) == (None, [])

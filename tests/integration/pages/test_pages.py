@@ -276,7 +276,7 @@ async def test_usage_can_be_downloaded_as_csv(opened: Opened, member: Visitor) -
     answer = await member.get("/usage.csv?days=14")
 
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert answer.body.decode().splitlines()[1].endswith(f"{MEMBER},{A6000},1,120.00")
+    assert answer.body.decode().splitlines()[1].endswith(f"{MEMBER},{A6000},1,120.00,,")
     assert "120.0" in text_of(await member.get("/usage"))
 
 

@@ -221,8 +221,8 @@ class BookingOut(_GpusOut):
         int | None, Field(description="How many of its GPUs its pods hold. Null: it does not run, or no cluster.")
     ] = None
     pods: Annotated[
-        list[str] | None, Field(description="The pods that it covers, as namespace/name.", examples=[["lab/train-7"]])
-    ] = None
+        list[str], Field(description="The pods that it covers, as namespace/name.", examples=[["lab/train-7"]])
+    ] = []
 
 
 class BookingsOut(_ResponseModel):
@@ -427,7 +427,7 @@ def booking_out(
         version=record.version,
         consequence=consequence,
         used=use.used if use else None,
-        pods=list(use.pods) if use else None,
+        pods=list(use.pods) if use else [],
     )
 
 
