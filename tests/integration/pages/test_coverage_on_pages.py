@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from carrel import __version__
 from carrel.bookings.app import booking_app
 from carrel.bookings.run import cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
@@ -245,3 +246,7 @@ async def test_without_a_cluster_nothing_is_said_about_use(opened: Opened) -> No
     booking = await made(await opened.caller(MEMBER), start=at(1), days=5)
 
     assert (booking["used"], booking["pods"]) == (None, [])
+
+
+async def test_the_map_names_carrels_version_below(seen: Seen) -> None:
+    assert f"Carrel {__version__} ·" in await seen.shows("/map")

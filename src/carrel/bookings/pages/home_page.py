@@ -16,7 +16,6 @@ from carrel.bookings.records import Availability, BookingRecord, BookingRequest,
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_words import BookingInUse, CoverageWords
-from carrel.ledger.tiers import Tier
 
 ENDS_SOON = timedelta(hours=24)
 """So long before the end, a banner warns."""
@@ -51,6 +50,7 @@ class PodRow:
     coverage: str
     """Which booking covers it and until when, or what it means that none does."""
     is_beyond: bool
+    """It runs, and a booking of its person does not cover it."""
     why_waits: str = ""
     holders: tuple[str, ...] = ()
     """Of a pod that waits: who holds the GPUs that would do, and until when."""
@@ -164,7 +164,7 @@ def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
         phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
         gpus=", ".join(str(card.gpu) for card in cards if card),
         coverage=words.about(told),
-        is_beyond=told.asks and told.tier is Tier.OPPORTUNISTIC and told.beyond is not None,
+        is_beyond=told.asks and not told.waits and told.beyond is not None,
         why_waits=why_waits,
         holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
         more_holders=max(len(holders) - MOST_HOLDERS, 0),

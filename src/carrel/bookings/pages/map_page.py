@@ -83,7 +83,7 @@ class MapPage:
             totals=self._totals(cluster.ledger),
             gpu=cluster_map.gpu_on_map(cluster.ledger, uuid, self._pod_of(cluster)) if uuid else None,
             draw=cluster_map.draw,
-            version=str(self._version(cluster, names)),
+            map_version=str(self._version(cluster, names)),
             wanted=wanted,
             hidden=sum(wanted in name for name in cluster.ledger.nodes) - len(names),
             is_read=cluster.is_synced(),

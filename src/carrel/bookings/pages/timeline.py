@@ -195,8 +195,8 @@ def draw(row: ModelRow, window: DateRange, viewer: Viewer) -> Markup:
     parts = [
         f'<svg class="lanes" height="{height}" role="group" aria-label="{escape(wording.model(row.model))} by day"'
         f' data-model="{escape(row.model)}">',
-        *_months(window),
         *_days(row, window, viewer, height),
+        *_months(window),
         *_shades(window, viewer, (top, height)),
         *_lane_lines(lanes, top),
         *(markup for bar, slots in placed for markup in _bar(bar, _bar_boxes(bar, slots, row.shares, top), window)),
