@@ -32,14 +32,18 @@ class Seen:
     opened: Opened
     ada: Visitor
 
-    async def runs(self, name: str, user: str = MEMBER, **more: str) -> None:
-        """A pod that holds one GPU."""
-        pod = await self.pod(name, user, **more)
+    async def runs(self, name: str, user: str = MEMBER, tier: str = "opportunistic") -> None:
+        """A pod that holds one GPU. `tier` is what was written on it."""
+        pod = await self.pod(name, user, tier)
         assert await self.replica.bind(pod, "n1") is None
 
-    async def pod(self, name: str, user: str = MEMBER, gates: tuple[str, ...] = (), **more: str) -> dict[str, Any]:
-        told = {"carrel.dev/user": user, "carrel.dev/tier": "opportunistic", **more}
-        made_pod = await self.lab.pod(name, limits=WHOLE, annotations=told, gates=gates)
+    async def pod(
+        self, name: str, user: str = MEMBER, tier: str = "opportunistic", booking: str = ""
+    ) -> dict[str, Any]:
+        """A pod that waits; with a booking, until that starts."""
+        told = {"carrel.dev/user": user, "carrel.dev/tier": tier}
+        made_for = {"carrel.dev/booking": booking} if booking else {}
+        made_pod = await self.lab.pod(name, limits=WHOLE, annotations={**told, **made_for}, gates=tuple(made_for))
         await self.replica.sees(made_pod)
         return made_pod
 
@@ -122,7 +126,7 @@ async def test_home_says_who_holds_what_a_pod_waits_for_and_until_when(seen: See
 async def test_home_says_until_when_a_pod_waits_for_a_booking_that_starts_later(seen: Seen) -> None:
     start = seen.opened.clock.now + DAY
     booking = await seen.book(start=start)
-    await seen.pod("later", gates=("carrel.dev/booking",), **{"carrel.dev/booking": booking})
+    await seen.pod("later", booking=booking)
 
     assert "waits for your booking of 1 RTX A6000, which starts Tue 17 Nov 13:00" in await seen.shows("/")
 
@@ -181,7 +185,7 @@ async def test_the_bar_of_a_group_booking_names_the_group(seen: Seen) -> None:
 async def test_the_map_shows_each_pods_tier_as_it_is_now_and_by_which_booking(seen: Seen) -> None:
     await seen.book()
     await seen.runs("first")
-    await seen.runs("second", **{"carrel.dev/tier": "booked"})
+    await seen.runs("second", tier="booked")
     assert seen.replica.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
 
     answer = text_of(await seen.ada.get("/map"))
