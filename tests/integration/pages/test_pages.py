@@ -284,7 +284,7 @@ async def test_usage_counts_bookings_only_until_now(opened: Opened, member: Visi
     await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
     opened.clock.now = NOW + timedelta(minutes=15)
 
-    assert (await member.get("/usage.csv")).body.decode().splitlines()[1].endswith(",0.25")
+    assert (await member.get("/usage.csv")).body.decode().splitlines()[1].endswith(",0.25,,")
     assert '<dt>Booked GPU hours</dt><dd class="figure">0.2</dd>' in text_of(await member.get("/usage"))
 
 
