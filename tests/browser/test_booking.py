@@ -56,7 +56,7 @@ async def test_the_first_possible_start_is_filled_in_and_one_click_books_it(brow
 
         await expect_booked(page)
         await wait_active(page)
-        await expect(page.get_by_role("region", name="Your tier now")).to_contain_text("Booked")
+        await expect(page.get_by_role("region", name="What is covered")).to_contain_text("1 booked GPU")
 
 
 async def test_a_click_on_a_day_chooses_it_and_a_drag_chooses_several(browser: Browser, service: str) -> None:

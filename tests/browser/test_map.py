@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from carrel.dialects.booking_objects import BOOKINGS
 from kubernetes_in_memory.http_server import serve
 from tests.browser.service import a_service, signed_in
 from tests.kit.gpus import a_node
@@ -29,7 +30,8 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         await expect(page.locator(".figure").first).to_have_text("2 of 2")
         await page.locator("#gpu-GPU-n1-0").focus()
 
-        told = {"carrel.dev/tier": "booked", "carrel.dev/user": "ada@lab.example"}
+        await lab.book("ada@lab.example", gpus=1)
+        told = {"carrel.dev/tier": "opportunistic", "carrel.dev/user": "ada@lab.example"}
         pod = await lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"}, annotations=told)
         assert await scheduler.bind(pod, "n1") is None
 
@@ -41,12 +43,33 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         pods = page.get_by_role("region", name="Pods on this GPU")
         await expect(pods).to_contain_text("lab/train")
         await expect(pods).to_contain_text("ada@lab.example")
+        await expect(pods).to_contain_text("covered by a booking of 1 GPU until")
 
         second = await lab.pod("eval", limits={"aliyun.com/gpu-mem": "1000"})
         assert await scheduler.bind(second, "n1") is None
         await expect(pods).to_contain_text("lab/eval")
         await page.goto("/")
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
+
+
+async def test_the_map_shows_at_once_that_a_booking_was_cancelled(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        a_lab([a_node("n1", cards=1)], in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada") as page,
+    ):
+        booking = await lab.book("ada@lab.example", gpus=1)
+        async with lab.replica() as scheduler:
+            told = {"carrel.dev/tier": "opportunistic", "carrel.dev/user": "ada@lab.example"}
+            pod = await lab.pod("train", limits={"nvidia.com/gpu": "1"}, annotations=told)
+            assert await scheduler.bind(pod, "n1") is None
+        await page.goto("/map")
+        await expect(page.locator("#gpu-GPU-n1-0 .share.booked")).to_have_count(1)
+
+        await lab.client.delete(BOOKINGS, booking["metadata"]["name"])
+
+        await expect(page.locator("#gpu-GPU-n1-0 .share.opportunistic")).to_have_count(1)
 
 
 async def test_the_service_stops_while_a_live_map_is_open(browser: Browser, tmp_path: Path) -> None:

@@ -243,12 +243,18 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class PersonUsage:
-    """What one person had booked of one model in a period."""
+    """What one person had booked of one model in a period, and what their pods held."""
 
     user: str
+    """Empty: pods without a user."""
     model: str
     bookings: int
     card_hours: float
+    """Booked."""
+    covered_hours: float | None = None
+    """GPU hours that pods held and a booking covered; None: there is no cluster."""
+    opportunistic_hours: float | None = None
+    """GPU hours that pods held beyond a booking, or without one."""
 
 
 # --- the store -------------------------------------------------------------------------------------------------------

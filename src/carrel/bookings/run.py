@@ -32,6 +32,7 @@ from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.coverage_reader import CoverageReader
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, run_until_signal, stop_if_unsupported
@@ -98,7 +99,7 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
 
 def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
     settings = resources.settings
-    cluster_view = _cluster_view(carrel) if carrel is not None else None
+    cluster_view = cluster_view_of(carrel) if carrel is not None else None
     context = BookingContext(
         store=SqlBookings(resources.database),
         inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
@@ -115,7 +116,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
     )
 
 
-def _cluster_view(carrel: ClusterState) -> ClusterView:
+def cluster_view_of(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
     return ClusterView(
         ledger=carrel.ledger,
@@ -123,6 +124,7 @@ def _cluster_view(carrel: ClusterState) -> ClusterView:
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
+        coverage=CoverageReader(carrel),
     )
 
 

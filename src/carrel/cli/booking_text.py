@@ -11,6 +11,7 @@ from carrel.cli.dates import date_text, duration
 from carrel.cli.options import ListFormat
 from carrel.cli.output import print_list
 from carrel.command_errors import REFUSED, USAGE, command_failed
+from carrel.leases.coverage_words import in_use
 
 Json = dict[str, Any]
 
@@ -33,6 +34,7 @@ def booking_lines(booking: Json, zone: ZoneInfo, done: str = "") -> list[str]:
         "from": date_text(start, zone),
         "until": f"{date_text(end, zone)} ({words(length)})" if length > timedelta(0) else "cancelled before it began",
         "state": booking["state"],
+        "in use": use_text(booking),
         "made by": booking["created_by"] if booking["created_by"] != booking["user"] else "",
         "reason": booking.get("reason"),
         "note": booking.get("note"),
@@ -59,6 +61,12 @@ def print_preview(preview: Json, zone: ZoneInfo, output: ListFormat, allowed: st
 def gpus_text(item: Json) -> str:
     """`a share`, `1 GPU`, `3 GPUs`. The service calls the number `cards`."""
     return "a share" if item["share"] else f"{item['cards']} GPU{'s' * (item['cards'] != 1)}"
+
+
+def use_text(item: Json) -> str:
+    """`1 of 2 in use: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
+    used = item.get("used")
+    return "" if used is None else in_use(used, item["cards"], item["pods"])
 
 
 def one_number_of_gpus(gpus: int | None, cards: int | None, example: str) -> int:

@@ -1,6 +1,6 @@
 """`carrel inspect`: the tables of `kubectl inspect gpushare`, from Carrel's own ledger. Scripts read them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,8 @@ from carrel.process import cluster_access
 if TYPE_CHECKING:
     from carrel.dialects.gpushare import InspectedCard, InspectedNode
     from carrel.leases.cluster_state import ClusterState
+
+NOTHING: Mapping[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def inspect(settings: InspectSettings) -> None:
         print_data(inspection(nodes), settings.output)
         return
     addresses = _addresses(carrel)
-    lines = details(nodes, addresses) if settings.details else summary(nodes, addresses, settings.memory_unit)
+    booked = _booked_until(carrel)
+    lines = details(nodes, addresses, booked) if settings.details else summary(nodes, addresses, settings.memory_unit)
     typer.echo("\n".join(lines))
 
 
@@ -75,7 +78,10 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
     yield f"{_used(cards)}/{_total(cards)} ({_percent(cards)}%)"
 
 
-def details(nodes: "Sequence[InspectedNode]", addresses: dict[str, str]) -> Iterable[str]:
+def details(
+    nodes: "Sequence[InspectedNode]", addresses: dict[str, str], booked_until: Mapping[tuple[str, str], str] = NOTHING
+) -> Iterable[str]:
+    """`booked_until`: of pods that a booking covers, by namespace and name. The column is there if there are some."""
     for number, node in enumerate(nodes):
         if number:
             yield ""
@@ -84,13 +90,26 @@ def details(nodes: "Sequence[InspectedNode]", addresses: dict[str, str]) -> Iter
         yield ""
         pods = sorted({(pod.namespace, pod.name) for card in node.cards for pod in card.pods})
         head = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.cards)]
+        is_booked = any(pod in booked_until for pod in pods)
+        head += ["BOOKED UNTIL"] * is_booked
         rows = [
-            [name, namespace, *(str(_used_by(card, namespace, name)) for card in node.cards)]
+            [
+                *(name, namespace),
+                *(str(_used_by(card, namespace, name)) for card in node.cards),
+                *([booked_until.get((namespace, name), "–")] * is_booked),
+            ]
             for namespace, name in pods
         ]
         yield from aligned([head, *rows])
         yield f"Allocated :  {_used(node.cards)} ({_percent(node.cards)}%)"
         yield f"Total :      {_total(node.cards)}"
+
+
+def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:
+    from carrel.parsing.time_words import in_utc
+
+    found = [(pod.metadata, carrel.covered(pod)) for pod in carrel.pods.store if pod.spec.node_name]
+    return {(pod.namespace, pod.name): in_utc(covered.entitlement.ends) for pod, covered in found if covered}
 
 
 def _addresses(carrel: "ClusterState") -> dict[str, str]:

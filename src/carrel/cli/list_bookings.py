@@ -35,7 +35,7 @@ def list_bookings(settings: ListSettings) -> None:
       carrel list -A --state active -o csv
     """
     from carrel.cli.booking_client import ask_service
-    from carrel.cli.booking_text import gpus_text
+    from carrel.cli.booking_text import gpus_text, use_text
     from carrel.cli.dates import date_text
     from carrel.cli.output import print_list
 
@@ -50,7 +50,17 @@ def list_bookings(settings: ListSettings) -> None:
     if not found and settings.output is ListFormat.TABLE:
         _print_none(settings)
         return
-    head = ["ID", *(["USER"] * settings.everybody), "MODEL", "GPUS", "START", "END", "STATE"]
+    sees_cluster = any(item.get("used") is not None for item in found)
+    head = [
+        "ID",
+        *(["USER"] * settings.everybody),
+        "MODEL",
+        "GPUS",
+        "START",
+        "END",
+        "STATE",
+        *(["PODS"] * sees_cluster),
+    ]
     rows = [
         [
             item["id"],
@@ -60,6 +70,7 @@ def list_bookings(settings: ListSettings) -> None:
             date_text(item["start"], zone),
             date_text(item["ends"], zone),
             item["state"],
+            *([use_text(item) or "–"] * sees_cluster),
         ]
         for item in found
     ]

@@ -21,7 +21,9 @@ class UsageSettings(BookingOutputSettings):
 
 
 def usage(settings: UsageSettings) -> None:
-    """Show the booked GPU hours: yours, or those of all people if you are a lab admin.
+    """Show the GPU hours that were booked and that pods held: yours, or those of all people if you are a lab admin.
+
+    COVERED: held by pods that a booking covered. BEYOND: held by pods beyond a booking, or without one.
 
     Examples:
 
@@ -42,5 +44,16 @@ def usage(settings: UsageSettings) -> None:
         return found
 
     items = ask_service(settings, ask, EXAMPLE)["items"]
-    rows = [[item["user"], item["model"], str(item["bookings"]), f"{item['card_hours']:,.1f}"] for item in items]
-    print_list(items, settings.output, [["USER", "MODEL", "BOOKINGS", "GPU HOURS"], *rows])
+    sees_cluster = any(item.get("covered_gpu_hours") is not None for item in items)
+    held = ("covered_gpu_hours", "opportunistic_gpu_hours") if sees_cluster else ()
+    rows = [
+        [
+            item["user"] or "–",
+            item["model"],
+            str(item["bookings"]),
+            *(f"{item[name]:,.1f}" for name in ("card_hours", *held)),
+        ]
+        for item in items
+    ]
+    head = ["USER", "MODEL", "BOOKINGS", "GPU HOURS", *(["COVERED", "BEYOND"] * sees_cluster)]
+    print_list(items, settings.output, [head, *rows])

@@ -1,11 +1,14 @@
-"""`carrel why`: the same words as in the pod's Event."""
+"""`carrel why`: the same words as in the pod's Event, which booking covers the pod, and who holds what would do."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from carrel.cli.options import DataFormat, PodQuerySettings
+
+MOST_HOLDERS = 8
+"""Who are named in a table."""
 
 if TYPE_CHECKING:
     from carrel.kubernetes.objects.kinds import Pod
@@ -19,7 +22,9 @@ class WhySettings(PodQuerySettings):
 
 
 def why(settings: WhySettings) -> None:
-    """Say why a pod waits: what is missing, and who holds it.
+    """Say why a pod waits: what is missing, who holds it until when, and which booking covers the pod.
+
+    A booked pod may have GPUs asked back from opportunistic pods.
 
     Without a pod, it lists every pod that waits for a GPU.
 
@@ -39,14 +44,14 @@ def why(settings: WhySettings) -> None:
     namespace = settings.namespace or access.namespace
     if name:
         pod = find_pod(carrel, namespace, name)
-        answer = {"pod": full_name(pod), "why": why_text(carrel, pod)}
+        answer = _answer(carrel, pod)
         if settings.output is DataFormat.TABLE:
-            typer.echo(answer["why"])
+            typer.echo("\n".join(_lines(answer)))
         else:
             print_data(answer, settings.output)
         return
     waiting = [
-        {"pod": full_name(pod), "why": why_text(carrel, pod)}
+        _answer(carrel, pod)
         for pod in sorted(carrel.pods.store, key=full_name)
         if (settings.all_namespaces or pod.metadata.namespace == namespace) and _waits(carrel, pod)
     ]
@@ -57,6 +62,38 @@ def why(settings: WhySettings) -> None:
         typer.echo(f"No pod waits for a GPU{where}")
     for each in waiting if settings.output is DataFormat.TABLE else ():
         typer.echo(f"{each['pod']}: {each['why']}")
+
+
+def _answer(carrel: "ClusterState", pod: "Pod") -> dict[str, Any]:
+    from carrel.cli.cluster_reader import full_name
+    from carrel.leases.coverage_reader import CoverageReader
+    from carrel.leases.coverage_words import CoverageWords
+
+    reader, words = CoverageReader(carrel), CoverageWords()
+    told = reader.of(pod)
+    waits = not pod.spec.node_name and carrel.why(pod) is not None
+    return {
+        "pod": full_name(pod),
+        "why": why_text(carrel, pod),
+        "booking": _as_written(carrel, pod) or (words.about(told) if told.asks else ""),
+        "held_by": [words.holder(each) for each in reader.holders(pod)] if waits else [],
+    }
+
+
+def _as_written(carrel: "ClusterState", pod: "Pod") -> str:
+    """For people who may not read bookings: what the pod was told."""
+    from carrel.dialects.tier import tier_of
+    from carrel.ledger.tiers import Tier
+
+    is_unknown = not carrel.covered_pods.bookings() and tier_of(pod) is Tier.BOOKED
+    return "booked, as is written on the pod; you see no bookings in the cluster" if is_unknown else ""
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    holders, more = answer["held_by"][:MOST_HOLDERS], len(answer["held_by"]) - MOST_HOLDERS
+    lines = [answer["why"], *([f"Booking: {answer['booking']}"] if answer["booking"] else [])]
+    lines += ["Held by:"] if holders else []
+    return [*lines, *(f"  {holder}" for holder in holders), *([f"  and {more} more; see -o yaml"] if more > 0 else [])]
 
 
 def why_text(carrel: "ClusterState", pod: "Pod") -> str:

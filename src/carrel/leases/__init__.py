@@ -8,6 +8,8 @@ Reading order:
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     covered_pods       which booking covers which pod
     eligible_nodes     where a pod may run by everything that is not about GPUs
+    covered_pods       which pods a booking covers now
+    coverage_words coverage_reader   what people are told about it
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
     cluster_state      puts all of it together for one process

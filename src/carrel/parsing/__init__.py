@@ -3,6 +3,7 @@
 malformed    the error: which object, which field, which value, and what would be right
 fields       JSON, field by field
 time         instants in RFC 3339
+time_words   instants for people
 """
 
 from carrel.parsing.malformed import Malformed

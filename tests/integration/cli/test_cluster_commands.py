@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from carrel.parsing.time import instant
+from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -62,13 +64,47 @@ async def test_why_says_what_is_missing_and_who_holds_it() -> None:
     assert said.out == (
         "none of 2 nodes has 9,000 MiB on one GPU; closest: "
         "GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant\n"
+        "Booking: keeps its GPU: it is older than Carrel\n"
+        "Held by:\n"
+        "  GPU 0 of n1 (NVIDIA-RTX-A6000): lab/tenant, keeps its GPU\n"
+        "  GPU 0 of n2 (NVIDIA-RTX-A6000): lab/other, keeps its GPU\n"
     )
+
+
+async def test_why_says_which_booking_covers_a_pod_and_who_holds_what_until_when() -> None:
+    """ada has booked one of two GPUs; bob, who has booked none, has the other; she has two more pods."""
+    ada = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
+    bob = {**ada, "carrel.dev/user": "bob@lab.example"}
+    whole = {"nvidia.com/gpu": "1"}
+    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+        booking = await lab.book(gpus=1)
+        async with lab.replica() as replica:
+            await replica.bind(await lab.pod("first", limits=whole, annotations=ada), "n1")
+            await replica.bind(await lab.pod("theirs", limits=whole, annotations=bob), "n1")
+        await lab.pod("second", limits=whole, annotations=ada)
+        where = ("-n", "lab", "--server", served.url)
+        first, second = await carrel("why", "first", *where), await carrel("why", "second", *where, "-o", "json")
+        details = await carrel("inspect", "-d", "--server", served.url)
+    until = in_utc(instant(booking["spec"]["end"], "", ""))
+
+    assert first.out == (
+        f"lab/first does not wait: it is on n1, GPU 0\nBooking: covered by your booking of 1 GPU until {until}\n"
+    )
+    answer = json.loads(second.out)
+    assert answer["booking"] == "your booking of 1 GPU is in use by lab/first; this pod waits for what is free"
+    assert answer["held_by"] == [
+        f"GPU 0 of n1 (NVIDIA-RTX-A6000): lab/first of ada@lab.example, booked until {until}",
+        "GPU 1 of n1 (NVIDIA-RTX-A6000): lab/theirs of bob@lab.example, opportunistic: may be asked back",
+    ]
+    assert details.out.splitlines()[3].endswith("BOOKED UNTIL")
+    assert details.out.splitlines()[4].endswith(until)
+    assert details.out.splitlines()[5].endswith("–")
 
 
 @pytest.mark.parametrize(
     ("pod", "answer"),
     [
-        ("tenant", "lab/tenant does not wait: it is on n1, GPU 0\n"),
+        ("tenant", "lab/tenant does not wait: it is on n1, GPU 0\nBooking: keeps its GPU: it is older than Carrel\n"),
         ("po/web", "lab/web requests no GPU, so it does not wait for Carrel\n"),
     ],
 )

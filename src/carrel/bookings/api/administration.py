@@ -1,5 +1,6 @@
 """/api/v1: maintenance, usage and the log."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from carrel.bookings.api.models import (
     window_out,
 )
 from carrel.bookings.queries import FOREVER
-from carrel.bookings.records import BookingRefusal
+from carrel.bookings.records import BookingRefusal, PersonUsage
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson
 from carrel.parsing.time import seconds
@@ -52,7 +53,7 @@ async def remove_maintenance(service: CurrentService, person: CurrentPerson, id:
     return Response(status_code=204)
 
 
-@router.get("/usage", summary="What each person had booked")
+@router.get("/usage", summary="What each person had booked, and what their pods held")
 async def usage(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> UsageOut:
@@ -61,9 +62,17 @@ async def usage(
     since = start or until - A_MONTH
     if since >= until:
         raise malformed(("end", "an instant after the start is expected"))
-    uses = await service.queries.usage(since, until)
+    uses: Sequence[PersonUsage] = await service.queries.usage(since, until)
+    counted = None
+    if (cluster := service.cluster_view) is not None:
+        uses, counted = cluster.with_held(uses, since, until), cluster.usage.since
     seen = [use for use in uses if person.is_lab_admin or use.user == person.email]
-    return UsageOut(start=seconds(since), end=seconds(until), items=[use_out(use) for use in seen])
+    return UsageOut(
+        start=seconds(since),
+        end=seconds(until),
+        held_since=seconds(counted) if counted else None,
+        items=[use_out(use) for use in seen],
+    )
 
 
 @router.get("/audit", summary="Who did what, when, to whose booking, and why")

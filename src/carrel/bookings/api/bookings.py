@@ -25,6 +25,7 @@ from carrel.bookings.people import Person, normal
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
 from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.bookings.sign_in import CurrentPerson
+from carrel.leases.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -77,7 +78,7 @@ async def find(
     page = await service.queries.find(query)
     now = service.context.now()
     return BookingsOut(
-        items=[booking_out(record, person, now) for record in page.records],
+        items=[booking_out(record, person, now, use=_use_of(service, record)) for record in page.records],
         next_cursor=_write_cursor(page.next) if page.next else None,
     )
 
@@ -119,7 +120,9 @@ async def get(
     record = await service.queries.get(_valid_id(id))
     if record is None:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
-    if if_none_match == _etag(record):
+    is_running = record.state(service.context.now()) is State.ACTIVE
+    if if_none_match == _etag(record) and not (is_running and service.cluster_view):
+        # What pods use of a booking that runs changes without a new version.
         return Response(status_code=304, headers={"etag": _etag(record)})
     return _answer(service, person, record, response)
 
@@ -169,7 +172,13 @@ def _answer(service: ServiceContext, person: Person, record: BookingRecord, resp
     response.headers["etag"] = _etag(record)
     now = service.context.now()
     is_ahead = record.state(now) in (State.PLANNED, State.ACTIVE)
-    return booking_out(record, person, now, service.commands.after_cancelling(record) if is_ahead else None)
+    consequence = service.commands.after_cancelling(record) if is_ahead else None
+    return booking_out(record, person, now, consequence, _use_of(service, record))
+
+
+def _use_of(service: ServiceContext, record: BookingRecord) -> BookingInUse | None:
+    """None: there is no cluster, or the booking does not run there."""
+    return service.cluster_view.coverage.use_of(record.booking.id) if service.cluster_view else None
 
 
 def _etag(record: BookingRecord) -> str:

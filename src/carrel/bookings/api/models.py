@@ -33,6 +33,7 @@ from carrel.bookings.records import (
 )
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR, Booking
 from carrel.http.problems import Problem
+from carrel.leases.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -216,6 +217,12 @@ class BookingOut(_GpusOut):
     created_by: str
     version: int
     consequence: Annotated[str | None, Field(description="What cancelling it now would lead to.")] = None
+    used: Annotated[
+        int | None, Field(description="How many of its GPUs its pods hold. Null: it does not run, or no cluster.")
+    ] = None
+    pods: Annotated[
+        list[str], Field(description="The pods that it covers, as namespace/name.", examples=[["lab/train-7"]])
+    ] = []
 
 
 class BookingsOut(_ResponseModel):
@@ -298,11 +305,20 @@ class UseOut(_ResponseModel):
     bookings: int
     gpu_hours: float
     card_hours: Annotated[float, Field(description="The old name of `gpu_hours`.")]
+    covered_gpu_hours: Annotated[
+        float | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
+    ] = None
+    opportunistic_gpu_hours: Annotated[
+        float | None, Field(description="Held by pods beyond a booking, or without one. Null: there is no cluster.")
+    ] = None
 
 
 class UsageOut(_ResponseModel):
     start: str
     end: str
+    held_since: Annotated[
+        str | None, Field(description="Since when held hours are counted: since the service started, or for 14 days.")
+    ] = None
     items: list[UseOut]
 
 
@@ -387,8 +403,14 @@ def _what_is_booked(booking: Booking) -> dict[str, Any]:
     }
 
 
-def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:
-    """Without what only its person and lab admins may see, for everybody else."""
+def booking_out(
+    record: BookingRecord,
+    person: Person,
+    now: datetime,
+    consequence: str | None = None,
+    use: BookingInUse | None = None,
+) -> BookingOut:
+    """Without what only its person and lab admins may see, for everybody else. The map shows everybody all pods."""
     booking = record.booking
     is_private = booking.user != person.email and not person.is_lab_admin
     return BookingOut(
@@ -404,6 +426,8 @@ def booking_out(record: BookingRecord, person: Person, now: datetime, consequenc
         created_by=record.created_by,
         version=record.version,
         consequence=consequence,
+        used=use.used if use else None,
+        pods=list(use.pods) if use else [],
     )
 
 
@@ -440,7 +464,19 @@ def entry_out(entry: LogEntry) -> LogEntryOut:
 
 def use_out(use: PersonUsage) -> UseOut:
     hours = round(use.card_hours, 2)
-    return UseOut(user=use.user, model=use.model, bookings=use.bookings, gpu_hours=hours, card_hours=hours)
+    return UseOut(
+        user=use.user,
+        model=use.model,
+        bookings=use.bookings,
+        gpu_hours=hours,
+        card_hours=hours,
+        covered_gpu_hours=_rounded(use.covered_hours),
+        opportunistic_gpu_hours=_rounded(use.opportunistic_hours),
+    )
+
+
+def _rounded(hours: float | None) -> float | None:
+    return None if hours is None else round(hours, 2)
 
 
 def _length(days: float) -> timedelta:

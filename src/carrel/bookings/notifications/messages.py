@@ -102,7 +102,10 @@ def _advice(notification: Notification) -> str:
     if notification.occasion in REMINDERS:
         return "Pods that use its GPUs are ended then: save your work. To go on:  carrel extend --days 1"
     if notification.occasion is Occasion.REVOKED:
-        return "It continues without a GPU if possible. To book a GPU:  carrel free"
+        return (
+            "It ran on a GPU that was free: no booking covered it, or it was beyond your booking."
+            " It continues without a GPU if possible. To book a GPU:  carrel free"
+        )
     if notification.occasion is Occasion.CANCELLED:
         return "When you may book again:  carrel free"
     return "To look at it:  carrel show"

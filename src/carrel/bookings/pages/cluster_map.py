@@ -1,7 +1,7 @@
 """Draws the cluster: nodes, their GPUs, and who holds how much of each GPU.
 
     fill      held memory, from the bottom up
-    pattern   the tier: plain is booked, stripes are opportunistic, dots mean no tier
+    pattern   the tier: plain is covered by a booking, stripes are opportunistic, dots mean no tier
     outline   health: solid is healthy, dashed takes no new pods; a double line is kept for a booked pod
     bracket   GPUs of one NVLink island
 
@@ -35,8 +35,10 @@ class PodOnMap:
     """What the map shows of a pod."""
 
     tier: Tier | None
-    """None: undecided. No booking protects the pod, and it does not have to make room for others."""
+    """None: no booking covers the pod, and it does not have to make room for others."""
     user: str = ""
+    coverage: str = ""
+    """By which booking it is covered and until when, or what it means that none does."""
 
 
 PodOf = Callable[[str], PodOnMap]
@@ -51,6 +53,7 @@ class ShareOnMap:
     memory: int
     whole: bool
     state: str
+    coverage: str = ""
 
     @property
     def tier_name(self) -> str:
@@ -59,6 +62,11 @@ class ShareOnMap:
     @property
     def amount(self) -> str:
         return f"{'whole GPU, ' if self.whole else ''}{wording.memory(self.memory)}"
+
+    @property
+    def description(self) -> str:
+        facts = [self.tier_name, self.amount, self.state, *filter(None, [self.coverage])]
+        return f"{self.pod} ({', '.join(facts)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ class GpuOnMap:
     @property
     def description(self) -> str:
         """Everything that the picture shows, as text."""
-        held = ", ".join(f"{each.pod} ({each.tier_name}, {each.amount}, {each.state})" for each in self.shares)
+        held = ", ".join(each.description for each in self.shares)
         parts = [
             f"GPU {self.index} of {self.node}, {wording.model(self.model)}",
             f"{self.free:,} of {self.memory:,} MiB free",
@@ -143,7 +151,8 @@ def _gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
     def share_on_map(share: Share) -> ShareOnMap:
         pod = pod_of(share.holder.uid)
         whole = share.memory is None
-        return ShareOnMap(str(share.holder), pod.tier, pod.user, card.held(share), whole, STATES[share.state])
+        state = STATES[share.state]
+        return ShareOnMap(str(share.holder), pod.tier, pod.user, card.held(share), whole, state, pod.coverage)
 
     gpu = card.gpu
     return GpuOnMap(

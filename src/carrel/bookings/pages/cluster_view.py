@@ -1,15 +1,16 @@
-"""What the pages see of the cluster: the ledger, the pods, and the usage so far. It only reads."""
+"""What the pages see of the cluster: the ledger, the pods, their coverage, and the usage so far. It only reads."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.bookings.pages.cluster_map import PodOnMap
-from carrel.bookings.pages.usage_counter import UsageCounter
-from carrel.bookings.people import normal
-from carrel.dialects import carrel
-from carrel.dialects.tier import tier_of
+from carrel.bookings.pages.usage_counter import PodUser, UsageCounter, with_held
+from carrel.bookings.records import PersonUsage
+from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.coverage_words import CoverageWords
 from carrel.ledger.ledger import Ledger
 
 
@@ -22,17 +23,28 @@ class ClusterView:
     why_waits: Callable[[Pod], str]
     """Empty if the pod does not wait."""
     is_synced: Callable[[], bool]
+    coverage: CoverageReader
     usage: UsageCounter = field(default_factory=UsageCounter)
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
-        self.usage.sample(self.ledger, lambda uid: self.pod_on_map(uid).user, now)
+        self.usage.sample(self.ledger, self._user, now)
 
-    def pod_on_map(self, uid: str) -> PodOnMap:
+    def _user(self, uid: str) -> PodUser:
         pod = self.pod(uid)
-        return PodOnMap(tier_of(pod), pod.metadata.annotations.get(carrel.USER, "")) if pod else PodOnMap(None)
+        return PodUser(person_of(pod), self.coverage.tier(pod)) if pod else PodUser("", None)
+
+    def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
+        return with_held(uses, self.usage.by_user_and_model(start, end))
+
+    def pod_on_map(self, uid: str, words: CoverageWords) -> PodOnMap:
+        pod = self.pod(uid)
+        if pod is None:
+            return PodOnMap(None)
+        told = self.coverage.of(pod)
+        return PodOnMap(told.tier, person_of(pod), words.for_others(told))
 
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""
-        mine = (pod for pod in self.pods() if normal(pod.metadata.annotations.get(carrel.USER, "")) == email)
+        mine = (pod for pod in self.pods() if person_of(pod) == email)
         return sorted(mine, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))

@@ -1,5 +1,6 @@
-"""The home page: my booking and its remaining time, my tier, my pods, my next possible start, and the free GPUs."""
+"""The home page: my bookings, what they cover, my pods, my next possible start, and the free GPUs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,13 +12,33 @@ from carrel.bookings.pages.booking_form import why_earliest
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
-from carrel.bookings.records import Availability, BookingRequest, Preview, Query, State
+from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
-from carrel.dialects.tier import tier_of
-from carrel.ledger.tiers import Tier
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.coverage_words import BookingInUse, CoverageWords
 
 ENDS_SOON = timedelta(hours=24)
 """So long before the end, a banner warns."""
+
+
+MOST_HOLDERS = 8
+"""Who are named for one pod that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBooking:
+    """A booking of the person, or of a group of theirs, that runs now."""
+
+    id: str
+    model: str
+    cards: int
+    share: bool
+    ends: datetime
+    group: str = ""
+    record: BookingRecord | None = None
+    """None: it is a group's, and was made by somebody else."""
+    use: BookingInUse | None = None
+    """None: there is no cluster, or it does not know the booking yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +47,14 @@ class PodRow:
     tier: str
     phase: str
     gpus: str
-    why_waits: str
+    coverage: str
+    """Which booking covers it and until when, or what it means that none does."""
+    is_beyond: bool
+    """It runs, and a booking of its person does not cover it."""
+    why_waits: str = ""
+    holders: tuple[str, ...] = ()
+    """Of a pod that waits: who holds the GPUs that would do, and until when."""
+    more_holders: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +95,8 @@ class HomePage:
         queries, now = self._context.queries, self._context.now()
         mine = await queries.find(Query(user=person.email, states=frozenset({State.ACTIVE, State.PLANNED})))
         records = sorted(mine.records, key=lambda record: record.booking.start)
-        running = next((record for record in records if record.state(now) is State.ACTIVE), None)
+        running = self._running([record for record in records if record.state(now) is State.ACTIVE], person)
+        pods = pod_rows(self._context.cluster, person.email, self._renderer.coverage_words)
         today = now.astimezone(self._context.zone).date()
         models = await queries.availability(today, 1)
         return self._renderer.page(
@@ -76,16 +105,37 @@ class HomePage:
             "home.html",
             running=running,
             planned=[record for record in records if record.state(now) is State.PLANNED],
-            ends_soon=running is not None and running.booking.ends - now <= ENDS_SOON,
-            tier=(await queries.person_tier(person.email)).tier,
-            booked=Tier.BOOKED,
+            ends_soon=[each for each in running if each.ends - now <= ENDS_SOON],
+            used=sum(each.use.used for each in running if each.use),
+            booked=sum(each.cards for each in running),
+            is_use_known=any(each.use for each in running),
+            beyond=[pod.name for pod in pods if pod.is_beyond],
             models=models,
             earliest=await self._earliest(person, models),
             has_cluster=self._context.cluster is not None,
-            pods=pod_rows(self._context.cluster, person.email) if self._context.cluster else [],
+            pods=pods,
             feed=feed,
             is_feed_revoked=request.query_params.get("done") == "feed-revoked",
         )
+
+    def _running(self, own: Sequence[BookingRecord], person: Person) -> list[RunningBooking]:
+        """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""
+        coverage = self._context.cluster.coverage if self._context.cluster else None
+        found = []
+        for record in own:
+            booking = record.booking
+            use = coverage.use_of(booking.id) if coverage else None
+            group = use.entitlement.group if use else ""
+            what = (booking.id, booking.model, booking.cards, booking.share, booking.ends)
+            found.append(RunningBooking(*what, group, record, use))
+        known = {each.id for each in found}
+        for right in coverage.running_for(person.email) if coverage else ():
+            if right.booking not in known:
+                what = (right.booking, right.model, right.gpus, right.share_of > 1, right.ends)
+                found.append(
+                    RunningBooking(*what, right.group, None, coverage.use_of(right.booking) if coverage else None)
+                )
+        return sorted(found, key=lambda each: (each.record is None, each.ends, each.id))
 
     async def _earliest(self, person: Person, models: tuple[Availability, ...]) -> EarliestStart | None:
         """The first start of any model, for a booking of the minimum length."""
@@ -99,18 +149,23 @@ class HomePage:
         return best
 
 
-def pod_rows(cluster: ClusterView, email: str) -> list[PodRow]:
-    rows = []
-    for pod in cluster.pods_of(email):
-        tier = tier_of(pod)
-        cards = [cluster.ledger.card(uuid) for uuid in cluster.ledger.shares_of(pod.metadata.uid)]
-        rows.append(
-            PodRow(
-                name=f"{pod.metadata.namespace}/{pod.metadata.name}",
-                tier=tier.value if tier else "no tier",
-                phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
-                gpus=", ".join(str(card.gpu) for card in cards if card),
-                why_waits="" if pod.spec.node_name else cluster.why_waits(pod),
-            )
-        )
-    return rows
+def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> list[PodRow]:
+    return [_pod_row(cluster, pod, words) for pod in cluster.pods_of(email)] if cluster else []
+
+
+def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
+    told = cluster.coverage.of(pod)
+    cards = [cluster.ledger.card(uuid) for uuid in cluster.ledger.shares_of(pod.metadata.uid)]
+    why_waits = cluster.why_waits(pod) if told.waits and told.held_for is None else ""
+    holders = cluster.coverage.holders(pod) if why_waits else []
+    return PodRow(
+        name=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        tier=told.tier.value if told.tier else "no tier",
+        phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
+        gpus=", ".join(str(card.gpu) for card in cards if card),
+        coverage=words.about(told),
+        is_beyond=told.asks and not told.waits and told.beyond is not None,
+        why_waits=why_waits,
+        holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
+        more_holders=max(len(holders) - MOST_HOLDERS, 0),
+    )

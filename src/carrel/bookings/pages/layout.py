@@ -14,6 +14,7 @@ from carrel.bookings.pages import wording
 from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.people import Person
 from carrel.bookings.sign_in.authenticator import Authenticator
+from carrel.leases.coverage_words import CoverageWords
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 
@@ -46,6 +47,7 @@ class PageRenderer:
             "detail": self.detail,
         }
         self._templates.globals |= {"version": __version__}
+        self.coverage_words = CoverageWords(lambda instant: wording.at(instant, context.zone), wording.model)
 
     def when(self, instant: datetime) -> Markup:
         return wording.time_tag(instant, self.context.zone)

@@ -1,8 +1,8 @@
 """The cluster map and its live stream: the picture of a GPU fills when a pod starts.
 
 The stream sends only what changed since the page was rendered or since the last event: the totals, and the pictures and
-table rows of the changed nodes. If nodes were added or removed, or if another process answers, it sends the whole map.
-Polling is cheap while nothing changes, because the ledger counts its changes.
+table rows of the changed nodes. If nodes were added or removed, if bookings began, ended or changed, or if another
+process answers, it sends the whole map. Polling is cheap while nothing changes, because changes are counted.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.cluster_map import Totals
+from carrel.bookings.pages.cluster_map import PodOf, Totals
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.sign_in.authenticator import CurrentPerson
@@ -42,15 +42,18 @@ class MapVersion:
     moment: int
     nodes: int
     """A checksum of the names of the nodes."""
+    bookings: int = 0
+    """Counts what changes without a change of the ledger: which bookings run."""
 
     def __str__(self) -> str:
-        return f"{self.process}-{self.moment}-{self.nodes}"
+        return f"{self.process}-{self.moment}-{self.nodes}-{self.bookings}"
 
     def since(self, known: str, ledger: Ledger) -> Sequence[str] | None:
         """The nodes that changed since the version `known`. None: the whole map must be sent."""
         process, _, rest = known.partition("-")
-        moment, _, nodes = rest.partition("-")
-        is_comparable = process == self.process and nodes == str(self.nodes) and moment.isascii() and moment.isdigit()
+        moment, _, others = rest.partition("-")
+        is_same_map = process == self.process and others == f"{self.nodes}-{self.bookings}"
+        is_comparable = is_same_map and moment.isascii() and moment.isdigit()
         return ledger.changed_since(int(moment)) if is_comparable and len(moment) < 20 else None
 
 
@@ -76,11 +79,11 @@ class MapPage:
             request,
             person,
             "map.html",
-            nodes=[cluster_map.node_on_map(cluster.ledger, name, cluster.pod_on_map) for name in names],
+            nodes=[cluster_map.node_on_map(cluster.ledger, name, self._pod_of(cluster)) for name in names],
             totals=self._totals(cluster.ledger),
-            gpu=cluster_map.gpu_on_map(cluster.ledger, uuid, cluster.pod_on_map) if uuid else None,
+            gpu=cluster_map.gpu_on_map(cluster.ledger, uuid, self._pod_of(cluster)) if uuid else None,
             draw=cluster_map.draw,
-            version=str(self._version(cluster, names)),
+            map_version=str(self._version(cluster, names)),
             wanted=wanted,
             hidden=sum(wanted in name for name in cluster.ledger.nodes) - len(names),
             is_read=cluster.is_synced(),
@@ -89,7 +92,7 @@ class MapPage:
     async def gpu(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
         """The part of the page about one GPU: who holds it."""
         cluster = self._context.cluster
-        found = cluster_map.gpu_on_map(cluster.ledger, uuid, cluster.pod_on_map) if cluster else None
+        found = cluster_map.gpu_on_map(cluster.ledger, uuid, self._pod_of(cluster)) if cluster else None
         return HTMLResponse(self._renderer.fragment("gpu.html", gpu=found))
 
     async def stream(self, request: Request, person: CurrentPerson) -> Response:
@@ -103,13 +106,18 @@ class MapPage:
         return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
 
     def _version(self, cluster: ClusterView, names: Sequence[str]) -> MapVersion:
-        return MapVersion(self._process, cluster.ledger.moment, crc32("\n".join(names).encode()))
+        checksum = crc32("\n".join(names).encode())
+        return MapVersion(self._process, cluster.ledger.moment, checksum, cluster.coverage.version)
+
+    def _pod_of(self, cluster: ClusterView) -> PodOf:
+        return lambda uid: cluster.pod_on_map(uid, self._renderer.coverage_words)
 
     async def _changes(self, cluster: ClusterView, known: str, wanted: str) -> AsyncIterator[str]:
-        polled, quiet = -1, 0
+        polled, quiet = (-1, -1), 0
         for _ in range(MAX_POLLS):
-            if cluster.ledger.moment != polled:
-                polled, quiet = cluster.ledger.moment, 0
+            seen = (cluster.ledger.moment, cluster.coverage.version)
+            if seen != polled:
+                polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)
                 version = self._version(cluster, names)
                 if known != str(version):
@@ -135,7 +143,7 @@ class MapPage:
         fragment, draw = self._renderer.fragment, cluster_map.draw
         yield event("totals", fragment("totals.html", totals=self._totals(cluster.ledger)))
         again = names if changed is None else [name for name in names if name in set(changed)]
-        nodes = [cluster_map.node_on_map(cluster.ledger, name, cluster.pod_on_map) for name in again]
+        nodes = [cluster_map.node_on_map(cluster.ledger, name, self._pod_of(cluster)) for name in again]
         if changed is None:
             yield event("nodes", fragment("nodes.html", nodes=nodes, draw=draw))
             yield event("rows", fragment("rows.html", nodes=nodes))

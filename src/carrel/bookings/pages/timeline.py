@@ -1,4 +1,4 @@
-"""Draws the timeline: for each model the days, the number of free GPUs on each day, and the bookings.
+"""Draws the timeline: for each model the months, the days, the number of free GPUs on each day, and the bookings.
 
 A booking is for a model, not for one GPU: the lanes only show that the bookings fit side by side. A lane below the last
 GPU means that the model is overbooked. Horizontal positions are percentages of the width, so the picture stretches but
@@ -19,8 +19,10 @@ from markupsafe import Markup, escape
 
 from carrel.bookings.pages import wording
 
-AXIS, STRIP, LANE, GAP = 20, 28, 24, 4
-"""Heights in pixels: the dates, the free GPUs, one GPU; on a 4-px grid."""
+AXIS, STRIP, LANE, GAP = 36, 28, 24, 4
+"""Heights in pixels: the months and dates, the free GPUs, one GPU; on a 4-px grid."""
+MONTH_LINE, DATE_LINE = 13, 30
+"""Where the names of the months and the dates are written."""
 MIN_LABEL_HEIGHT = 12
 """Bars that are lower have no label."""
 
@@ -82,6 +84,12 @@ class DateRange:
     def edges(self) -> list[float]:
         """The position of the start of each day, and of the end of the last."""
         return [self.position(midnight) for midnight in self.midnights]
+
+    @cached_property
+    def months(self) -> list[tuple[int, int]]:
+        """The months that are shown: the number of the first day of each, and how many of its days are shown."""
+        firsts = [number for number, when in enumerate(self.dates) if number == 0 or when.day == 1]
+        return [(first, after - first) for first, after in pairwise([*firsts, self.days])]
 
     @cached_property
     def start(self) -> datetime:
@@ -188,6 +196,7 @@ def draw(row: ModelRow, window: DateRange, viewer: Viewer) -> Markup:
         f'<svg class="lanes" height="{height}" role="group" aria-label="{escape(wording.model(row.model))} by day"'
         f' data-model="{escape(row.model)}">',
         *_days(row, window, viewer, height),
+        *_months(window),
         *_shades(window, viewer, (top, height)),
         *_lane_lines(lanes, top),
         *(markup for bar, slots in placed for markup in _bar(bar, _bar_boxes(bar, slots, row.shares, top), window)),
@@ -197,6 +206,18 @@ def draw(row: ModelRow, window: DateRange, viewer: Viewer) -> Markup:
         "</svg>",
     ]
     return Markup("".join(parts))  # noqa: S704 # user input is escaped above
+
+
+def _months(window: DateRange) -> Iterable[str]:
+    """Names each month where it begins. On a narrow screen the page is scrolled, so each week repeats the name."""
+    for first, length in window.months:
+        edge = f'x="{window.edges[first]:.3f}%" dx="4" y="{MONTH_LINE}"'
+        yield f'<text class="month" {edge}>{wording.month(window.dates[first], length)}</text>'
+        for number in range(first + wording.DAYS_OF_MONTH_NAME, first + length):
+            if window.dates[number].weekday() == 0 and number + 1 < first + length:
+                name = wording.month(window.dates[number], days=1)
+                left = f'x="{window.edges[number]:.3f}%" dx="4" y="{MONTH_LINE}"'
+                yield f'<text class="month again" aria-hidden="true" {left}>{name}</text>'
 
 
 def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iterable[str]:
@@ -214,7 +235,7 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
         if when.day == 1 or number == 0 or when.weekday() == 0:
             yield f'<line class="week" x1="{left:.3f}%" x2="{left:.3f}%" y1="0" y2="{height}"/>'
         name = wording.WEEKDAYS[when.weekday()][0]
-        yield f'<text class="date" {middle} y="14"><tspan class="weekday">{name} </tspan>{when.day}</text>'
+        yield f'<text class="date" {middle} y="{DATE_LINE}"><tspan class="weekday">{name} </tspan>{when.day}</text>'
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue

@@ -1,9 +1,10 @@
 """The timeline page: show it, check the form while it is filled in, book."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from itertools import groupby
 from typing import Any
 
 from fastapi import APIRouter
@@ -53,6 +54,34 @@ EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", 
 
 
 @dataclass(frozen=True, slots=True)
+class ShownBooking:
+    """A booking, with what the cluster knows of it."""
+
+    booking: Booking
+    group: str = ""
+    people: frozenset[str] = frozenset()
+    """Who may use it; empty: only its person."""
+    use: str = ""
+    """`1 of 2 in use: lab/train-7`; empty: it does not run, or there is no cluster."""
+
+    def is_of(self, person: Person) -> bool:
+        return person.email == self.booking.user or person.email in self.people
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A booking or a maintenance window, in the table."""
+
+    model: str
+    who: str
+    gpus: int
+    start: datetime
+    end: datetime
+    use: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class FormState:
     """The fields of the form, the bookings, and the feedback on the form."""
 
@@ -85,11 +114,16 @@ class TimelinePage:
         records = await self._context.queries.within(window.start, window.end)
         kept = await self._context.queries.maintenance(window.start, window.end)
         values: dict[str, Any] = {
-            "records": [record for record in records if record.booking.ends > now],
-            "maintenance": [each for each in kept if each.maintenance.end > now],
+            "months": rows_by_month(
+                [
+                    *(self._booking_row(record.booking, person) for record in records if record.booking.ends > now),
+                    *(maintenance_row(each) for each in kept if each.maintenance.end > now),
+                ],
+                self._context.zone,
+            )
         }
         if "hx-request" in request.headers:
-            return HTMLResponse(self._renderer.fragment("timeline_rows.html", person=person, **values))
+            return HTMLResponse(self._renderer.fragment("timeline_rows.html", **values))
         return self._renderer.page(request, person, "timeline_table.html", window=window, **values)
 
     async def verdict(self, request: Request, person: CurrentPerson) -> Response:
@@ -165,7 +199,8 @@ class TimelinePage:
             cooldown=timeline.merge_intervals((b.ends, b.ends + context.rules.cooldown) for b in own if b.counts),
             selection=self._selection(form.feedback),
         )
-        pictures = [timeline.draw(row, window, viewer) for row in rows_of(form.seen, window, person)]
+        rows = rows_of(form.seen, window, person, self._shown)
+        pictures = [timeline.draw(row, window, viewer) for row in rows]
         return self._renderer.page(
             request,
             person,
@@ -180,6 +215,22 @@ class TimelinePage:
             later=(window.first + STEP).isoformat(),
             cooldown=context.rules.cooldown,
         )
+
+    def _shown(self, booking: Booking) -> ShownBooking:
+        """With what the cluster knows of it."""
+        cluster = self._context.cluster
+        if cluster is None:
+            return ShownBooking(booking)
+        right, use = cluster.coverage.booking(booking.id), cluster.coverage.use_of(booking.id)
+        return ShownBooking(
+            booking, right.group if right else "", right.people if right else frozenset(), str(use) if use else ""
+        )
+
+    def _booking_row(self, booking: Booking, person: Person) -> TableRow:
+        shown = self._shown(booking)
+        link = f"/bookings/{booking.id}" if booking.user == person.email or person.is_lab_admin else ""
+        who = f"{shown.group}, booked by {booking.user}" if shown.group else booking.user
+        return TableRow(booking.model, who, booking.cards, booking.start, booking.ends, shown.use, link)
 
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
         drawn = self._selection(feedback)
@@ -225,13 +276,30 @@ def whole_minute(start: datetime, now: datetime, zone: tzinfo) -> datetime:
     return whole
 
 
-def rows_of(seen: Overview, window: timeline.DateRange, person: Person) -> list[ModelRow]:
+def rows_by_month(rows: Iterable[TableRow], zone: tzinfo) -> list[tuple[str, list[TableRow]]]:
+    """By the month in which they start: `November 2026`."""
+    in_order = sorted(rows, key=lambda row: (row.start, row.model, row.who))
+    months = groupby(in_order, key=lambda row: wording.month(row.start.astimezone(zone).date()))
+    return [(month, list(those)) for month, those in months]
+
+
+def maintenance_row(window: MaintenanceWindow) -> TableRow:
+    closed = window.maintenance
+    who = f"Maintenance: {window.why}" if window.why else "Maintenance"
+    return TableRow(closed.model, who, closed.cards, closed.start, closed.end)
+
+
+def rows_of(
+    seen: Overview,
+    window: timeline.DateRange,
+    person: Person,
+    shown: Callable[[Booking], ShownBooking] = ShownBooking,
+) -> list[ModelRow]:
     bars: dict[str, list[Bar]] = {each.stock.model: [] for each in seen.models}
-    is_admin = person.is_lab_admin
     for record in seen.records:
         booking = record.booking
         if booking.start < window.end and booking.ends > window.start:
-            bars[booking.model].append(_bar(booking, booking.user == person.email, is_admin))
+            bars[booking.model].append(_bar(shown(booking), person))
     for kept in seen.windows:
         # A model that has neither GPUs nor bookings is not shown.
         if kept.maintenance.model in bars:
@@ -248,18 +316,23 @@ def rows_of(seen: Overview, window: timeline.DateRange, person: Person) -> list[
     ]
 
 
-def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
-    name = "You" if is_mine else wording.short_name(booking.user)
+def _bar(shown: ShownBooking, person: Person) -> Bar:
+    booking, is_mine = shown.booking, shown.is_of(person)
+    is_own = booking.user == person.email
+    name = shown.group or ("You" if is_own else wording.short_name(booking.user))
+    who = f"{shown.group}, booked by {booking.user}" if shown.group else "You" if is_own else booking.user
     amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
     length = wording.span(booking.ends - booking.start)
+    label = name if booking.cards == 1 else f"{name} · {booking.cards}"
+    title = f"{who}: {amount} of {wording.model(booking.model)}, {length}"
     return Bar(
         kind=BarKind.MINE if is_mine else BarKind.OTHER,
         start=booking.start,
         end=booking.ends,
         cards=booking.cards,
-        label=name if booking.cards == 1 else f"{name} · {booking.cards}",
-        title=f"{'You' if is_mine else booking.user}: {amount} of {wording.model(booking.model)}, {length}",
-        link=f"/bookings/{booking.id}" if is_mine or is_admin else "",
+        label=f"{label} · {shown.use}" if shown.use else label,
+        title=f"{title}; {shown.use}" if shown.use else title,
+        link=f"/bookings/{booking.id}" if is_own or person.is_lab_admin else "",
         is_share=booking.share,
     )
 

@@ -1,16 +1,19 @@
-"""Counts usage, hour by hour: how much of each GPU was held, and how many GPU hours each person held or booked.
+"""Counts usage, hour by hour: how much of each GPU was held, and how many GPU hours each person held, with a booking
+and beyond.
 
 The ledger knows only what is held now, so the counter samples it. The counts are kept in memory for two weeks. They
 start again when the process restarts, and each replica has its own.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from carrel.bookings.pages.heat_map import HeatMapRow
+from carrel.bookings.records import PersonUsage
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.tiers import Tier
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(days=14)
@@ -19,13 +22,67 @@ MAX_INTERVAL = timedelta(minutes=5)
 """Nothing is known about the time between two samples. A longer gap, such as a suspended machine, is not counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodUser:
+    """Who is to be counted for a pod."""
+
+    name: str
+    """Empty: nobody's."""
+    tier: Tier | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHours:
+    """GPU hours that pods held."""
+
+    covered: float = 0.0
+    """By a booking."""
+    opportunistic: float = 0.0
+    """Beyond a booking, or without one."""
+    untiered: float = 0.0
+    """By pods that keep their GPUs without a booking."""
+
+    @property
+    def total(self) -> float:
+        return self.covered + self.opportunistic + self.untiered
+
+    def __add__(self, other: "HeldHours") -> "HeldHours":
+        return HeldHours(
+            self.covered + other.covered,
+            self.opportunistic + other.opportunistic,
+            self.untiered + other.untiered,
+        )
+
+
+NOTHING_HELD = HeldHours()
+
+
+def with_held(uses: Iterable[PersonUsage], held: Mapping[tuple[str, str], HeldHours]) -> list[PersonUsage]:
+    """Booked and held hours together; also of people who had no booking. `held` is by person and model."""
+    booked = {(use.user, use.model): use for use in uses}
+    unbooked = sorted((key for key in held if key not in booked), key=lambda key: (-held[key].total, key))
+    rows = [*booked.values(), *(PersonUsage(user, model, 0, 0.0) for user, model in unbooked)]
+    hours = [held.get((row.user, row.model), NOTHING_HELD) for row in rows]
+    return [
+        replace(row, covered_hours=each.covered, opportunistic_hours=each.opportunistic)
+        for row, each in zip(rows, hours, strict=True)
+    ]
+
+
+def _held_in(tier: Tier | None, hours: float) -> HeldHours:
+    if tier is None:
+        return HeldHours(untiered=hours)
+    return HeldHours(covered=hours) if tier is Tier.BOOKED else HeldHours(opportunistic=hours)
+
+
 @dataclass(slots=True)
 class _Hour:
     """Sums in hours: a GPU of which half was held all the time counts 0.5."""
 
     sampled: float = 0.0
     by_gpu: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    by_user: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_user: dict[tuple[str, str], HeldHours] = field(default_factory=dict)
+    """By person and model."""
 
 
 class UsageCounter:
@@ -38,10 +95,10 @@ class UsageCounter:
         """The first hour that was counted."""
         return min(self._hours, default=None)
 
-    def sample(self, ledger: Ledger, user_of: Callable[[str], str], now: datetime) -> None:
+    def sample(self, ledger: Ledger, user_of: Callable[[str], PodUser], now: datetime) -> None:
         """Call it every few seconds. What is held now counts as held since the last sample.
 
-        `user_of` returns the user of a pod, by the pod's UID.
+        `user_of` says whose a pod is and which tier it has now, by the pod's UID.
         """
         last = self._last
         if last is not None and timedelta(0) <= now - last < MIN_INTERVAL:
@@ -57,7 +114,9 @@ class UsageCounter:
                 for uid, share in card.shares.items():
                     held = part * card.held(share) / card.gpu.memory
                     hour.by_gpu[card.gpu.uuid] += held
-                    hour.by_user[user_of(uid)] += held
+                    user = user_of(uid)
+                    key = (user.name, card.gpu.model)
+                    hour.by_user[key] = hour.by_user.get(key, NOTHING_HELD) + _held_in(user.tier, held)
 
     def _hour_of(self, now: datetime) -> _Hour:
         start = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
@@ -74,11 +133,18 @@ class UsageCounter:
             for uuid, name in gpus.items()
         ]
 
-    def by_user(self, start: datetime) -> Mapping[str, float]:
-        """GPU hours since `start`, the largest first. The empty name stands for pods without a user."""
-        sums: defaultdict[str, float] = defaultdict(float)
+    def by_user(self, start: datetime, end: datetime | None = None) -> Mapping[str, HeldHours]:
+        """GPU hours from `start`, the largest first. The empty name stands for pods without a user."""
+        sums: dict[str, HeldHours] = {}
+        for (user, _), held in self.by_user_and_model(start, end).items():
+            sums[user] = sums.get(user, NOTHING_HELD) + held
+        return dict(sorted(sums.items(), key=lambda each: (-each[1].total, each[0])))
+
+    def by_user_and_model(self, start: datetime, end: datetime | None = None) -> Mapping[tuple[str, str], HeldHours]:
+        """In whole hours: an hour counts if it begins between `start` and `end`."""
+        sums: dict[tuple[str, str], HeldHours] = {}
         for when, hour in self._hours.items():
-            if when >= start:
-                for user, held in hour.by_user.items():
-                    sums[user] += held
-        return dict(sorted(sums.items(), key=lambda each: (-each[1], each[0])))
+            if start <= when and (end is None or when < end):
+                for key, held in hour.by_user.items():
+                    sums[key] = sums.get(key, NOTHING_HELD) + held
+        return sums

@@ -15,7 +15,7 @@ from carrel.bookings.pages import heat_map, wording
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.layout import PageRenderer
-from carrel.bookings.pages.usage_counter import HOUR
+from carrel.bookings.pages.usage_counter import HOUR, HeldHours
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
@@ -88,7 +88,10 @@ class UsagePage:
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         (days, start, _), now = self._period(request), self._context.now()
-        text = as_csv(_visible_to(person, await self._context.queries.usage(start, now)), start, now)
+        uses: Sequence[PersonUsage] = await self._context.queries.usage(start, now)
+        if self._context.cluster is not None:
+            uses = self._context.cluster.with_held(uses, start, now)
+        text = as_csv(_visible_to(person, uses), start, now)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -105,7 +108,7 @@ def _visible_to(person: Person, uses: Iterable[PersonUsage]) -> list[PersonUsage
     return [use for use in uses if person.is_lab_admin or use.user == person.email]
 
 
-def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, float]:
+def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, HeldHours]:
     held = cluster.usage.by_user(start)
     return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
 
@@ -162,9 +165,13 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
 def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(["from", "until", "person", "model", "bookings", "card_hours"])
+    writer.writerow(
+        ["from", "until", "person", "model", "bookings", "card_hours", "covered_hours", "opportunistic_hours"]
+    )
     for use in uses:
-        row = [_safe(use.user), _safe(use.model), use.bookings, f"{use.card_hours:.2f}"]
+        hours = [use.card_hours, use.covered_hours, use.opportunistic_hours]
+        written = ["" if each is None else f"{each:.2f}" for each in hours]
+        row = [_safe(use.user), _safe(use.model), use.bookings, *written]
         writer.writerow([start.isoformat(), end.isoformat(), *row])
     return text.getvalue()
 

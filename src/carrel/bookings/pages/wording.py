@@ -10,20 +10,35 @@ from functools import lru_cache
 from markupsafe import Markup
 
 from carrel.bookings.rules import moment
+from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
 
-WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+__all__ = [
+    "DAYS_OF_MONTH_NAME",
+    "WEEKDAYS",
+    "amount",
+    "at",
+    "count",
+    "day",
+    "memory",
+    "model",
+    "month",
+    "short_name",
+    "span",
+    "time_tag",
+]
+
+DAYS_OF_MONTH_NAME = 4
+"""On the timeline, the name of a month is at most as wide as so many days."""
+MONTH_NAMES = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
 
 
-def day(when: date) -> str:
-    """`Tue 24 Nov`. Not by `strftime`, which pads the day and depends on the locale."""
-    return f"{WEEKDAYS[when.weekday()]} {when.day} {MONTHS[when.month - 1]}"
-
-
-def at(instant: datetime, zone: tzinfo) -> str:
-    """`Tue 24 Nov 14:00`."""
-    local = instant.astimezone(zone)
-    return f"{day(local)} {local:%H:%M}"
+def month(when: date, days: int = 31) -> str:
+    """`November 2026`; where there is room for a few days only, `Nov`."""
+    is_short = days < DAYS_OF_MONTH_NAME
+    return MONTHS[when.month - 1] if is_short else f"{MONTH_NAMES[when.month - 1]} {when.year}"
 
 
 @lru_cache(maxsize=10_000)

@@ -4,21 +4,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.cluster_map import PodOnMap, draw, node_on_map, totals
-from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.rule_changes import conflicts
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.rules import Booking, BookingRules
-from carrel.dialects.tier import tier_of
-from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
@@ -39,10 +35,6 @@ def booked(uid: str) -> PodOnMap:
 def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: bool = False) -> BookingRecord:
     booking = Booking(id, user, A6000, start, start + days * DAY, share=is_share)
     return BookingRecord(booking, created_at=start - DAY, created_by=user)
-
-
-def a_cluster_view(pod: Pod) -> ClusterView:
-    return ClusterView(Ledger(), lambda uid: pod, lambda: [pod], lambda pod: "", lambda: True)
 
 
 # --- the map ---------------------------------------------------------------------------------------------------------
@@ -95,29 +87,12 @@ def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
     assert totals(Ledger()).held_percent == 0
 
 
-@pytest.mark.parametrize(
-    ("annotations", "tier"),
-    [
-        pytest.param({"carrel.dev/tier": "booked"}, Tier.BOOKED, id="booked"),
-        pytest.param({"carrel.dev/tier": "opportunistic"}, Tier.OPPORTUNISTIC, id="opportunistic"),
-        pytest.param({"terminate-at": "1900-01-01T08:00:00Z"}, Tier.OPPORTUNISTIC, id="MAIA's mark"),
-        pytest.param({"terminate-at": "2026-11-20T08:00:00Z"}, None, id="an end time alone"),
-        pytest.param({"terminate-at": "soon"}, None, id="an unreadable end time"),
-        pytest.param({"carrel.dev/tier": "royal"}, None, id="an unknown tier"),
-        pytest.param({}, None, id="nothing"),
-    ],
-)
-def test_the_map_and_the_scheduler_agree_on_the_tier_of_a_pod(annotations: dict[str, str], tier: Tier | None) -> None:
-    pod = msgspec.convert({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": []}}, Pod)
+def test_the_description_says_by_which_booking_a_pod_is_covered_and_until_when() -> None:
+    ledger = Ledger([a_node("n1")], [held("train", "n1", 0, None)])
+    words = "covered by a booking of 1 RTX A6000 until Tue 24 Nov 14:00"
+    gpu = node_on_map(ledger, "n1", lambda uid: PodOnMap(Tier.BOOKED, "ada@lab.example", words)).gpus[0]
 
-    assert a_cluster_view(pod).pod_on_map("uid").tier is tier_of(pod) is tier
-
-
-def test_an_unknown_tier_with_maias_mark_is_the_same_on_the_map_as_for_the_scheduler() -> None:
-    marked = {"carrel.dev/tier": "gold", "terminate-at": "1900-01-01T08:00:00Z"}
-    pod = msgspec.convert({"metadata": {"name": "p", "annotations": marked}, "spec": {"containers": []}}, Pod)
-
-    assert a_cluster_view(pod).pod_on_map("uid").tier is tier_of(pod)
+    assert f"lab/train (booked, whole GPU, 16,276 MiB, promised, {words})" in gpu.description
 
 
 def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
@@ -129,6 +104,7 @@ def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
     assert now.since(str(page), ledger) == ["n2"]
     assert now.since(str(MapVersion("other", 0, 7)), ledger) is None, "another process counted these changes"
     assert now.since(str(MapVersion("process", 0, 8)), ledger) is None, "that page shows other nodes"
+    assert now.since(str(MapVersion("process", 0, 7, 1)), ledger) is None, "other bookings run now"
     assert now.since("nonsense", ledger) is None
 
 
@@ -187,11 +163,11 @@ def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
 
 
 def test_a_name_that_looks_like_a_formula_is_not_run_by_a_spreadsheet() -> None:
-    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5)], NOON, NOON + DAY)
+    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5, 1.25)], NOON, NOON + DAY)
 
     assert text.splitlines() == [
-        "from,until,person,model,bookings,card_hours",
-        '2026-11-16T12:00:00+00:00,2026-11-17T12:00:00+00:00,"\'=HYPERLINK(""x"")",NVIDIA-RTX-A6000,2,1.50',
+        "from,until,person,model,bookings,card_hours,covered_hours,opportunistic_hours",
+        '2026-11-16T12:00:00+00:00,2026-11-17T12:00:00+00:00,"\'=HYPERLINK(""x"")",NVIDIA-RTX-A6000,2,1.50,1.25,',
     ]
 
 

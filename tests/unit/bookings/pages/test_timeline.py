@@ -158,3 +158,34 @@ def test_a_booking_of_two_gpus_is_one_rectangle() -> None:
 
     assert picture.count('class="bar') == 1
     assert 'height="44"' in picture
+
+
+# --- months ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "days", "names"),
+    [
+        pytest.param(date(2026, 11, 16), 42, ["November 2026", "December 2026"], id="two months"),
+        pytest.param(date(2026, 12, 14), 42, ["December 2026", "January 2027"], id="a new year"),
+        pytest.param(date(2026, 11, 2), 28, ["November 2026"], id="within one month"),
+        pytest.param(date(2026, 8, 31), 42, ["Aug", "September 2026", "October 2026"], id="one day of a month"),
+        pytest.param(date(2027, 1, 18), 42, ["January 2027", "February 2027"], id="until the last day of February"),
+        pytest.param(date(2027, 1, 25), 42, ["January 2027", "February 2027", "March 2027"], id="a whole February"),
+    ],
+)
+def test_the_timeline_names_each_month_where_it_begins(first: date, days: int, names: list[str]) -> None:
+    window = a_window(first, days)
+    picture = draw(a_row(free=[2] * days), window, Viewer(NOW))
+
+    named = re.findall(r'<text class="month" x="([0-9.]+)%"[^>]*>([^<]+)<', picture)
+    assert [name for _, name in named] == names
+    firsts = [0, *(number for number, when in enumerate(window.dates) if number and when.day == 1)]
+    assert [float(left) for left, _ in named] == pytest.approx([window.edges[number] for number in firsts], abs=0.001)
+
+
+def test_a_months_name_is_repeated_each_week_because_a_narrow_screen_shows_twelve_days() -> None:
+    picture = draw(a_row(free=[2] * 42), a_window(MONDAY, 42), Viewer(NOW))
+
+    assert re.findall(r'class="month again"[^>]*>([^<]+)<', picture) == ["Nov", "Dec", "Dec", "Dec"]
+    assert picture.index('class="weekend"') < picture.index('class="month"'), "a weekend would hide the name"

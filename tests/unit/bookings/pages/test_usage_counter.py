@@ -5,9 +5,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from carrel.bookings.capacity import booked_gpus
-from carrel.bookings.pages.usage_counter import KEPT, UsageCounter
+from carrel.bookings.pages.usage_counter import KEPT, HeldHours, PodUser, UsageCounter, with_held
+from carrel.bookings.records import PersonUsage
 from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.tiers import Tier
 from tests.kit.gpus import a_node, held
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -19,8 +21,8 @@ def half_held() -> Ledger:
     return Ledger([a_node("n1")], [held("train", "n1", 0, 8138)])
 
 
-def ada(uid: str) -> str:
-    return "ada@lab.example"
+def ada(uid: str) -> PodUser:
+    return PodUser("ada@lab.example", Tier.BOOKED)
 
 
 def sample_every_minute(usage_counter: UsageCounter, ledger: Ledger, minutes: int, start: datetime = NOON) -> None:
@@ -35,8 +37,43 @@ def test_half_a_gpu_held_for_an_hour_counts_as_half_a_gpu_hour() -> None:
     rows = usage_counter.by_gpu(GPUS, NOON, 2)
 
     assert [row.parts for row in rows] == [[pytest.approx(0.5), 0.0], [0.0, 0.0]]
-    assert usage_counter.by_user(NOON) == {"ada@lab.example": pytest.approx(59 / 60 / 2)}
+    assert usage_counter.by_user(NOON)["ada@lab.example"].covered == pytest.approx(59 / 60 / 2)
     assert usage_counter.since == NOON
+
+
+def test_hours_are_split_by_coverage_at_each_observation() -> None:
+    """A booking that begins after half an hour covers the second half."""
+    usage_counter, ledger = UsageCounter(), half_held()
+    tiers: list[Tier | None] = [Tier.OPPORTUNISTIC] * 21 + [Tier.BOOKED] * 20 + [None] * 10
+    for minute, tier in enumerate(tiers):
+        usage_counter.sample(ledger, lambda uid, tier=tier: PodUser("ada@lab.example", tier), NOON + minute * MINUTE)  # type: ignore[misc] # bound at once
+
+    held_hours = usage_counter.by_user(NOON)["ada@lab.example"]
+    parts = (held_hours.covered, held_hours.opportunistic, held_hours.untiered)
+    assert parts == pytest.approx((20 / 60 / 2, 20 / 60 / 2, 10 / 60 / 2))
+    assert held_hours.total == pytest.approx(50 / 60 / 2)
+
+
+def test_booked_and_held_hours_are_shown_together_also_of_people_without_a_booking() -> None:
+    booked = PersonUsage("ada", "a6000", 2, 10.0)
+    held_hours = {("ada", "a6000"): HeldHours(1.0, 2.0), ("bob", "a6000"): HeldHours(0.0, 3.0)}
+
+    assert with_held([booked], held_hours) == [
+        PersonUsage("ada", "a6000", 2, 10.0, 1.0, 2.0),
+        PersonUsage("bob", "a6000", 0, 0.0, 0.0, 3.0),
+    ]
+    assert with_held([booked], {}) == [PersonUsage("ada", "a6000", 2, 10.0, 0.0, 0.0)]
+
+
+def test_only_hours_of_the_period_are_counted() -> None:
+    usage_counter, ledger = UsageCounter(), half_held()
+    sample_every_minute(usage_counter, ledger, 90)
+    key = ("ada@lab.example", ledger.cards("n1")[0].gpu.model)
+
+    first = usage_counter.by_user_and_model(NOON, NOON + timedelta(hours=1))[key].covered
+    both = usage_counter.by_user_and_model(NOON)[key].covered
+    assert first == pytest.approx(59 / 60 / 2)
+    assert both == pytest.approx(90 / 60 / 2)
 
 
 def test_a_share_released_within_the_hour_counts_until_then() -> None:
@@ -65,7 +102,8 @@ def test_more_frequent_samples_give_the_same_count() -> None:
         often.sample(ledger, ada, NOON + timedelta(seconds=second))
     sample_every_minute(seldom, ledger, 10)
 
-    assert often.by_user(NOON)["ada@lab.example"] == pytest.approx(seldom.by_user(NOON)["ada@lab.example"])
+    counts = [counter.by_user(NOON)["ada@lab.example"].covered for counter in (often, seldom)]
+    assert counts[0] == pytest.approx(counts[1])
 
 
 def test_counts_are_deleted_after_two_weeks() -> None:

@@ -1,0 +1,181 @@
+"""What people are told about coverage, in the same words on the pages, by the command line, in Events and in mail.
+
+    covered by your booking of 1 A100 until Tue 24 Nov 14:00
+    your booking of 1 A100 is in use by lab/train-7; this pod runs on what is free
+    no booking; may lose its GPU to a booked pod
+    keeps its GPU: its namespace is exempt
+
+Pure: bookings and names in, sentences without a full stop out. How times and models are written is passed in.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.tiers import Tier
+from carrel.parsing.time_words import in_utc
+
+MOST_NAMES = 5
+"""Pods that are named in one sentence."""
+
+
+class BeyondReason(Enum):
+    """Why a booking that runs does not cover a pod of its person."""
+
+    IN_USE = "in use"
+    OTHER_MODEL = "other model"
+    TOO_FEW = "too few"
+    """The pod asks for more GPUs than are booked."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """A booking of a pod's person that runs and does not cover the pod."""
+
+    entitlement: Entitlement
+    why: BeyondReason
+    used_by: tuple[str, ...] = ()
+    """The pods that it covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodCoverage:
+    """What there is to say about one pod."""
+
+    tier: Tier | None
+    """None: it keeps its GPUs."""
+    asks: bool = True
+    """Whether it holds GPUs or asks for some."""
+    waits: bool = False
+    covered: Entitlement | None = None
+    beyond: Beyond | None = None
+    held_for: Entitlement | None = None
+    """The booking for whose start a scheduling gate holds the pod."""
+    is_exempt: bool = False
+    is_decided: bool = True
+    """False: nobody has written a tier on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookingInUse:
+    """How much of a booking that runs is used, and by which pods."""
+
+    entitlement: Entitlement
+    used: int
+    pods: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return in_use(self.used, self.entitlement.gpus, self.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolder:
+    """A pod that holds a GPU which another pod waits for."""
+
+    gpu: str
+    """`GPU 0 of dgx-1`."""
+    model: str
+    pod: str
+    user: str
+    tier: Tier | None
+    until: datetime | None = None
+    """The end of the booking that covers it."""
+
+
+class CoverageWords:
+    def __init__(self, when: Callable[[datetime], str] = in_utc, model: Callable[[str], str] = str) -> None:
+        """`when` writes an instant, `model` the name of a model."""
+        self._when = when
+        self._model = model
+
+    # --- a booking ---------------------------------------------------------------------------------------------------
+
+    def amount(self, entitlement: Entitlement) -> str:
+        """`1 A100`, `2 GPUs`, `1/4 A100`."""
+        count = f"1/{entitlement.share_of}" if entitlement.share_of > 1 else str(entitlement.gpus)
+        any_model = "GPU" if entitlement.gpus == 1 else "GPUs"
+        return f"{count} {self._model(entitlement.model) if entitlement.model else any_model}"
+
+    def booking(self, entitlement: Entitlement) -> str:
+        """For its people: `your booking of 1 A100`, `the booking of 2 A100 for vision`."""
+        amount = self.amount(entitlement)
+        return f"the booking of {amount} for {entitlement.group}" if entitlement.group else f"your booking of {amount}"
+
+    # --- a pod -------------------------------------------------------------------------------------------------------
+
+    def about(self, pod: PodCoverage) -> str:
+        """For the pod's person."""
+        if not pod.asks:
+            return "asks for no GPU"
+        if pod.held_for is not None:
+            return self.held_for(pod.held_for)
+        if pod.covered is not None:
+            return self.covered(pod.covered)
+        if pod.tier is None:
+            return self.keeps_its_gpu(is_exempt=pod.is_exempt, is_decided=pod.is_decided)
+        if pod.beyond is not None:
+            return self.beyond(pod.beyond, waits=pod.waits)
+        return self.without_booking(waits=pod.waits)
+
+    def for_others(self, pod: PodCoverage) -> str:
+        """For everybody who sees the pod: `covered by a booking of 1 A100 until …`."""
+        if pod.covered is not None:
+            group = f" for {pod.covered.group}" if pod.covered.group else ""
+            return f"covered by a booking of {self.amount(pod.covered)}{group} until {self._when(pod.covered.ends)}"
+        if pod.tier is not None and pod.beyond is not None:
+            return "beyond its person's booking; may lose its GPU to a booked pod"
+        return self.about(pod)
+
+    def covered(self, entitlement: Entitlement) -> str:
+        return f"covered by {self.booking(entitlement)} until {self._when(entitlement.ends)}"
+
+    def beyond(self, beyond: Beyond, *, waits: bool = False) -> str:
+        then = "this pod waits for what is free" if waits else "this pod runs on what is free"
+        return f"{self.why_beyond(beyond)}; {then}"
+
+    def why_beyond(self, beyond: Beyond) -> str:
+        booking = self.booking(beyond.entitlement)
+        if beyond.why is BeyondReason.IN_USE and beyond.used_by:
+            return f"{booking} is in use by {_named(beyond.used_by)}"
+        if beyond.why is BeyondReason.OTHER_MODEL:
+            return f"{booking} is for another model than this pod's"
+        if beyond.why is BeyondReason.TOO_FEW:
+            return f"{booking} is for fewer GPUs than this pod's"
+        return f"{booking} does not cover this pod"
+
+    def without_booking(self, *, waits: bool = False) -> str:
+        return "no booking; waits for a free GPU" if waits else "no booking; may lose its GPU to a booked pod"
+
+    def keeps_its_gpu(self, *, is_exempt: bool, is_decided: bool = False) -> str:
+        if is_exempt:
+            return "keeps its GPU: its namespace is exempt"
+        return "keeps its GPU: its tier is not known" if is_decided else "keeps its GPU: it is older than Carrel"
+
+    def held_for(self, entitlement: Entitlement) -> str:
+        """Of a pod that was made for a booking that starts later."""
+        return f"waits for {self.booking(entitlement)}, which starts {self._when(entitlement.start)}"
+
+    # --- who holds what a pod waits for ------------------------------------------------------------------------------
+
+    def holder(self, holder: GpuHolder) -> str:
+        """`GPU 0 of dgx-1 (A100): lab/train-7 of ada@lab.org, booked until …`."""
+        whose = f" of {holder.user}" if holder.user else ""
+        return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}"
+
+    def until(self, holder: GpuHolder) -> str:
+        if holder.until is not None:
+            return f"booked until {self._when(holder.until)}"
+        return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
+
+
+def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:
+    """Of a booking: `1 of 2 in use: lab/train-7`; `0 of 2 in use`."""
+    return f"{used} of {gpus} in use{f': {_named(pods)}' if pods else ''}"
+
+
+def _named(pods: Sequence[str]) -> str:
+    more = f" and {len(pods) - MOST_NAMES} more" if len(pods) > MOST_NAMES else ""
+    return f"{', '.join(pods[:MOST_NAMES])}{more}"

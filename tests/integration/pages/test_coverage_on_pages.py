@@ -1,0 +1,256 @@
+"""What the pages and the API say about coverage, on a small cluster."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from carrel import __version__
+from carrel.bookings.app import booking_app
+from carrel.bookings.run import cluster_view_of
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import NAMESPACES
+from carrel.ledger.tiers import Tier
+from tests.integration.pages.visitor import Visitor, a_visitor, text_of
+from tests.kit.booking import ADMIN, DAY, MEMBER, OTHER, Opened, at, made
+from tests.kit.eventually import eventually
+from tests.kit.gpus import A6000, a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+WHOLE = {"nvidia.com/gpu": "1"}
+
+
+@dataclass
+class Seen:
+    lab: Lab
+    replica: Replica
+    opened: Opened
+    ada: Visitor
+
+    async def runs(self, name: str, user: str = MEMBER, tier: str = "opportunistic") -> None:
+        """A pod that holds one GPU. `tier` is what was written on it."""
+        pod = await self.pod(name, user, tier)
+        assert await self.replica.bind(pod, "n1") is None
+
+    async def pod(
+        self, name: str, user: str = MEMBER, tier: str = "opportunistic", booking: str = ""
+    ) -> dict[str, Any]:
+        """A pod that waits; with a booking, until that starts."""
+        told = {"carrel.dev/user": user, "carrel.dev/tier": tier}
+        made_for = {"carrel.dev/booking": booking} if booking else {}
+        made_pod = await self.lab.pod(name, limits=WHOLE, annotations={**told, **made_for}, gates=tuple(made_for))
+        await self.replica.sees(made_pod)
+        return made_pod
+
+    async def book(self, gpus: int = 1, user: str = MEMBER, **spec: Any) -> str:
+        """In the database, and as the object that mirrors it. The id."""
+        caller = await self.opened.caller(user)
+        booking = await made(caller, days=5, gpus=gpus)
+        clock = self.opened.clock
+        times = {"start": clock.now, "end": clock.now + 5 * DAY}
+        await self.lab.book(user, gpus, name=booking["id"], model=A6000, **{**times, **spec})
+        await eventually(lambda: self.replica.covered_pods.booking(booking["id"]), "the booking in the cache")
+        return str(booking["id"])
+
+    async def shows(self, path: str) -> str:
+        """The words of the page."""
+        answer = await self.ada.get(path)
+        assert answer.status == 200
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text_of(answer))).replace("&#39;", "'")
+
+
+@pytest.fixture
+async def seen(opened: Opened) -> AsyncIterator[Seen]:
+    async with a_cluster(opened) as found:
+        yield found
+
+
+@asynccontextmanager
+async def a_cluster(opened: Opened, cards: int = 2) -> AsyncIterator[Seen]:
+    async with a_lab([a_node("n1", cards)]) as lab, lab.replica() as replica:
+        opened.clock.now = lab.clock.now
+        opened.service = replace(opened.service, cluster_view=cluster_view_of(replica))
+        opened.app = booking_app(opened.service)
+        yield Seen(lab, replica, opened, await a_visitor(opened, MEMBER))
+
+
+# --- home ------------------------------------------------------------------------------------------------------------
+
+
+async def test_home_shows_what_a_booking_covers_and_which_pods_are_beyond_it(seen: Seen) -> None:
+    await seen.book()
+    await seen.runs("first")
+    await seen.runs("second")
+
+    home = await seen.shows("/")
+
+    until = "Sat 21 Nov 13:00"
+    assert "1 of 1 in use: lab/first." in home
+    assert "1 of 1 booked GPU in use" in home
+    assert "Beyond your booking: lab/second ." in home
+    assert f"covered by your booking of 1 RTX A6000 until {until}" in home
+    assert "your booking of 1 RTX A6000 is in use by lab/first; this pod runs on what is free" in home
+
+
+async def test_home_follows_a_booking_that_is_cancelled(seen: Seen) -> None:
+    booking = await seen.book()
+    await seen.runs("first")
+    assert "covered by your booking" in await seen.shows("/")
+
+    await seen.lab.client.delete(BOOKINGS, booking)
+    await eventually(lambda: not seen.replica.covered_pods.bookings(), "the booking is gone")
+
+    home = await seen.shows("/")
+    assert "no booking; may lose its GPU to a booked pod" in home
+    assert "covered by your booking" not in home
+
+
+async def test_home_says_who_holds_what_a_pod_waits_for_and_until_when(seen: Seen) -> None:
+    await seen.book(user=OTHER)
+    await seen.runs("theirs", OTHER)
+    await seen.runs("free", "cleo@lab.org")
+    await seen.pod("mine")
+
+    home = await seen.shows("/")
+
+    assert "no booking; waits for a free GPU" in home
+    assert f"GPU 0 of n1 (RTX A6000): lab/theirs of {OTHER}, booked until Sat 21 Nov 13:00" in home
+    assert "GPU 1 of n1 (RTX A6000): lab/free of cleo@lab.org, opportunistic: may be asked back" in home
+
+
+async def test_home_says_until_when_a_pod_waits_for_a_booking_that_starts_later(seen: Seen) -> None:
+    start = seen.opened.clock.now + DAY
+    booking = await seen.book(start=start)
+    await seen.pod("later", booking=booking)
+
+    assert "waits for your booking of 1 RTX A6000, which starts Tue 17 Nov 13:00" in await seen.shows("/")
+
+
+async def test_home_shows_the_booking_of_a_group(seen: Seen) -> None:
+    await seen.lab.book(OTHER, 2, model=A6000, members=[MEMBER], group="vision", name="of-the-group")
+    await eventually(lambda: seen.replica.covered_pods.booking("of-the-group"), "the booking in the cache")
+    await seen.runs("first")
+
+    home = await seen.shows("/")
+
+    assert "2 × RTX A6000 for vision until" in home
+    assert "covered by the booking of 2 RTX A6000 for vision until" in home
+
+
+async def test_a_pod_in_an_exempt_namespace_keeps_its_gpu(seen: Seen) -> None:
+    await seen.runs("first")
+    pod = seen.replica.pods.store.get("first", "lab")
+    assert pod is not None
+    exempt = {"metadata": {"annotations": {"carrel.dev/exempt": "true"}}}
+    await seen.lab.client.patch(NAMESPACES, "lab", MergePatch(exempt))
+    await eventually(lambda: seen.replica.covered_pods.is_exempt(pod), "the namespace is exempt")
+
+    home = await seen.shows("/")
+    assert "no tier" in home
+    assert "keeps its GPU: its namespace is exempt" in home
+
+
+# --- timeline --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_running_bookings_bar_and_row_name_the_pods_that_it_covers(seen: Seen) -> None:
+    await seen.book(2)
+    assert "You · 2 · 0 of 2 in use" in await seen.shows("/timeline")
+
+    await seen.runs("first")
+
+    assert "You: 2 GPUs of RTX A6000, 5 d; 1 of 2 in use: lab/first" in await seen.shows("/timeline")
+    table = await seen.shows("/timeline/table")
+    assert "November 2026 RTX A6000" in table
+    assert "1 of 2 in use: lab/first" in table
+
+
+async def test_the_bar_of_a_group_booking_names_the_group(seen: Seen) -> None:
+    await seen.book(2, OTHER, members=[MEMBER], group="vision")
+
+    timeline = await seen.shows("/timeline")
+
+    assert "vision · 2 · 0 of 2 in use" in timeline
+    assert f"vision, booked by {OTHER}: 2 GPUs of RTX A6000" in timeline
+
+
+# --- map -------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_map_shows_each_pods_tier_as_it_is_now_and_by_which_booking(seen: Seen) -> None:
+    await seen.book()
+    await seen.runs("first")
+    await seen.runs("second", tier="booked")
+    assert seen.replica.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
+
+    answer = text_of(await seen.ada.get("/map"))
+    words = await seen.shows("/map")
+
+    assert answer.count('class="share booked"') - 1 == 1  # one in the legend
+    assert answer.count('class="share opportunistic"') - 1 == 1
+    assert "covered by a booking of 1 RTX A6000 until Sat 21 Nov 13:00" in words
+    assert "beyond its person's booking; may lose its GPU to a booked pod" in words
+
+
+async def test_the_map_changes_when_a_booking_ends_although_nobody_takes_or_returns_a_gpu(seen: Seen) -> None:
+    await seen.book()
+    coverage = seen.opened.service.cluster_view.coverage  # type: ignore[union-attr] # it is there
+    before = coverage.version
+    assert coverage.version == before
+
+    seen.opened.clock.now += 6 * DAY
+    seen.lab.clock.now += 6 * DAY
+
+    assert coverage.version != before
+
+
+# --- usage and the API -----------------------------------------------------------------------------------------------
+
+
+async def test_usage_splits_what_pods_held_by_coverage(seen: Seen) -> None:
+    await seen.book()
+    await seen.runs("first")
+    await seen.runs("second")
+    view = seen.opened.service.cluster_view
+    assert view is not None
+    for _ in range(61):
+        view.count_usage(seen.opened.clock.now)
+        seen.opened.clock.now += timedelta(minutes=1)
+
+    page = await seen.shows("/usage")
+    csv = text_of(await seen.ada.get("/usage.csv"))
+    api = (await (await seen.opened.caller(MEMBER)).get("/api/v1/usage")).json
+    others = (await (await seen.opened.caller(OTHER)).get("/api/v1/usage")).json
+
+    assert f"{MEMBER} 1.0 1.0 0.0 2.0" in page
+    assert csv.splitlines()[1].endswith(f"{A6000},1,1.02,1.00,1.00")
+    assert [(use["covered_gpu_hours"], use["opportunistic_gpu_hours"]) for use in api["items"]] == [(1.0, 1.0)]
+    assert api["held_since"] is not None
+    assert others["items"] == []
+
+
+async def test_a_booking_tells_how_many_of_its_gpus_are_used_and_by_which_pods(seen: Seen) -> None:
+    booking = await seen.book(2)
+    await seen.runs("first")
+    caller = await seen.opened.caller(ADMIN)
+
+    one = await caller.get(f"/api/v1/bookings/{booking}", if_none_match='"1"')
+    listed = await caller.get("/api/v1/bookings")
+
+    assert (one.json["used"], one.json["pods"]) == (1, ["lab/first"])
+    assert (listed.json["items"][0]["used"], listed.json["items"][0]["pods"]) == (1, ["lab/first"])
+
+
+async def test_without_a_cluster_nothing_is_said_about_use(opened: Opened) -> None:
+    booking = await made(await opened.caller(MEMBER), start=at(1), days=5)
+
+    assert (booking["used"], booking["pods"]) == (None, [])
+
+
+async def test_the_map_names_carrels_version_below(seen: Seen) -> None:
+    assert f"Carrel {__version__} ·" in await seen.shows("/map")
