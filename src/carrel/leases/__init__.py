@@ -9,5 +9,6 @@ Reading order:
     eligible_nodes     where a pod may run by everything that is not about GPUs
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
+    booking_writer     writes the object of a booking, while others may write it too
     cluster_state      puts all of it together for one process
 """

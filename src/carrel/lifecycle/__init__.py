@@ -6,6 +6,7 @@ Reading order:
     collection                      frees the GPUs of pods that are gone
     claim_status pod_events         writes the status of claims, and why pods wait
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
+    booking_enquiries               writes what a booking service elsewhere says into the cluster
     hand_over                       creates a pod again without a GPU
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
