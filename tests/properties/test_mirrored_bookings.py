@@ -45,7 +45,7 @@ def test_who_reads_the_object_knows_what_was_booked(stored: StoredBooking, now: 
     seen = as_read(body)
     read = read_entitlement(seen)
     assert says_the_same(seen, body)
-    assert (read.booking, read.people, read.model) == (booking.id, {booking.user}, booking.model)
+    assert (read.booking, read.people, read.model) == (booking.id, frozenset({booking.user}), booking.model)
     assert (read.gpus, read.start, read.ends) == (booking.cards, booking.start, booking.end)
     assert read.share_of == (shares if booking.share else 1)
     assert read.namespace in ("", "lab", "my-project")
