@@ -59,14 +59,14 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
     from carrel.cli.dates import date_text
 
     sees_cluster = any(item["idle_now"] is not None for item in items)
-    some_set_aside = any(item["set_aside"] for item in items)
+    some_set_aside = any(item.get("set_aside") for item in items)  # an older service does not say
     rows = [
         [
             item["model"],
             _bookable(item),
             "now" if item["free_now"] else date_text(item["next_free"], zone),
             *([str(item["idle_now"])] * sees_cluster),
-            *([item["why_set_aside"]] * some_set_aside),
+            *([item.get("why_set_aside", "")] * some_set_aside),
         ]
         for item in items
     ]
