@@ -186,10 +186,13 @@ class BookingClientSettings:
     api_url: Annotated[
         str,
         typer.Option(
-            help="Address of the booking service; empty: there are no bookings.", envvar=["CARREL_API_URL", "API_URL"]
+            help="Address of a booking service elsewhere, such as MAIA's dashboard; empty: Carrel's own booking "
+            "service writes its bookings into the cluster.",
+            envvar=["CARREL_API_URL", "API_URL"],
         ),
-    ] = f"{BOOKING_SERVICE_URL}/api/v1/booking-status"
-    """By default Carrel's own booking service; at any other address MAIA's JSON is spoken."""
+    ] = ""
+    """Carrel's own booking service need not be asked. At an address that ends in `/api/v1/booking-status` Carrel's own
+    JSON is spoken, at any other one MAIA's."""
     api_token: Annotated[
         str,
         typer.Option(

@@ -19,6 +19,7 @@ PURE_MODULES = (
     "carrel.bookings.calendar",
     "carrel.bookings.capacity",
     "carrel.bookings.icalendar",
+    "carrel.bookings.mirrored",
     "carrel.bookings.notifications.messages",
     "carrel.bookings.rules",
     "carrel.bookings.tiers",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
-from carrel.manifests import priority_classes, webhooks
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PRIORITY_CLASSES
+from carrel.manifests import crds, priority_classes, webhooks
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -178,7 +179,7 @@ def test_where_gpus_are_hidden_from_all_pods_the_documented_webhook_is_asked_abo
 
 
 def test_the_api_server_has_no_complaint_about_the_policies(rules: RulesCluster) -> None:
-    for name in ("carrel-protected-keys", "carrel-gpu-pods"):
+    for name in ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings"):
         path = f"{POLICIES['ValidatingAdmissionPolicy']}/{name}"
 
         def checked(path: str = path) -> Json | None:
@@ -307,6 +308,32 @@ def test_the_status_of_a_pod_with_very_many_annotations_is_written(rules: RulesC
     running = {"status": {"phase": "Running"}}
     status, answer = rules.eve.call("PATCH", f"{PODS}/wordy/status", running)
     assert status == 200, answer
+
+
+def test_only_carrel_and_trusted_users_write_bookings(rules: RulesCluster) -> None:
+    (definition,) = [each for each in crds() if each["spec"]["names"]["kind"] == BOOKINGS.kind]
+    rules.api.call("POST", CRDS.path(), definition)
+    spec = {"user": EVE, "gpus": 8, "start": "2026-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z"}
+    booking = {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, "metadata": {"name": "b1"}, "spec": spec}
+    path, one = BOOKINGS.path(), BOOKINGS.path(name="b1")
+    eventually(lambda: rules.carrel.call("POST", f"{path}?dryRun=All", booking)[0] == 201)
+    assert rules.carrel.call("POST", path, booking)[0] == 201
+    another = {**booking, "metadata": {"name": "b2"}}
+    attempts: list[tuple[str, str, Json | None]] = [
+        ("POST", f"{path}?dryRun=All", another),
+        ("PATCH", f"{one}?dryRun=All", {"spec": {"gpus": 9}}),
+        ("PATCH", f"{one}/status?dryRun=All", {"status": {"used": 0}}),
+        ("DELETE", f"{one}?dryRun=All", None),
+        ("DELETE", f"{path}?dryRun=All", None),
+    ]
+    for method, where, body in attempts:
+        status, answer = rules.eve.call(method, where, body)
+        assert status == 403, answer
+        assert f"only Carrel writes bookings, and you are {EVE}" in answer["message"]
+        assert "change a booking on the booking page" in answer["message"]
+        for who in (rules.carrel, rules.trusted):
+            status, answer = who.call(method, where, body)
+            assert status in (200, 201), answer
 
 
 # --- pods that the webhook has not seen ------------------------------------------------------------------------------

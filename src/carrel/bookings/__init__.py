@@ -2,7 +2,8 @@
 
 A booking is a person's right to a number of GPUs of one model from a start to an end. The rules say who may book what;
 the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are comes from the
-cluster or from a file. Other components only ask whether a person has an active booking (`client/`).
+cluster or from a file. Other components watch the bookings, which this one writes into the cluster as objects; where
+bookings are made elsewhere, they ask whether a person has an active booking (`client/`).
 
 Reading order:
 
@@ -10,6 +11,7 @@ Reading order:
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
     commands queries                          create, change and cancel bookings; read them
+    mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
     service                                   what every route needs

@@ -1,4 +1,4 @@
-"""What can be booked: how many healthy GPUs there are of each model."""
+"""What can be booked: how many healthy GPUs there are of each model, without those that pods keep in any case."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -10,22 +10,40 @@ from carrel.ledger.refusals import Refusal
 
 @dataclass(frozen=True, slots=True)
 class ModelCapacity:
-    """The healthy GPUs of one model."""
+    """The healthy GPUs of one model that can be booked."""
 
     model: str
     cards: int
     memory: MiB
     """Of the GPU with the least memory."""
+    set_aside: int = 0
+    """Further healthy GPUs, which cannot be booked: pods use them that no booking can displace."""
+
+    @property
+    def why_set_aside(self) -> str:
+        """In words; empty: none is set aside."""
+        verb = "is" if self.set_aside == 1 else "are"
+        total = self.cards + self.set_aside
+        return f"{self.set_aside} of {total} {verb} used by pods that no booking can displace" if self.set_aside else ""
 
 
-def capacity_of(nodes: Iterable[Node]) -> dict[str, ModelCapacity]:
-    """By model, in the order of their names. A model whose GPUs are all unhealthy is listed with zero."""
+def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[str, ModelCapacity]:
+    """By model, in the order of their names. A model whose GPUs are all unhealthy is listed with zero.
+
+    `set_aside` are the UUIDs of GPUs that cannot be booked, because pods keep them whatever is booked.
+    """
     found: dict[str, ModelCapacity] = {}
     for node in nodes:
         for gpu in node.gpus:
             known = found.get(gpu.model, ModelCapacity(gpu.model, 0, gpu.memory))
             is_healthy = not (node.unusable or gpu.unusable)
-            found[gpu.model] = ModelCapacity(gpu.model, known.cards + is_healthy, min(known.memory, gpu.memory))
+            is_kept = is_healthy and gpu.uuid in set_aside
+            found[gpu.model] = ModelCapacity(
+                gpu.model,
+                known.cards + (is_healthy and not is_kept),
+                min(known.memory, gpu.memory),
+                known.set_aside + is_kept,
+            )
     return dict(sorted(found.items()))
 
 

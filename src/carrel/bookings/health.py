@@ -2,11 +2,14 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 
 from fastapi import FastAPI
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceContext
 from carrel.http.health import health_routes
@@ -28,6 +31,26 @@ class BookingMetrics(ComponentMetrics):
         self.overbooked = Gauge(
             "carrel_overbooked_cards", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
         )
+        self.set_aside = Gauge(
+            "carrel_set_aside_cards",
+            "GPUs that cannot be booked, because pods use them that no booking can displace.",
+            ["model"],
+            registry=self.registry,
+        )
+        self.mirror: BookingMirror | None = None
+        self.read_on_scrape(self._of_mirror)
+
+    def _of_mirror(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "carrel_booking_mirror_age_seconds",
+            "Since all Booking objects were last compared with the database; 0 without a cluster.",
+            value=self.mirror.age_s if self.mirror else 0.0,
+        )
+        failures = CounterMetricFamily(
+            "carrel_booking_mirror_failures", "Booking objects that could not be written, and failed comparisons."
+        )
+        failures.add_metric([], self.mirror.failures if self.mirror else 0)
+        yield failures
 
 
 class MeasuredApp:
@@ -54,6 +77,8 @@ class MeasuredApp:
 
 
 def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
+    metrics.mirror = service.mirror
+
     async def why_not_ready() -> str:
         if not service.context.inventory.is_known:
             return "the cluster has not been read yet"
@@ -70,6 +95,7 @@ def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetric
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
             metrics.free.labels(each.stock.model).set(max(0, each.free_now))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)
+            metrics.set_aside.labels(each.stock.model).set(each.stock.set_aside)
         return metrics.text()
 
     app.router.routes.extend(health_routes(why_not_ready, text))

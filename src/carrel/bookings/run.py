@@ -13,6 +13,7 @@ import aiohttp
 
 from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import ClusterInventory, FileInventory
+from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
@@ -99,21 +100,36 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
 
 def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
     settings = resources.settings
-    cluster_view = cluster_view_of(carrel) if carrel is not None else None
+    store = SqlBookings(resources.database)
     context = BookingContext(
-        store=SqlBookings(resources.database),
-        inventory=ClusterInventory(cluster_view.ledger, cluster_view.is_synced)
-        if cluster_view
-        else FileInventory(resources.nodes or ()),
+        store=store,
+        inventory=_cluster_inventory(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
         new_id=lambda: uuid4().hex,
     )
-    outbox = SqlOutbox(resources.database)
+    mirror = BookingMirror(carrel.cluster, context) if carrel is not None else None
+    if mirror is not None:
+        store.on_change = mirror.on_change
     return ServiceContext(
-        context, authenticator, outbox, settings.maia_token, settings.zone, cluster_view, settings.limits()
+        context,
+        authenticator,
+        SqlOutbox(resources.database),
+        settings.maia_token,
+        settings.zone,
+        cluster_view_of(carrel) if carrel is not None else None,
+        settings.limits(),
+        mirror=mirror,
     )
+
+
+def _cluster_inventory(carrel: ClusterState) -> ClusterInventory:
+    def keeps_its_gpus(uid: str) -> bool:
+        pod = carrel.pods.store.by_uid(uid)
+        return pod is not None and carrel.tier(pod) is None
+
+    return ClusterInventory(carrel.ledger, lambda: carrel.informers.is_synced, keeps_its_gpus)
 
 
 def cluster_view_of(carrel: ClusterState) -> ClusterView:
@@ -133,7 +149,8 @@ def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[
     if carrel is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
-    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run())
+    mirror = [service.mirror.run()] if service.mirror is not None else []
+    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run(), *mirror)
 
 
 @contextlib.asynccontextmanager

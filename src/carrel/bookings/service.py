@@ -11,6 +11,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from carrel.bookings.commands import BookingCommands
+from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext, BookingQueries
@@ -32,6 +33,8 @@ class ServiceContext:
     """None: there is no cluster; the GPUs are those of a file."""
     limits: RequestLimits = DEFAULT_LIMITS
     monotonic: Callable[[], float] = time.monotonic
+    mirror: BookingMirror | None = None
+    """None: there is no cluster to write bookings into."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
 

@@ -24,7 +24,8 @@ class FreeSettings(BookingOutputSettings):
 def free(settings: FreeSettings) -> None:
     """Show how many GPUs of each model can be booked, from when, and how many are idle now.
 
-    A GPU that can be booked need not be idle: pods without a booking make room for booked pods.
+    A GPU that can be booked need not be idle: pods without a booking make room for booked pods. GPUs of pods that make
+    no room, because they are exempt or older than Carrel, cannot be booked; the last column says how many these are.
 
     Examples:
 
@@ -58,16 +59,19 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
     from carrel.cli.dates import date_text
 
     sees_cluster = any(item["idle_now"] is not None for item in items)
+    some_set_aside = any(item.get("set_aside") for item in items)  # an older service does not say
     rows = [
         [
             item["model"],
             _bookable(item),
             "now" if item["free_now"] else date_text(item["next_free"], zone),
             *([str(item["idle_now"])] * sees_cluster),
+            *([item.get("why_set_aside", "")] * some_set_aside),
         ]
         for item in items
     ]
-    return [["MODEL", "CAN BE BOOKED", "FROM", *(["IDLE NOW"] * sees_cluster)], *rows]
+    head = ["MODEL", "CAN BE BOOKED", "FROM", *(["IDLE NOW"] * sees_cluster), *(["NOT BOOKABLE"] * some_set_aside)]
+    return [head, *rows]
 
 
 def _bookable(item: "Json") -> str:

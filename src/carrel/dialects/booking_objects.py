@@ -1,13 +1,15 @@
 """Bookings as objects of the cluster: what webhook, extender and controller know of them.
 
     kind Booking (carrel.dev/v1), one for each booking that has not ended; its name is the booking's id
-      spec     who, which model, how many GPUs, from when to when: written by the booking service alone
+      spec     who, which model, how many GPUs, from when to when: written by the booking service alone; where bookings
+               are made elsewhere, by the controller from the answers that it gets there (label `carrel.dev/source`)
       status   how many of the GPUs are used, and by which pods: written by the controller
 
 The database stays the place where bookings are made. An object that cannot be read entitles to nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -52,6 +54,13 @@ class BookingObject(Object):
 
 BOOKINGS = Resource(BookingObject, "carrel.dev", "v1", "bookings", "Booking", namespaced=False)
 
+SOURCE, ENQUIRY = "carrel.dev/source", "enquiry"
+"""The label of an object that the controller wrote from the answer of a booking service elsewhere."""
+
+KEPT_AFTER_END = timedelta(minutes=10)
+"""How long the object of a booking stays after its regular end. The object of a cancelled booking goes at once: so the
+controller can tell the two apart, also if it was not running at that moment."""
+
 
 def person_named(name: str) -> str:
     """As bookings name people: identity providers and people write the same address differently."""
@@ -83,7 +92,19 @@ def read_entitlement(booking: BookingObject) -> Entitlement:
     )
 
 
-def write_booking(entitlement: Entitlement, user: str, version: int) -> dict[str, Any]:
+def is_from_enquiry(booking: BookingObject) -> bool:
+    return booking.metadata.labels.get(SOURCE) == ENQUIRY
+
+
+def says_the_same(booking: BookingObject, body: Mapping[str, Any]) -> bool:
+    """Whether the object is what `write_booking` gave."""
+    source = body["metadata"].get("labels", {}).get(SOURCE)
+    return booking.metadata.labels.get(SOURCE) == source and booking.spec == msgspec.convert(
+        body["spec"], BookingObjectSpec
+    )
+
+
+def write_booking(entitlement: Entitlement, user: str, version: int, source: str = "") -> dict[str, Any]:
     """The whole object, without its status."""
     members = sorted(entitlement.people - {person_named(user)})
     optional: dict[str, Any] = {
@@ -96,7 +117,7 @@ def write_booking(entitlement: Entitlement, user: str, version: int) -> dict[str
     return {
         "apiVersion": BOOKINGS.api_version,
         "kind": BOOKINGS.kind,
-        "metadata": {"name": entitlement.booking},
+        "metadata": {"name": entitlement.booking, **({"labels": {SOURCE: source}} if source else {})},
         "spec": {
             "model": entitlement.model,
             "gpus": entitlement.gpus,

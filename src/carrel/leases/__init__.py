@@ -12,5 +12,6 @@ Reading order:
     coverage_words coverage_reader   what people are told about it
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
+    booking_writer     writes the object of a booking, while others may write it too
     cluster_state      puts all of it together for one process
 """

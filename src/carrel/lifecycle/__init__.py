@@ -7,6 +7,7 @@ Reading order:
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
+    booking_enquiries               writes what a booking service elsewhere says into the cluster
     hand_over                       creates a pod again without a GPU
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses

@@ -9,7 +9,7 @@ import yaml
 
 
 def crds() -> Iterator[dict[str, Any]]:
-    """GpuClaim and GpuNodeStatus."""
+    """GpuClaim, GpuNodeStatus and Booking."""
     yield from _documents("crds.yaml")
 
 

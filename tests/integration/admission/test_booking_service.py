@@ -59,7 +59,8 @@ async def test_the_request_has_maias_json() -> None:
         verdict = await client.status("alice@lab.example", "lab")
 
     assert dashboard.asked == [{"user_email": "alice@lab.example", "namespace": "lab", "token": "s3cret"}]
-    assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", gpus=1)
+    id = "maia-d1796c44ecb6a383b11922b9"  # of this person and model, always the same
+    assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", 1, id)
 
 
 async def test_free_gpus_are_read_from_the_summary() -> None:
@@ -175,8 +176,9 @@ async def test_an_older_service_is_asked_in_maias_json_until_it_is_upgraded(pref
         clock.now += OWN_ROUTE_AGAIN_S
         upgraded = await client.status("alice", "lab")
 
-    assert first == second == BookingStatus(UNTIL, A6000, gpus=1)
-    assert upgraded == BookingStatus(UNTIL, A6000, gpus=2)
+    assert first == BookingStatus(UNTIL, A6000, 1, "maia-fd3d02a74b1081cfedabebc4")
+    assert second == BookingStatus(UNTIL, A6000, 1, "maia-4b94580596098b724906a3e0")
+    assert upgraded == BookingStatus(UNTIL, A6000, 2, first.id), "it does not say the id yet"
 
 
 async def test_a_service_without_any_of_the_routes_gives_no_answer_and_nothing_is_remembered() -> None:

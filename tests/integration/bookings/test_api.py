@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.people import Scope
 from carrel.bookings.rules import BookingRules
 from carrel.ledger.ledger import Ledger
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Caller, Opened, at, made, with_rules
 from tests.kit.gpus import A100, A6000, a_node, held
+from tests.kit.lab import Clock
 
 BOOKINGS = "/api/v1/bookings"
 
@@ -312,6 +314,24 @@ async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opene
     assert (told["free_now"], told["idle_now"]) == (3, 2)
     ledger.forget("uid-train")
     assert inventory.idle() == {A6000: 3}
+
+
+async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened: Opened, ada: Caller) -> None:
+    ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("old", "n1", 0, 1000), held("train", "n1", 1, 1000)])
+    clock, kept = Clock(NOW), {"uid-old"}
+    inventory = ClusterInventory(ledger, lambda: True, kept.__contains__, clock.seconds)
+    context = replace(opened.service.context, inventory=inventory)
+    ada = replace(ada, app=booking_app(replace(opened.service, context=context)))
+
+    [told] = (await ada.get("/api/v1/models")).json["items"]
+    assert (told["gpus"], told["free_now"], told["set_aside"]) == (2, 2, 1)
+    assert told["why_set_aside"] == "1 of 3 is used by pods that no booking can displace"
+    assert (await ada.book(days=2, gpus=3)).codes == ["capacity"]
+    kept.add("uid-train")  # an admin exempts its namespace
+    clock.now += timedelta(seconds=5)
+    assert inventory.stock()[A6000].cards == 1
+    ledger.forget("uid-old")
+    assert inventory.stock()[A6000].cards == 2
 
 
 async def test_free_gpus_per_day_and_the_next_free_start(opened: Opened, ada: Caller, bob: Caller) -> None:

@@ -21,7 +21,7 @@ OWN, MAIA = STATUS_PATH, SCHEDULABILITY_PATH
 )
 async def test_the_booking_service_answers_the_webhook(opened: Opened, route: str, gpus: int) -> None:
     ada = await opened.caller(MEMBER)
-    await ada.book(days=2, gpus=2)
+    made = await ada.book(days=2, gpus=2)
     async with serving(opened.app, Address()) as url:
         addresses = f"{url}{route}", f"{url}/maia-api/gpu-stats/"
         async with contextlib.aclosing(BookingStatusClient(BookingAddress(*addresses, MAIA_TOKEN))) as client:
@@ -35,18 +35,25 @@ async def test_the_booking_service_answers_the_webhook(opened: Opened, route: st
                 with pytest.raises(NoAnswer, match="answered 403"):
                     await stranger.status(MEMBER, "lab")
 
-    assert booked == BookingStatus(NOW + 2 * DAY, A6000, gpus)
+    id = made.json["id"] if route == OWN else "maia-6b81f6f49ccd5373aa3a1329"
+    assert booked == BookingStatus(NOW + 2 * DAY, A6000, gpus, id)
     assert not_booked == BookingStatus()
     assert free.keys() >= {A6000}
 
 
 async def test_a_booking_for_another_namespace_does_not_count(opened: Opened) -> None:
     ada = await opened.caller(MEMBER)
-    await ada.book(days=2, namespace="lab")
+    made = await ada.book(days=2, namespace="lab")
     token = {"authorization": f"Bearer {MAIA_TOKEN}"}
 
     here = await opened.nobody.post(OWN, {"user": MEMBER, "namespace": "lab"}, **token)
     elsewhere = await opened.nobody.post(OWN, {"user": MEMBER, "namespace": "other"}, **token)
 
-    assert here.json == {"tier": "booked", "ends": "2026-11-18T12:00:00Z", "model": A6000, "gpus": 1}
-    assert elsewhere.json == {"tier": "opportunistic", "ends": None, "model": "", "gpus": 0}
+    assert here.json == {
+        "tier": "booked",
+        "ends": "2026-11-18T12:00:00Z",
+        "model": A6000,
+        "gpus": 1,
+        "id": made.json["id"],
+    }
+    assert elsewhere.json == {"tier": "opportunistic", "ends": None, "model": "", "gpus": 0, "id": ""}

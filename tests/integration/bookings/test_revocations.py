@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.records import LogEntry
@@ -19,7 +20,7 @@ from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.request_info import call_of
-from tests.kit.booking import Opened
+from tests.kit.booking import MEMBER, Opened, made
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
@@ -121,6 +122,7 @@ async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_
         async with hearing(ClusterState(client, ClusterOptions(watch_timing=QUICK)), opened.service.outbox):
             pass
         assert await TokenReviewer(client, RoleOptions(), lab.clock.seconds).person("made-up") is None
+        await _mirror_a_booking(BookingMirror(client, opened.service.context), opened)
 
     assert recorder.used == {
         (document["metadata"].get("namespace", ""), group, resource, verb)
@@ -131,6 +133,19 @@ async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+async def _mirror_a_booking(mirror: BookingMirror, opened: Opened) -> None:
+    """Its object is created, changed and deleted."""
+    ada = await opened.caller(MEMBER)
+    booking = (await made(ada, days=2))["id"]
+    assert await mirror.compare() == [booking]
+    await mirror.write(booking)
+    await ada.patch(f"/api/v1/bookings/{booking}", {"gpus": 2})
+    await mirror.write(booking)
+    await ada.post(f"/api/v1/bookings/{booking}/cancel")
+    await mirror.write(booking)
+    assert await mirror.compare() == []
 
 
 async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() -> None:

@@ -23,6 +23,7 @@ from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
+from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
@@ -33,6 +34,7 @@ from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.request_info import call_of
 from tests.kit.agent import an_agent
+from tests.kit.bookings_elsewhere import BookingsElsewhere
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -50,6 +52,13 @@ from tests.kit.tiers import (
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 Right = tuple[str, str, str, str]
 """Namespace (empty: the whole cluster), API group, resource with its subresource, verb."""
+
+
+NOT_USED_YET: dict[str, set[Right]] = {
+    "carrel-webhook": {("", "carrel.dev", "bookings", verb) for verb in ("list", "watch")},
+    "carrel-controller": {("", "carrel.dev", "bookings/status", "patch")},
+}
+"""To be removed with the change by which the webhook watches bookings and the controller writes how they are used."""
 
 
 class Recorder:
@@ -137,6 +146,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
         await _wake(lab, replica)
         await _revoke(lab, replica)
         await _reserve(lab, replica)
+        await _ask_elsewhere(lab, replica)
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
@@ -175,7 +185,7 @@ async def test_a_component_may_do_what_it_does_and_nothing_else(
         recorder = Recorder(lab.api)
         await opened(lab, recorder)
 
-    assert recorder.used == given_to(door)
+    assert recorder.used | NOT_USED_YET.get(door, set()) == given_to(door)
 
 
 async def _tell(lab: Lab, replica: Replica) -> None:
@@ -221,6 +231,19 @@ async def _revoke(lab: Lab, replica: Replica) -> None:
         lab.clock.now += timedelta(minutes=1)
         await end_deleted(lab)
     assert controller.results == [HandOverResult.HANDED_OVER]
+
+
+async def _ask_elsewhere(lab: Lab, replica: Replica) -> None:
+    """A booking that was made elsewhere begins, is extended, and is cancelled."""
+    service = BookingsElsewhere()
+    enquiries = BookingEnquiries(replica, service)
+    user = {"carrel.dev/user": "ada@lab.example"}
+    await replica.sees(await lab.pod("asked", limits=GPU_MEM, annotations=user))
+    for hours in (1, 2, None):
+        service.book("ada@lab.example", lab.clock.now + timedelta(hours=hours) if hours else None)
+        await enquiries.round()
+        await eventually(lambda there=hours is not None: bool(len(replica.bookings.store)) is there)  # type: ignore[misc] # bound now
+        lab.clock.now += timedelta(minutes=1)
 
 
 async def _write_a_claim(lab: Lab, replica: Replica) -> None:

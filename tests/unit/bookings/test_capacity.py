@@ -26,6 +26,16 @@ def test_healthy_gpus_are_counted_by_model() -> None:
     }
 
 
+def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
+    nodes = [Node("n1", (*map(a_card, range(4)), a_card(4, unusable="XID 79")))]
+
+    found = capacity_of(nodes, {"GPU-1", "GPU-2", "GPU-4", "GPU-of-another-node"})["A6000"]
+
+    assert (found.cards, found.set_aside) == (2, 2), "one that is broken is not counted twice"
+    assert found.why_set_aside == "2 of 4 are used by pods that no booking can displace"
+    assert capacity_of(nodes)["A6000"].why_set_aside == ""
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [

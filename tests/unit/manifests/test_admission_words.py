@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, protected_keys
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.registry import ALL
 from carrel.manifests import policies, rbac, webhooks
 
@@ -20,6 +21,7 @@ PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
 ASKING_ANNOTATIONS = set(ALL.by_annotation)
 CARREL = "system:serviceaccount:carrel:"
+POLICIES = ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings")
 
 
 def webhook() -> Json:
@@ -90,13 +92,34 @@ def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
 
 
+def test_nobody_but_carrel_writes_bookings_and_the_refusal_says_where_to_change_one() -> None:
+    spec = policy("carrel-bookings")
+
+    (rule,) = spec["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["scope"]) == ([BOOKINGS.group], "Cluster")
+    assert rule["resources"] == [BOOKINGS.plural, f"{BOOKINGS.plural}/status"]
+    assert rule["operations"] == ["CREATE", "UPDATE", "DELETE"]
+    (validation,) = spec["validations"]
+    assert validation["expression"] == "false"
+    for message in (validation["message"], validation["messageExpression"]):
+        assert "the booking page" in message and "carrel cancel" in message
+
+
+def test_only_carrels_accounts_and_admins_may_read_bookings() -> None:
+    """No role of ours is added to those that every user of a namespace may have."""
+    roles = [each for each in rbac() if any("bookings" in rule["resources"] for rule in each.get("rules", ()))]
+    names = {each["metadata"]["name"] for each in roles}
+    assert names == {"carrel-extender", "carrel-controller", "carrel-webhook", "carrel-booking"}
+    assert not any("labels" in each["metadata"] for each in rbac())
+
+
 @pytest.mark.parametrize(
     "conditions",
     [
         webhook()["matchConditions"],
-        *(policy(name)["matchConditions"] for name in ("carrel-protected-keys", "carrel-gpu-pods")),
+        *(policy(name)["matchConditions"] for name in POLICIES),
     ],
-    ids=["the webhook", "protected keys", "GPU pods"],
+    ids=["the webhook", "protected keys", "GPU pods", "bookings"],
 )
 def test_only_accounts_of_carrels_own_namespace_are_exempt(conditions: list[Mapping[str, str]]) -> None:
     accounts = [each for each in rbac() if each["kind"] == "ServiceAccount"]
@@ -107,7 +130,7 @@ def test_only_accounts_of_carrels_own_namespace_are_exempt(conditions: list[Mapp
 
 
 def test_no_user_is_trusted_by_default() -> None:
-    for name in ("carrel-protected-keys", "carrel-gpu-pods"):
+    for name in POLICIES:
         assert named(policy(name)["matchConditions"], "not-by-trusted") == "!(request.userInfo.username in [])"
 
 

@@ -140,6 +140,8 @@ def _model_out(found: Availability) -> ModelOut:
     return ModelOut(
         model=found.stock.model,
         gpus=found.stock.cards,
+        set_aside=found.stock.set_aside,
+        why_set_aside=found.stock.why_set_aside,
         memory_mib=found.stock.memory,
         free_now=max(0, found.free_now),
         idle_now=found.idle_now,

@@ -259,7 +259,11 @@ class DayOut(_ResponseModel):
 
 class ModelOut(_GpusOut):
     model: str
-    gpus: Annotated[int, Field(description="Healthy GPUs.")]
+    gpus: Annotated[int, Field(description="Healthy GPUs that can be booked.")]
+    set_aside: Annotated[
+        int, Field(description="Further healthy GPUs: pods use them that no booking can displace.")
+    ] = 0
+    why_set_aside: Annotated[str, Field(description="The same in words; empty: there are none.")] = ""
     memory_mib: int
     free_now: Annotated[int, Field(description="Not booked now: these can be booked.")]
     idle_now: Annotated[int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")]

@@ -31,6 +31,7 @@ class StatusOut(BaseModel):
     ends: Annotated[str | None, Field(description="When the active booking ends; null: there is none.")]
     model: str
     gpus: Annotated[int, Field(description="How many GPUs are booked.")]
+    id: Annotated[str, Field(description="Of the active booking; empty: there is none.")] = ""
 
 
 @router.post("", summary="Has this person an active booking? For Carrel's own components", response_model=StatusOut)
@@ -42,4 +43,6 @@ async def booking_status(
     if not service.knows_token(authorization.removeprefix("Bearer ")):
         raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by --maia-token.")
     booking = (await service.queries.person_tier(question.user, question.namespace)).booking
-    return write_status(BookingStatus(booking.ends, booking.model, booking.cards) if booking else BookingStatus())
+    if booking is None:
+        return write_status(BookingStatus())
+    return write_status(BookingStatus(booking.ends, booking.model, booking.cards, booking.id))

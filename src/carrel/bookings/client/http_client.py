@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from carrel.bookings.client.interface import Declined, NoAnswer
-from carrel.bookings.client.status import STATUS_PATH, BookingStatus, read_status
+from carrel.bookings.client.status import STATUS_PATH, BookingStatus, id_without_name, read_status
 from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_free, read_verdict, write_enquiry
 from carrel.parsing import Malformed
 
@@ -66,11 +66,12 @@ class BookingStatusClient:
         is_missing = False
         if self._own_url and self._clock() >= self._own_again_at:
             try:
-                return read_status(await self._call("POST", self._own_url, {"user": user, "namespace": namespace}))
+                question = {"user": user, "namespace": namespace}
+                return read_status(await self._call("POST", self._own_url, question), user)
             except _NotFound:
                 is_missing = True
         enquiry = write_enquiry(Enquiry(user, namespace, self._address.token))
-        status = _status_of_maia(await self._call("POST", self._maia_url, enquiry))
+        status = _status_of_maia(await self._call("POST", self._maia_url, enquiry), user)
         if is_missing:
             self._own_again_at = self._clock() + OWN_ROUTE_AGAIN_S
         return status
@@ -115,9 +116,11 @@ class BookingStatusClient:
             raise NoAnswer(f"{url} answered something that is not JSON") from None
 
 
-def _status_of_maia(answer: object) -> BookingStatus:
+def _status_of_maia(answer: object, user: str) -> BookingStatus:
     verdict = read_verdict(answer)
-    return BookingStatus(verdict.until, verdict.model, gpus=1) if verdict.schedulable else BookingStatus()
+    if not verdict.schedulable:
+        return BookingStatus()
+    return BookingStatus(verdict.until, verdict.model, gpus=1, id=id_without_name(user, verdict.model))
 
 
 def _routes(url: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Bookings, maintenance, the log and the feeds in a database."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -40,6 +40,9 @@ class SqlBookings:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.on_change: Callable[[str], None] = lambda booking: None
+        """Called with the id of each booking that was added or changed, after the commit. Also if the commit failed,
+        because it may have taken effect; so it must read what is stored."""
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator["SqlReading"]:
@@ -48,8 +51,13 @@ class SqlBookings:
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator["SqlWriting"]:
-        async with self._database.writing() as connection:
-            yield SqlWriting(connection)
+        writing: SqlWriting | None = None
+        try:
+            async with self._database.writing() as connection:
+                yield (writing := SqlWriting(connection))
+        finally:
+            for booking in writing.changed if writing else ():
+                self.on_change(booking)
 
 
 class SqlReading:
@@ -109,11 +117,18 @@ class SqlReading:
 
 
 class SqlWriting(SqlReading):
+    def __init__(self, connection: AsyncConnection) -> None:
+        super().__init__(connection)
+        self.changed: list[str] = []
+        """The ids of the bookings that were written."""
+
     async def add(self, record: BookingRecord) -> None:
+        self.changed.append(record.booking.id)
         await self._connection.execute(_ADD, _row(record))
 
     async def replace(self, record: BookingRecord) -> None:
         changed = update(tables.bookings).where(B.id == record.booking.id, B.version == record.version - 1)
+        self.changed.append(record.booking.id)
         outcome = await self._connection.execute(changed.values(_row(record)))
         if outcome.rowcount != 1:
             # Writers are serialised: the version that this transaction read is still there.

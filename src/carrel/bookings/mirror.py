@@ -1,0 +1,153 @@
+"""Writes bookings as objects into the cluster, where webhook, extender and controller watch them.
+
+Any number of replicas do this at once, and none is elected. Each writes a booking's object right after it has changed
+the booking, and compares all objects with the database every 30 s: so what another replica changed before it crashed,
+and what somebody changed or deleted by hand, is repaired. An object is read before the database is, and is written
+only if it is still the same: an older version of a booking never replaces a newer one, and only what the database
+called cancelled or over is deleted (`leases.booking_writer`). A process that stops in between leaves the rest to the
+next comparison, its own or another replica's.
+
+A booking that cannot be written does not stop the others, and the service goes on without an API server: bookings are
+in the database.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from carrel.bookings.mirrored import MirrorTerms, StoredBooking, group_of, may_delete_unknown, wanted_object
+from carrel.bookings.queries import FOREVER, BookingContext
+from carrel.bookings.records import BookingRecord, StoreUnavailable
+from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, says_the_same
+from carrel.kubernetes.cluster import Cluster, ClusterError
+from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
+from carrel.kubernetes.work_queue import WorkQueue, run_worker
+from carrel.leases.booking_writer import BookingWriter, Decision, Leave
+
+log = logging.getLogger(__name__)
+
+COMPARE_S = 30.0
+"""How long an object may differ that was changed by hand, or a change that no replica lived to write."""
+WORKERS = 8
+RETRY = Backoff(first_s=0.2, limit_s=30.0)
+BREATH = 200
+"""After so many comparisons requests get a turn."""
+
+Members = Mapping[str, Collection[str]]
+
+
+async def no_groups() -> Members:
+    return {}
+
+
+class BookingMirror:
+    def __init__(
+        self,
+        cluster: Cluster,
+        context: BookingContext,
+        members: Callable[[], Awaitable[Members]] = no_groups,
+        timing: Timing = REAL_TIME,
+    ) -> None:
+        """`members` reads the people of every group."""
+        self._cluster = cluster
+        self._writer = BookingWriter(cluster)
+        self._context = context
+        self._members = members
+        self._timing = timing
+        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY, timing=timing)
+        self._compared_at = timing.now()
+        self.failures = 0
+        """Comparisons and single bookings that failed; each is tried again."""
+
+    @property
+    def age_s(self) -> float:
+        """Since all objects were last compared with the database; before the first time, since the start."""
+        return self._timing.now() - self._compared_at
+
+    def on_change(self, booking: str) -> None:
+        """This process has changed the booking, or does not know whether it has."""
+        self._due.add(booking)
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_comparing())
+            for _ in range(WORKERS):
+                tasks.create_task(run_worker(self._due, self._write_counted))
+
+    async def compare(self) -> Sequence[str]:
+        """The bookings whose objects may differ from the database. Raises `ClusterError`, `StoreUnavailable`."""
+        # The objects first: what is in an object and not in the database is then really not there.
+        objects = {each.metadata.name: each for each in (await self._cluster.list(BOOKINGS)).items}
+        now = self._context.now()
+        async with self._context.store.reading() as reading:
+            records = await reading.within(now - KEPT_AFTER_END, FOREVER)
+        terms = self._terms(now, await self._members())
+        different = []
+        for number, record in enumerate(records, start=1):
+            if self._differs(objects.pop(record.booking.id, None), record, terms):
+                different.append(record.booking.id)
+            if number % BREATH == 0:
+                await asyncio.sleep(0)
+        # What is left belongs to bookings that are over or were cancelled, or to none.
+        different += [name for name, each in objects.items() if may_delete_unknown(each)]
+        self._compared_at = self._timing.now()
+        return different
+
+    async def write(self, booking: str) -> None:
+        """Creates, changes or deletes the object of one booking. Raises `ClusterError`, `StoreUnavailable`."""
+
+        async def decide(seen: BookingObject | None) -> Decision:
+            async with self._context.store.reading() as reading:
+                record = await reading.get(booking)
+            if record is None:
+                return self._unknown(seen)
+            terms = self._terms(self._context.now())
+            if group_of(record.booking):
+                terms = replace(terms, members=await self._members())
+            return wanted_object(_stored(record), terms)
+
+        if await self._writer.write(booking, decide):
+            log.info("booking_object_written booking=%s", booking)
+
+    def _unknown(self, seen: BookingObject | None) -> Decision:
+        if seen is None or not may_delete_unknown(seen):
+            return Leave.AS_IT_IS
+        log.warning(
+            "booking_object_unknown name=%s user=%s: no such booking was ever made; it is deleted",
+            seen.metadata.name, seen.spec.user or seen.spec.group,
+        )  # fmt: skip
+        return None
+
+    def _differs(self, seen: BookingObject | None, record: BookingRecord, terms: MirrorTerms) -> bool:
+        wanted = wanted_object(_stored(record), terms)
+        if seen is None or wanted is None:
+            return (seen is None) != (wanted is None)
+        return not says_the_same(seen, wanted)
+
+    def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
+        return MirrorTerms(now, self._context.rules.shares_per_card, members or {})
+
+    async def _keep_comparing(self) -> None:
+        while True:
+            try:
+                for booking in await self.compare():
+                    self._due.add(booking)
+            except Exception as error:
+                self.failures += 1
+                is_ours = not isinstance(error, ClusterError | StoreUnavailable)
+                log.warning("booking_comparison_failed: %s", error, exc_info=is_ours)
+            await self._timing.sleep(self._timing.spread(COMPARE_S))
+
+    async def _write_counted(self, booking: str) -> None:
+        try:
+            await self.write(booking)
+        except Exception:
+            self.failures += 1
+            raise
+
+
+def _stored(record: BookingRecord) -> StoredBooking:
+    return StoredBooking(record.booking, record.version, record.namespace)

@@ -1,0 +1,78 @@
+"""What the object of a booking in the cluster should be. PURE: the database's booking in, the object out.
+
+Every booking that has not ended has an object; one that was cancelled has none. After its regular end the object stays
+for a while (`KEPT_AFTER_END`).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from carrel.bookings.rules import Booking
+from carrel.dialects.booking_objects import (
+    KEPT_AFTER_END,
+    BookingObject,
+    is_from_enquiry,
+    namespace_named,
+    person_named,
+    write_booking,
+)
+from carrel.ledger.coverage import Entitlement
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBooking:
+    """What the database says of a booking."""
+
+    booking: Booking
+    version: int
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTerms:
+    """What else the object depends on."""
+
+    now: datetime
+    shares_per_gpu: int = 1
+    members: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Group → the people who share its bookings."""
+
+
+def is_mirrored(booking: Booking, now: datetime) -> bool:
+    """Whether the booking has an object."""
+    return booking.cancelled_at is None and booking.counts and now < booking.ends + KEPT_AFTER_END
+
+
+def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] | None:
+    """None: it should have none, because it was cancelled, or is long over."""
+    booking = stored.booking
+    if not is_mirrored(booking, terms.now):
+        return None
+    group = group_of(booking)
+    user = "" if group else booking.user
+    people = {user, *(terms.members.get(group, ()) if group else ())}
+    entitlement = Entitlement(
+        booking=booking.id,
+        people=frozenset(filter(None, map(person_named, people))),
+        model=booking.model,
+        gpus=booking.cards,
+        start=booking.start,
+        ends=booking.ends,
+        share_of=terms.shares_per_gpu if booking.share else 1,
+        namespace=namespace_named(stored.namespace),
+        group=group,
+    )
+    return write_booking(entitlement, user, stored.version)
+
+
+def group_of(booking: Booking) -> str:
+    """The group that it was made for; empty: a person's own. Bookings have no groups yet."""
+    return ""
+
+
+def may_delete_unknown(seen: BookingObject) -> bool:
+    """Whether an object may go that the database has never heard of. Not if the controller wrote it from the answer of
+    another booking service: that one knows it."""
+    return not is_from_enquiry(seen)

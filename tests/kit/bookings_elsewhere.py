@@ -1,0 +1,38 @@
+"""A booking service that is asked, such as MAIA's dashboard: it answers what the test says, or not at all."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from carrel.bookings.client.interface import NoAnswer
+from carrel.bookings.client.status import BookingStatus, id_without_name
+
+A100 = "NVIDIA-A100-SXM4-80GB"
+
+
+class BookingsElsewhere:
+    """Implements `bookings.client.interface.BookingService`."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[tuple[str, str], BookingStatus] = {}
+        """By person and namespace; an empty namespace: anywhere."""
+        self.asked: list[tuple[str, str]] = []
+        self.silent: set[str] = set()
+        """People about whom it says nothing."""
+        self.broken: set[str] = set()
+        """People about whom a mistake of ours makes the question fail."""
+
+    def book(self, person: str, ends: datetime | None, model: str = A100, namespace: str = "") -> None:
+        status = BookingStatus(ends, model, 1, id_without_name(person, model)) if ends else BookingStatus()
+        self.statuses[person, namespace] = status
+
+    async def status(self, user: str, namespace: str) -> BookingStatus:
+        self.asked.append((user, namespace))
+        if user in self.silent:
+            raise NoAnswer("it is down")
+        if user in self.broken:
+            raise ZeroDivisionError
+        anywhere = self.statuses.get((user, ""), BookingStatus())
+        return self.statuses.get((user, namespace), anywhere)
+
+    async def free(self) -> Mapping[str, int]:
+        return {}
