@@ -1,15 +1,16 @@
 """The booking service: who books which GPUs, and when. It has an API, pages, notifications, and MAIA's addresses.
 
-A booking is a person's right to a number of GPUs of one model from a start to an end. The rules say who may book what;
-the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are comes from the
-cluster or from a file. Other components only ask whether a person has an active booking (`client/`).
+A booking is the right of a person or a group to a number of GPUs of one model from a start to an end. The rules say who
+may book what; the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are
+comes from the cluster or from a file. Other components only ask whether a person has an active booking (`client/`).
 
 Reading order:
 
     rules calendar capacity tiers icalendar   PURE: the table of rules, what is free, what can be booked, who is booked
+    groups                                    PURE: who is in a group, and who books for it
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
-    commands queries                          create, change and cancel bookings; read them
+    commands group_commands queries           create, change and cancel bookings; who is in a group; read them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
     service                                   what every route needs

@@ -20,7 +20,9 @@ from pydantic import (
 )
 
 from carrel.bookings.calendar import Maintenance
+from carrel.bookings.groups import BookingGroup, GroupRole, is_group_name
 from carrel.bookings.people import Person, is_address, normal
+from carrel.bookings.queries import Reader
 from carrel.bookings.records import (
     BookingRecord,
     BookingRequest,
@@ -67,6 +69,12 @@ def _writable(text: str) -> str:
     return text.strip()
 
 
+def _group_name(text: str) -> str:
+    if text and not is_group_name(text):
+        raise ValueError("the name of a group is expected, of printable characters")
+    return text
+
+
 def _address(text: str) -> str:
     email = normal(text)
     if email and not is_address(email):
@@ -82,6 +90,8 @@ Instant = Annotated[
 """RFC 3339 with an offset."""
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
+GroupName = Annotated[Word, AfterValidator(_group_name)]
+"""Empty: no group."""
 Email = Annotated[Word, AfterValidator(_address)]
 """In lower case; empty stays empty."""
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
@@ -125,6 +135,7 @@ class BookingIn(_RequestModel):
                 {"model": "a6000", "days": 5},
                 {"model": "NVIDIA-RTX-A6000", "start": A_START, "end": AN_END, "gpus": 2, "note": "ablation runs"},
                 {"model": "a6000", "days": 1, "user": "ada@lab.org", "reason": "she asked me to, by phone"},
+                {"model": "a6000", "days": 5, "gpus": 4, "group": "vision"},
             ]
         }
     )
@@ -140,6 +151,7 @@ class BookingIn(_RequestModel):
     namespace: Word = ""
     note: Prose = ""
     reason: Annotated[Prose, Field(description="Needed to book for another, who is shown it.")] = ""
+    group: Annotated[GroupName, Field(description="The group whose members share it; you must be its manager.")] = ""
 
     @model_validator(mode="after")
     def _has_one_end(self) -> Self:
@@ -155,12 +167,23 @@ class BookingIn(_RequestModel):
     @property
     def fingerprint(self) -> str:
         """The same for the same request, under whichever name it gives the number of GPUs."""
-        return hashlib.sha256(self.model_dump_json(exclude={"gpus"}).encode()).hexdigest()
+        # A request without a group has the fingerprint that it had before there were groups.
+        left_out = {"gpus"} if self.group else {"gpus", "group"}
+        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
 
     def request(self) -> BookingRequest:
         end = self.end if self.end is not None else _length(self.days or 0)
         return BookingRequest(
-            self.model, end, self.start, self.gpus or 1, self.share, self.user, self.namespace, self.note, self.reason
+            model=self.model,
+            end=end,
+            start=self.start,
+            cards=self.gpus or 1,
+            share=self.share,
+            user=self.user,
+            namespace=self.namespace,
+            note=self.note,
+            reason=self.reason,
+            group=self.group,
         )
 
 
@@ -176,6 +199,13 @@ class ChangesIn(_RequestModel):
 
     def changes(self) -> Changes:
         return Changes(self.start, self.end, agreed_gpus(self.gpus, self.cards), self.note, self.reason)
+
+
+class GroupPersonIn(_RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"role": "manager", "reason": "leads the project"}]})
+
+    role: Annotated[GroupRole, Field(description="A manager also books, changes and cancels for the group.")]
+    reason: Annotated[Prose, Field(description="For the log.")] = ""
 
 
 class CancelIn(_RequestModel):
@@ -216,6 +246,9 @@ class BookingOut(_GpusOut):
     created_by: str
     version: int
     consequence: Annotated[str | None, Field(description="What cancelling it now would lead to.")] = None
+    group: Annotated[
+        str, Field(description="The group that shares it, with `user` as the manager who made it; empty: their own.")
+    ] = ""
 
 
 class BookingsOut(_ResponseModel):
@@ -241,6 +274,7 @@ class PreviewOut(_GpusOut):
     problems: list[ProblemItem]
     earliest_start: str | None
     hint: str | None
+    group: str = ""
 
 
 class DayOut(_ResponseModel):
@@ -298,6 +332,7 @@ class UseOut(_ResponseModel):
     bookings: int
     gpu_hours: float
     card_hours: Annotated[float, Field(description="The old name of `gpu_hours`.")]
+    group: Annotated[str, Field(description="For which they booked; empty: for themselves.")] = ""
 
 
 class UsageOut(_ResponseModel):
@@ -318,6 +353,23 @@ class WindowOut(_GpusOut):
 
 class WindowsOut(_ResponseModel):
     items: list[WindowOut]
+
+
+class GroupPersonOut(_ResponseModel):
+    email: str
+    role: GroupRole
+    listed: Annotated[bool, Field(description="By an admin; otherwise the sign-in tells the group.")]
+    seen_at: Annotated[str | None, Field(description="When a sign-in last told the group.")]
+
+
+class GroupOut(_ResponseModel):
+    name: str
+    people: list[GroupPersonOut]
+    may_book: Annotated[bool, Field(description="Whether you may book, change and cancel for it.")]
+
+
+class GroupsOut(_ResponseModel):
+    items: list[GroupOut]
 
 
 class LogEntryOut(_ResponseModel):
@@ -384,13 +436,14 @@ def _what_is_booked(booking: Booking) -> dict[str, Any]:
         "end": seconds(booking.end),
         "gpus": booking.cards,
         "share": booking.share,
+        "group": booking.group,
     }
 
 
-def booking_out(record: BookingRecord, person: Person, now: datetime, consequence: str | None = None) -> BookingOut:
-    """Without what only its person and lab admins may see, for everybody else."""
+def booking_out(record: BookingRecord, reader: Reader, now: datetime, consequence: str | None = None) -> BookingOut:
+    """Without what only its person, the members of its group and lab admins may see, for everybody else."""
     booking = record.booking
-    is_private = booking.user != person.email and not person.is_lab_admin
+    is_private = not reader.may_see(record)
     return BookingOut(
         id=booking.id,
         **_what_is_booked(booking),
@@ -418,6 +471,22 @@ def preview_out(seen: Preview) -> PreviewOut:
     )
 
 
+def group_out(group: BookingGroup, person: Person) -> GroupOut:
+    return GroupOut(
+        name=group.name,
+        people=[
+            GroupPersonOut(
+                email=each.email,
+                role=GroupRole.MANAGER if each.is_manager else GroupRole.MEMBER,
+                listed=each.is_listed,
+                seen_at=seconds(each.seen_at) if each.seen_at else None,
+            )
+            for each in group.people
+        ],
+        may_book=person.is_lab_admin or person.email in group.managers,
+    )
+
+
 def window_out(window: MaintenanceWindow) -> WindowOut:
     m = window.maintenance
     return WindowOut(
@@ -440,7 +509,9 @@ def entry_out(entry: LogEntry) -> LogEntryOut:
 
 def use_out(use: PersonUsage) -> UseOut:
     hours = round(use.card_hours, 2)
-    return UseOut(user=use.user, model=use.model, bookings=use.bookings, gpu_hours=hours, card_hours=hours)
+    return UseOut(
+        user=use.user, model=use.model, bookings=use.bookings, gpu_hours=hours, card_hours=hours, group=use.group
+    )
 
 
 def _length(days: float) -> timedelta:

@@ -49,7 +49,9 @@ STATUS = {
 """Broken rules are 422."""
 
 
-EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason"), "") | {"cards": "1"}
+EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason", "group"), "") | {
+    "cards": "1"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,8 @@ class TimelinePage:
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._feedback(asked, person)
-        now_request = BookingRequest(
-            model, context.usual_length, user=asked.get("user", ""), reason=asked.get("reason", "")
-        )
+        user, reason, group = (asked.get(name, "") for name in ("user", "reason", "group"))
+        now_request = BookingRequest(model, context.usual_length, user=user, reason=reason, group=group)
         from_now = await context.commands.preview(now_request, person)
         start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or context.now()
         chosen = whole_minute(start, context.now(), context.zone)
@@ -179,6 +180,7 @@ class TimelinePage:
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
             cooldown=context.rules.cooldown,
+            groups=await context.queries.groups_to_book_for(person),
         )
 
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
@@ -231,7 +233,8 @@ def rows_of(seen: Overview, window: timeline.DateRange, person: Person) -> list[
     for record in seen.records:
         booking = record.booking
         if booking.start < window.end and booking.ends > window.start:
-            bars[booking.model].append(_bar(booking, booking.user == person.email, is_admin))
+            is_mine = booking.user == person.email and not booking.group
+            bars[booking.model].append(_bar(booking, is_mine, is_admin))
     for kept in seen.windows:
         # A model that has neither GPUs nor bookings is not shown.
         if kept.maintenance.model in bars:
@@ -249,7 +252,8 @@ def rows_of(seen: Overview, window: timeline.DateRange, person: Person) -> list[
 
 
 def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
-    name = "You" if is_mine else wording.short_name(booking.user)
+    whose = booking.group or booking.user
+    name = "You" if is_mine else booking.group or wording.short_name(booking.user)
     amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
     length = wording.span(booking.ends - booking.start)
     return Bar(
@@ -258,7 +262,7 @@ def _bar(booking: Booking, is_mine: bool, is_admin: bool) -> Bar:
         end=booking.ends,
         cards=booking.cards,
         label=name if booking.cards == 1 else f"{name} · {booking.cards}",
-        title=f"{'You' if is_mine else booking.user}: {amount} of {wording.model(booking.model)}, {length}",
+        title=f"{'You' if is_mine else whose}: {amount} of {wording.model(booking.model)}, {length}",
         link=f"/bookings/{booking.id}" if is_mine or is_admin else "",
         is_share=booking.share,
     )
