@@ -62,6 +62,7 @@ async def not_manager(reading: ReadTransaction, group: str, by: Person) -> Booki
         RefusalReason.FORBIDDEN,
         f"{why} only its managers book, change and cancel; a lab admin names them."
         + (f" You manage {managed}." if managed else ""),
+        hint="ask a lab admin",
     )
 
 
