@@ -7,7 +7,7 @@ comes from the cluster or from a file. Other components only ask whether a perso
 Reading order:
 
     rules calendar capacity tiers icalendar   PURE: the table of rules, what is free, what can be booked, who is booked
-    groups                                    PURE: who is in a group, and who books for it
+    limits rule_results groups                PURE: the numbers that an admin sets, rules as people see them, groups
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
     commands group_commands queries           create, change and cancel bookings; who is in a group; read them

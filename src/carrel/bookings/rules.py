@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
+from carrel.bookings.limits import Limit
+
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 """Of every time that people give. MAIA's dialect marks a pod that may be revoked at any time by the year 1900, so a
@@ -68,46 +70,6 @@ class Booking:
 
 
 # --- what a rule is --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A number that an admin sets for a rule: `--cooldown-days 7`, `CARREL_COOLDOWN_DAYS=7`."""
-
-    option: str
-    """The name of the setting: `cooldown_days`."""
-    help: str
-    reason: str
-    """Why the default is what it is."""
-    default: float
-    least: float
-    most: float | None = None
-    unit: timedelta | None = None
-    """Of the number, if the limit is a length of time. None: it is a count."""
-    field: str = ""
-    """Where `BookingRules` has it, if not in `more`."""
-    old_option: str = ""
-    """A name that is still accepted."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """On the command line, the one to use first: `--cooldown-days`."""
-        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
-
-    def read(self, number: float) -> timedelta | int:
-        return int(number) if self.unit is None else self.unit * number
-
-    def write(self, value: timedelta | int) -> float:
-        """As an admin would set it."""
-        return value / (self.unit or DAY) if isinstance(value, timedelta) else float(value)
-
-    def shown(self, value: timedelta | int) -> str:
-        """The same as text, exact to the microsecond: `14`, `0.333333333333333`."""
-        return f"{self.write(value):.15g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +190,6 @@ class Broken:
     rule: str
     message: str
     title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """A rule as people see it beside a booking."""
-
-    rule: str
-    words: str
-    is_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,33 +454,6 @@ def rule_input(
     """
     others = [each for each in own if each.counts and each.id != wanted.id and each.has_same_subject(wanted)]
     return RuleInput(wanted, others, now, rules, zone, old)
-
-
-def judged(
-    rules: BookingRules,
-    broken: Iterable[Broken],
-    gpus: int = 1,
-    *,
-    is_change: bool = False,
-    is_group: bool = False,
-) -> list[RuleResult]:
-    """Every rule that is shown to people, kept or broken; then those that are only shown when they are broken."""
-    problems = {problem.rule: problem for problem in broken}
-    found: list[RuleResult] = []
-    shown: set[str] = set()
-    for row in rules.rows:
-        stands_for = {row.name, *(each.name for each in rules.rows if each.shown_with == row.name)}
-        if row.label is None or (is_change and row.only_new) or not row.applies(is_group):
-            continue
-        shown |= stands_for
-        if label := row.label(rules, gpus):
-            found.append(RuleResult(row.name, label, not stands_for & problems.keys()))
-    titles = {row.name: row.title for row in rules.rows}
-    return found + [
-        RuleResult(name, problem.title or titles.get(name, name), is_kept=False)
-        for name, problem in problems.items()
-        if name not in shown
-    ]
 
 
 def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -> datetime:

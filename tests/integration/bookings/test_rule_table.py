@@ -6,7 +6,8 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from carrel.bookings.rules import RULES, BookingRules, Limit, Rule, RuleInput
+from carrel.bookings.limits import Limit
+from carrel.bookings.rules import RULES, BookingRules, Rule, RuleInput
 from carrel.bookings.settings import rule_settings
 from carrel.settings import command
 from tests.kit.booking import MEMBER, Opened, at, with_rules

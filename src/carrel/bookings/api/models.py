@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.groups import BookingGroup, GroupRole, is_group_name
-from carrel.bookings.people import Person, is_address, normal
+from carrel.bookings.groups import is_group_name
+from carrel.bookings.people import is_address, normal
 from carrel.bookings.queries import Reader
 from carrel.bookings.records import (
     BookingRecord,
@@ -201,13 +201,6 @@ class ChangesIn(_RequestModel):
         return Changes(self.start, self.end, agreed_gpus(self.gpus, self.cards), self.note, self.reason)
 
 
-class GroupPersonIn(_RequestModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"role": "manager", "reason": "leads the project"}]})
-
-    role: Annotated[GroupRole, Field(description="A manager also books, changes and cancels for the group.")]
-    reason: Annotated[Prose, Field(description="For the log.")] = ""
-
-
 class CancelIn(_RequestModel):
     reason: Annotated[Prose, Field(description="Needed to cancel another's booking.")] = ""
 
@@ -355,23 +348,6 @@ class WindowsOut(_ResponseModel):
     items: list[WindowOut]
 
 
-class GroupPersonOut(_ResponseModel):
-    email: str
-    role: GroupRole
-    listed: Annotated[bool, Field(description="By an admin; otherwise the sign-in tells the group.")]
-    seen_at: Annotated[str | None, Field(description="When a sign-in last told the group.")]
-
-
-class GroupOut(_ResponseModel):
-    name: str
-    people: list[GroupPersonOut]
-    may_book: Annotated[bool, Field(description="Whether you may book, change and cancel for it.")]
-
-
-class GroupsOut(_ResponseModel):
-    items: list[GroupOut]
-
-
 class LogEntryOut(_ResponseModel):
     number: int
     at: str
@@ -468,22 +444,6 @@ def preview_out(seen: Preview) -> PreviewOut:
         problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
         earliest_start=seconds(seen.earliest_start) if seen.earliest_start else None,
         hint=seen.hint or None,
-    )
-
-
-def group_out(group: BookingGroup, person: Person) -> GroupOut:
-    return GroupOut(
-        name=group.name,
-        people=[
-            GroupPersonOut(
-                email=each.email,
-                role=GroupRole.MANAGER if each.is_manager else GroupRole.MEMBER,
-                listed=each.is_listed,
-                seen_at=seconds(each.seen_at) if each.seen_at else None,
-            )
-            for each in group.people
-        ],
-        may_book=person.is_lab_admin or person.email in group.managers,
     )
 
 

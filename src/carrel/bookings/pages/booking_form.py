@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, tzinfo
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
-from carrel.bookings.rules import BookingRules, RuleResult, judged
+from carrel.bookings.rule_results import RuleResult, judged
+from carrel.bookings.rules import BookingRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
-from carrel.bookings.rules import judged
+from carrel.bookings.rule_results import judged
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
