@@ -42,5 +42,15 @@ def usage(settings: UsageSettings) -> None:
         return found
 
     items = ask_service(settings, ask, EXAMPLE)["items"]
-    rows = [[item["user"], item["model"], str(item["bookings"]), f"{item['card_hours']:,.1f}"] for item in items]
-    print_list(items, settings.output, [["USER", "MODEL", "BOOKINGS", "GPU HOURS"], *rows])
+    has_groups = any(item.get("group") for item in items)
+    rows = [
+        [
+            item["user"],
+            *([item.get("group") or "–"] * has_groups),
+            item["model"],
+            str(item["bookings"]),
+            f"{item['card_hours']:,.1f}",
+        ]
+        for item in items
+    ]
+    print_list(items, settings.output, [["USER", *(["GROUP"] * has_groups), "MODEL", "BOOKINGS", "GPU HOURS"], *rows])

@@ -113,6 +113,10 @@ def test_a_manager_books_for_a_group_and_its_members_see_it(service: BookingProc
     assert id in vic.types("list", "--group", "vision", "--state", "active").out
     assert "There is no booking that matches." in vic.types("list", "--group", "nlp").out
     assert "group:     vision" in vic.types("show", id).out
+    assert [line.split()[:2] for line in uma.types("usage").out.splitlines()] == [
+        ["USER", "GROUP"],
+        ["uma@lab.example", "vision"],
+    ]
     assert vic.types("show").code == 4, "without an id it means a person's own booking"
     refused = vic.types("cancel", id, "--yes")
     assert refused.code == 7
