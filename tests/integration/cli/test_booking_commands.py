@@ -113,7 +113,8 @@ def test_a_manager_books_for_a_group_and_its_members_see_it(service: BookingProc
     assert id in vic.types("list", "--group", "vision", "--state", "active").out
     assert "There is no booking that matches." in vic.types("list", "--group", "nlp").out
     assert "group:     vision" in vic.types("show", id).out
-    assert [line.split()[:2] for line in uma.types("usage").out.splitlines()] == [
+    booked = uma.types("usage", "--since", "2020-01-01", "--until", "2100-01-01")  # it began in this very second
+    assert [line.split()[:2] for line in booked.out.splitlines()] == [
         ["USER", "GROUP"],
         ["uma@lab.example", "vision"],
     ]
