@@ -18,9 +18,12 @@ PURE_PACKAGES = ("carrel.ledger", "carrel.dialects", "carrel.parsing", "carrel.k
 PURE_MODULES = (
     "carrel.bookings.calendar",
     "carrel.bookings.capacity",
+    "carrel.bookings.groups",
     "carrel.bookings.icalendar",
+    "carrel.bookings.limits",
     "carrel.bookings.mirrored",
     "carrel.bookings.notifications.messages",
+    "carrel.bookings.rule_results",
     "carrel.bookings.rules",
     "carrel.bookings.tiers",
     "carrel.lifecycle.victims",

@@ -146,6 +146,14 @@ class Opened:
         )
         return Caller(self.app, token)
 
+    async def manage(self, group: str, *managers: str, members: tuple[str, ...] = ()) -> None:
+        """An admin lists these people in a group, which makes it."""
+        admin = await self.caller(ADMIN)
+        for role, people in (("manager", managers), ("member", members)):
+            for email in people:
+                answer = await admin.call("PUT", f"/api/v1/groups/{group}/people/{email}", {"role": role})
+                assert answer.status == 200, answer.body
+
     @property
     def nobody(self) -> Caller:
         return Caller(self.app)

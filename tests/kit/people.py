@@ -1,9 +1,10 @@
 """People in memory; it passes the same contract tests as the store (tests/contracts/people)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from carrel.bookings.groups import SEEN_COUNTS, SEEN_PRECISION, GroupSource, groups_to_keep
 from carrel.bookings.people import Grant, KnownPerson, PendingLogin, Role, Session, Token
 
 
@@ -14,6 +15,7 @@ class PeopleInMemory:
         self._sessions: dict[str, Session] = {}
         self._tokens: dict[str, Token] = {}
         self._known: dict[str, KnownPerson] = {}
+        self._seen: dict[tuple[str, GroupSource], dict[str, datetime]] = {}
 
     async def begin_login(self, secret_hash: str, errand: PendingLogin) -> None:
         self._errands[secret_hash] = errand
@@ -43,6 +45,7 @@ class PeopleInMemory:
         theirs = [key for key, session in self._sessions.items() if session.email == email]
         for key in theirs:
             del self._sessions[key]
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != email}
         valid = [token for token in await self.tokens_of(email) if token.is_valid(now)]
         for token in valid:
             await self.revoke_token(email, token.id, now)
@@ -80,9 +83,25 @@ class PeopleInMemory:
     async def known(self) -> Sequence[KnownPerson]:
         return sorted(self._known.values(), key=lambda known: known.email)
 
+    async def saw_groups(self, email: str, source: GroupSource, groups: Collection[str], now: datetime) -> None:
+        kept, known = groups_to_keep(groups), self._seen.get((email, source), {})
+        if known.keys() != kept or any(now - seen >= SEEN_PRECISION for seen in known.values()):
+            self._seen[email, source] = dict.fromkeys(kept, now)
+
+    async def seen_groups(self, email: str) -> Mapping[str, datetime]:
+        found: dict[str, datetime] = {}
+        for (person, _), seen in self._seen.items():
+            for group, at in seen.items() if person == email else ():
+                found[group] = max(at, found.get(group, at))
+        return found
+
     async def forget_expired(self, now: datetime) -> int:
-        before = len(self._errands) + len(self._sessions) + len(self._used)
+        before = len(self._errands) + len(self._sessions) + len(self._used) + sum(map(len, self._seen.values()))
+        self._seen = {
+            key: {group: at for group, at in seen.items() if now < at + SEEN_COUNTS} for key, seen in self._seen.items()
+        }
         self._used = {key: until for key, until in self._used.items() if now < until}
         self._errands = {key: each for key, each in self._errands.items() if now < each.expires}
         self._sessions = {key: each for key, each in self._sessions.items() if now < each.expires}
-        return before - len(self._errands) - len(self._sessions) - len(self._used)
+        left = len(self._errands) + len(self._sessions) + len(self._used) + sum(map(len, self._seen.values()))
+        return before - left

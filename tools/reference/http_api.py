@@ -48,6 +48,7 @@ MEANINGS = {
     "GET /usage": "Who booked and used how much.",
     "GET /usage.csv": "The same, as CSV.",
     "GET /admin": "Maintenance, roles and the log, for admins of the lab.",
+    "POST /admin/groups": "Say who is a member or a manager of a group.",
     "POST /admin/maintenance": "Take GPUs out of the calendar for a time.",
     "POST /admin/maintenance/{id}": "End a maintenance.",
     "POST /admin/roles": "Give a person a role, or take it away.",

@@ -1,16 +1,17 @@
 """The booking service: who books which GPUs, and when. It has an API, pages, notifications, and MAIA's addresses.
 
-A booking is a person's right to a number of GPUs of one model from a start to an end. The rules say who may book what;
-the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are comes from the
-cluster or from a file. Other components watch the bookings, which this one writes into the cluster as objects; where
-bookings are made elsewhere, they ask whether a person has an active booking (`client/`).
+A booking is the right of a person or a group to a number of GPUs of one model from a start to an end. The rules say who
+may book what; the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are
+comes from the cluster or from a file. Other components watch the bookings, which this one writes into the cluster as
+objects; where bookings are made elsewhere, they ask whether a person has an active booking (`client/`).
 
 Reading order:
 
     rules calendar capacity tiers icalendar   PURE: the table of rules, what is free, what can be booked, who is booked
+    limits rule_results groups                PURE: the numbers that an admin sets, rules as people see them, groups
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
-    commands queries                          create, change and cancel bookings; read them
+    commands group_commands queries           create, change and cancel bookings; who is in a group; read them
     mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do

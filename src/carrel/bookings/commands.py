@@ -1,15 +1,19 @@
 """Creates, changes and cancels bookings: each in one serialised transaction that reads, judges, writes and logs.
 
+Who may book for a group is read in the same transaction.
+
 A client that crashes or loses the answer may ask again: a request with an `IdempotencyKey` is booked once, a change may
 name the version it is meant for, and a cancelled booking stays cancelled. Nothing is ever deleted.
 """
 
+import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Maintenance
+from carrel.bookings.group_commands import not_bookable, not_manager
 from carrel.bookings.people import Person, is_address, is_user_name, normal
-from carrel.bookings.queries import BookingContext, first_start, hash_of
+from carrel.bookings.queries import BookingContext, Subject, first_start, hash_of
 from carrel.bookings.records import (
     BookingRecord,
     BookingRefusal,
@@ -56,6 +60,8 @@ class BookingCommands:
             return refusal
         booking = self._booking_of(request, by)
         async with self.context.store.reading() as reading:
+            if forbidden := await not_bookable(reading, request.group, by):
+                return forbidden
             seen = await self._judge(reading, booking)
             if seen.problems:
                 return seen
@@ -72,6 +78,8 @@ class BookingCommands:
         async with self.context.store.writing() as writing:
             if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
                 return made if made.key == key else _key_reused(key)
+            if forbidden := await not_bookable(writing, request.group, by):
+                return forbidden
             # The clock is read inside the transaction: after a wait, a start that has passed must not be booked.
             booking = self._booking_of(request, by)
             seen = await self._judge(writing, booking)
@@ -207,6 +215,7 @@ class BookingCommands:
             end=end,
             cards=request.cards,
             share=request.share,
+            group=request.group,
         )
 
     async def _judge(self, reading: ReadTransaction, wanted: Booking) -> Preview:
@@ -229,9 +238,10 @@ class BookingCommands:
         return rule_input(wanted, own, context.now(), context.rules, context.zone, old)
 
     async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
-        """The person's bookings that a rule may still look at."""
+        """The bookings of the same person or group that a rule may still look at."""
         since = self.context.now() - self.context.rules.cooldown
-        return [record.booking for record in await reading.of_person(wanted.user, since)]
+        own = await Subject(wanted.user, wanted.group).bookings(reading, since)
+        return [record.booking for record in own]
 
     async def _judge_with_room(self, reading: ReadTransaction, given: RuleInput) -> Preview:
         """All rules, those about models and capacity included."""
@@ -244,7 +254,13 @@ class BookingCommands:
         if not verdict.broken:
             return Preview(wanted, (), wanted.start)  # no need to read the bookings that lie ahead
         length = max(context.rules.min_duration, min(given.length, context.rules.max_duration))
-        legal = replace(wanted, start=verdict.earliest_start, end=verdict.earliest_start + length)
+        most = context.rules.most_gpus(bool(wanted.group)) or wanted.cards
+        legal = replace(
+            wanted,
+            start=verdict.earliest_start,
+            end=verdict.earliest_start + length,
+            cards=min(wanted.cards, most),
+        )
         earliest = await first_start(context, reading, legal)
         return Preview(wanted, verdict.broken, earliest, hint_for(legal, verdict.broken, earliest, context))
 
@@ -258,7 +274,12 @@ class BookingCommands:
         )
 
     def _not_requestable(self, request: BookingRequest, by: Person) -> BookingRefusal | None:
-        return _no_address(request) or self._not_allowed(request.user, request.reason, by) or self._not_ready()
+        return (
+            _no_address(request)
+            or _two_subjects(request, by)
+            or self._not_allowed(request.user, request.reason, by)
+            or self._not_ready()
+        )
 
     def _not_allowed(self, user: str, reason: str, by: Person) -> BookingRefusal | None:
         if not by.may_book:
@@ -281,7 +302,9 @@ class BookingCommands:
         record = await reading.get(id)
         if record is None:
             return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint=HINT_LIST)
-        if refusal := self._not_allowed(record.booking.user, reason, by):
+        group = record.booking.group
+        refusal = self._not_allowed("" if group else record.booking.user, reason, by)
+        if refusal := refusal or await not_manager(reading, group, by):
             return refusal
         if version is not None and version != record.version:
             return BookingRefusal(
@@ -298,6 +321,7 @@ class BookingCommands:
             "cards": str(booking.cards),
             "version": str(record.version),
             **({"share": "true"} if booking.share else {}),
+            **({"group": booking.group} if booking.group else {}),
         }
         entry = LogEntry(self.context.now(), by.email, action, booking.user, booking.id, why, details)
         await writing.write_log(entry)
@@ -315,6 +339,8 @@ def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | 
         words_.append(f"--gpus {legal.cards}")
     if legal.share:
         words_.append("--share")
+    if legal.group:
+        words_.append(f"--group {shlex.quote(legal.group)}")
     if earliest > context.now():
         words_.append(f"--from {from_option(earliest, context.zone)}")
     return " ".join(words_)
@@ -355,6 +381,12 @@ def _no_address(request: BookingRequest) -> BookingRefusal | None:
     if not user or is_address(user) or (request.may_be_user_name and is_user_name(user)):
         return None
     return BookingRefusal(RefusalReason.NO_ADDRESS, f"“{user}” is not an e-mail address such as ada@lab.org.")
+
+
+def _two_subjects(request: BookingRequest, by: Person) -> BookingRefusal | None:
+    if not request.group or normal(request.user) in ("", by.email):
+        return None
+    return BookingRefusal(RefusalReason.CONTRADICTION, "A booking is for a person or for a group; give one of them.")
 
 
 def _not_admin(by: Person) -> BookingRefusal | None:

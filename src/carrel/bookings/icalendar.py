@@ -29,7 +29,7 @@ def booking_event(booking: Booking, sequence: int, description: str) -> Calendar
         sequence=sequence,
         start=booking.start,
         end=max(booking.start, end),
-        summary=f"GPU: {amount}{booking.model}",
+        summary=f"GPU: {amount}{booking.model}" + (f" ({booking.group})" if booking.group else ""),
         description=description,
         is_cancelled=not booking.counts,
     )

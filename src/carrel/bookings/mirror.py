@@ -13,12 +13,12 @@ in the database.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from carrel.bookings.mirrored import MirrorTerms, StoredBooking, group_of, may_delete_unknown, wanted_object
-from carrel.bookings.queries import FOREVER, BookingContext
+from carrel.bookings.mirrored import MirrorTerms, StoredBooking, may_delete_unknown, wanted_object
+from carrel.bookings.queries import FOREVER, BookingContext, group_members
 from carrel.bookings.records import BookingRecord, StoreUnavailable
 from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, says_the_same
 from carrel.kubernetes.cluster import Cluster, ClusterError
@@ -38,23 +38,16 @@ BREATH = 200
 Members = Mapping[str, Collection[str]]
 
 
-async def no_groups() -> Members:
-    return {}
-
-
 class BookingMirror:
     def __init__(
         self,
         cluster: Cluster,
         context: BookingContext,
-        members: Callable[[], Awaitable[Members]] = no_groups,
         timing: Timing = REAL_TIME,
     ) -> None:
-        """`members` reads the people of every group."""
         self._cluster = cluster
         self._writer = BookingWriter(cluster)
         self._context = context
-        self._members = members
         self._timing = timing
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY, timing=timing)
         self._compared_at = timing.now()
@@ -105,7 +98,7 @@ class BookingMirror:
             if record is None:
                 return self._unknown(seen)
             terms = self._terms(self._context.now())
-            if group_of(record.booking):
+            if record.booking.group:
                 terms = replace(terms, members=await self._members())
             return wanted_object(_stored(record), terms)
 
@@ -126,6 +119,11 @@ class BookingMirror:
         if seen is None or wanted is None:
             return (seen is None) != (wanted is None)
         return not says_the_same(seen, wanted)
+
+    async def _members(self) -> Members:
+        """The people of every group."""
+        async with self._context.store.reading() as reading:
+            return await group_members(reading)
 
     def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
         return MirrorTerms(now, self._context.rules.shares_per_card, members or {})

@@ -50,9 +50,9 @@ def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] |
     booking = stored.booking
     if not is_mirrored(booking, terms.now):
         return None
-    group = group_of(booking)
+    group = booking.group
     user = "" if group else booking.user
-    people = {user, *(terms.members.get(group, ()) if group else ())}
+    people = terms.members.get(group, ()) if group else (user,)
     entitlement = Entitlement(
         booking=booking.id,
         people=frozenset(filter(None, map(person_named, people))),
@@ -65,11 +65,6 @@ def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] |
         group=group,
     )
     return write_booking(entitlement, user, stored.version)
-
-
-def group_of(booking: Booking) -> str:
-    """The group that it was made for; empty: a person's own. Bookings have no groups yet."""
-    return ""
 
 
 def may_delete_unknown(seen: BookingObject) -> bool:

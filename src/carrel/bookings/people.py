@@ -5,11 +5,13 @@ matched with it. Secrets (sessions, tokens) are never stored, only their SHA-256
 and 256 bits long.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
+
+from carrel.bookings.groups import GroupSource
 
 
 class Role(Enum):
@@ -61,6 +63,8 @@ class Person:
     roles: frozenset[Role] = frozenset({Role.MEMBER})
     how: How = How.SESSION
     scopes: frozenset[Scope] = ALL_SCOPES
+    groups: frozenset[str] | None = None
+    """That this credential names; None: it names none, and those that were seen before still count."""
 
     @property
     def title(self) -> str:
@@ -179,7 +183,8 @@ class People(Protocol):
     async def end_session(self, secret_hash: str) -> None: ...
 
     async def sign_out_everywhere(self, email: str, now: datetime) -> int:
-        """Ends a person's sessions, revokes their tokens and their feed; returns the number of sessions and tokens."""
+        """Ends a person's sessions, revokes their tokens and their feed, and forgets the groups that were seen; returns
+        the number of sessions and tokens."""
         ...
 
     async def add_token(self, secret_hash: str, token: Token) -> None: ...
@@ -204,8 +209,16 @@ class People(Protocol):
 
     async def known(self) -> Sequence[KnownPerson]: ...
 
+    async def saw_groups(self, email: str, source: GroupSource, groups: Collection[str], now: datetime) -> None:
+        """Replaces what this source told before. To the hour: what is known and fresh is not written again."""
+        ...
+
+    async def seen_groups(self, email: str) -> Mapping[str, datetime]:
+        """The groups that were seen at sign-ins, and when last."""
+        ...
+
     async def forget_expired(self, now: datetime) -> int:
-        """Deletes sessions and logins that have expired; returns how many."""
+        """Deletes sessions, logins and seen groups that have expired; returns how many."""
         ...
 
 

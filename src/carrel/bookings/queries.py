@@ -1,12 +1,13 @@
 """Reads bookings: who has what, what is free, and when. Changes nothing."""
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Calendar, days
 from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
+from carrel.bookings.groups import BookingGroup
 from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import Person, normal
 from carrel.bookings.records import (
@@ -65,6 +66,47 @@ class BookingContext:
         return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Whose bookings: a person's own, or a group's."""
+
+    user: str
+    group: str = ""
+
+    async def bookings(self, reading: ReadTransaction, since: datetime) -> Sequence[BookingRecord]:
+        if self.group:
+            return await reading.of_group(self.group, since)
+        return await reading.of_person(normal(self.user), since)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A person who reads bookings, and the groups that they are in: whether they are a manager there."""
+
+    person: Person
+    groups: Mapping[str, bool] = field(default_factory=dict)
+
+    def is_theirs(self, booking: Booking) -> bool:
+        """Their own, or their group's."""
+        return booking.group in self.groups if booking.group else booking.user == self.person.email
+
+    def may_see(self, record: BookingRecord) -> bool:
+        """Notes and namespaces too."""
+        is_maker = record.booking.user == self.person.email
+        return is_maker or self.is_theirs(record.booking) or self.person.is_lab_admin
+
+    def may_change(self, record: BookingRecord) -> bool:
+        group = record.booking.group
+        is_allowed = self.groups.get(group, False) if group else record.booking.user == self.person.email
+        return is_allowed or self.person.is_lab_admin
+
+
+async def group_members(reading: ReadTransaction) -> Mapping[str, frozenset[str]]:
+    """Who may use the bookings of each group, in two reads, however many groups there are. A group without people is
+    not in it: its bookings entitle nobody."""
+    return {group.name: group.members for group in await reading.groups()}
+
+
 class BookingQueries:
     def __init__(self, context: BookingContext) -> None:
         self.context = context
@@ -90,7 +132,7 @@ class BookingQueries:
             return await reading.within(start, end)
 
     async def person_tier(self, user: str, namespace: str = "") -> PersonTier:
-        """Which tier has this person now? A planned booking does not count yet.
+        """Which tier has this person now by their own bookings? A planned booking does not count yet.
 
         With a namespace, a booking that was made for another one does not count either.
         """
@@ -139,17 +181,34 @@ class BookingQueries:
         return Overview(tuple(found), records, kept)
 
     async def next_free(
-        self, user: str, model: str, length: timedelta, cards: int = 1, share: bool = False
+        self, subject: Subject, model: str, length: timedelta, cards: int = 1, share: bool = False
     ) -> datetime | BookingRefusal | None:
         """The first start that both the rules and the calendar allow; None if there is none."""
         named = self.context.model(model)
         if isinstance(named, Refusal):
             return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
         async with self.context.store.reading() as reading:
-            own = await reading.of_person(normal(user), self.context.now() - self.context.rules.cooldown)
+            own = await subject.bookings(reading, self.context.now() - self.context.rules.cooldown)
             start = earliest_start([record.booking for record in own], self.context.now(), self.context.rules)
-            wanted = Booking("", user, named, start, start + length, cards, share=share)
+            wanted = Booking("", subject.user, named, start, start + length, cards, share=share, group=subject.group)
             return await first_start(self.context, reading, wanted)
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    async def groups(self) -> Sequence[BookingGroup]:
+        """All groups that may have bookings."""
+        async with self.context.store.reading() as reading:
+            return await reading.groups()
+
+    async def reader(self, person: Person) -> Reader:
+        async with self.context.store.reading() as reading:
+            return Reader(person, await reading.groups_of(person.email))
+
+    async def groups_to_book_for(self, person: Person) -> Sequence[str]:
+        """Those that the person manages; for a lab admin all."""
+        if person.is_lab_admin:
+            return [group.name for group in await self.groups()]
+        return sorted(name for name, is_manager in (await self.reader(person)).groups.items() if is_manager)
 
     # --- log and usage -----------------------------------------------------------------------------------------------
 
@@ -163,25 +222,28 @@ class BookingQueries:
             return await reading.log("" if person.is_lab_admin else person.email, before, limit)
 
     async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
-        """By person and model, the largest first. A share counts as its part of a GPU."""
-        uses: dict[tuple[str, str], PersonUsage] = {}
+        """By person, group and model, the largest first. A share counts as its part of a GPU."""
+        uses: dict[tuple[str, str, str], PersonUsage] = {}
         for record in await self.within(start, end):
             booking = record.booking
             hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
             gpus = booked_gpus(booking, self.context.rules.shares_per_card)
-            so_far = uses.get((booking.user, booking.model), PersonUsage(booking.user, booking.model, 0, 0.0))
-            uses[booking.user, booking.model] = replace(
-                so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * gpus
-            )
-        return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.model)))
+            place = booking.user, booking.group, booking.model
+            so_far = uses.get(place, PersonUsage(booking.user, booking.model, 0, 0.0, group=booking.group))
+            uses[place] = replace(so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * gpus)
+        return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.group, use.model)))
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
-        """The bookings of the feed's owner; None if there is no such feed, or if it was revoked."""
+        """The bookings of the feed's owner and of their groups; None if there is no such feed, or if it was revoked."""
         async with self.context.store.reading() as reading:
             owner = await reading.feed_owner(hash_of(secret))
             if owner is None:
                 return None
-            return await reading.of_person(owner, self.context.now() - FEED_LOOKS_BACK)
+            since = self.context.now() - FEED_LOOKS_BACK
+            theirs = list(await reading.of_person(owner, since))
+            for group in await reading.groups_of(owner):
+                theirs += await reading.of_group(group, since)
+            return sorted(theirs, key=lambda record: (record.booking.start, record.booking.id))
 
 
 async def first_start(context: BookingContext, reading: ReadTransaction, wanted: Booking) -> datetime | None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.groups import BookingGroup
 from carrel.bookings.rules import Booking, Broken
 
 # --- what people ask for ---------------------------------------------------------------------------------------------
@@ -39,6 +40,8 @@ class BookingRequest:
     """Why somebody books for another person, who is shown it."""
     may_be_user_name: bool = False
     """`user` may be a name without an e-mail address. Only MAIA's clients have this."""
+    group: str = ""
+    """The group whose booking it is; empty: it is the person's own. Its managers and lab admins may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,15 @@ class Query:
     """Which bookings. An empty field does not restrict; `end` is exclusive."""
 
     user: str = ""
+    """The person's own bookings, not those that they made for a group."""
+    groups: frozenset[str] = frozenset()
+    """Bookings of these groups; with `user`: these and the person's own."""
     model: str = ""
     states: frozenset[State] = frozenset()
     start: datetime | None = None
     end: datetime | None = None
     text: str = ""
-    """Part of the person, the model, the namespace or the note."""
+    """Part of the person, the group, the model, the namespace or the note."""
     text_reader: str = ""
     """The person who searches: namespaces and notes of others are left out. Empty: a person who may read everything."""
     after: "Cursor | None" = None
@@ -132,11 +138,14 @@ class BookingSearchResult:
 class RefusalReason(Enum):
     """Why a command was refused."""
 
-    NO_ADDRESS = "malformed"
+    NO_ADDRESS = "no-address"
     """The user is no e-mail address."""
+    NO_GROUP_NAME = "no-group-name"
     RULES = "rules-broken"
     NOT_FOUND = "not-found"
     FORBIDDEN = "forbidden"
+    CONTRADICTION = "contradiction"
+    """For a person and for a group at the same time."""
     CHANGED = "changed-meanwhile"
     KEY_REUSED = "idempotency-key-reused"
     NOT_READY = "inventory-unknown"
@@ -231,7 +240,8 @@ class LogEntry:
     at: datetime
     actor: str
     action: str
-    """`booked`, `changed`, `cancelled`, `maintenance-added`, `maintenance-removed`, `feed-made`, `feed-revoked`, …"""
+    """`booked`, `changed`, `cancelled`, `maintenance-added`, `maintenance-removed`, `feed-made`, `feed-revoked`,
+    `group-member`, `group-manager`, `group-removed`, …"""
     subject: str = ""
     """The person whom it concerns."""
     booking: str = ""
@@ -243,7 +253,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class PersonUsage:
-    """What one person had booked of one model in a period, and what their pods held."""
+    """What one person had booked of one model in a period, for themselves or a group, and what their pods held."""
 
     user: str
     """Empty: pods without a user."""
@@ -255,6 +265,7 @@ class PersonUsage:
     """GPU hours that pods held and a booking covered; None: there is no cluster."""
     opportunistic_hours: float | None = None
     """GPU hours that pods held beyond a booking, or without one."""
+    group: str = ""
 
 
 # --- the store -------------------------------------------------------------------------------------------------------
@@ -266,7 +277,11 @@ class ReadTransaction(Protocol):
     async def get(self, id: str) -> BookingRecord | None: ...
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        """Those that end after `since`, ordered by start."""
+        """The person's own that end after `since`, ordered by start. Not those that they made for a group."""
+        ...
+
+    async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
+        """The same of a group."""
         ...
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
@@ -293,6 +308,18 @@ class ReadTransaction(Protocol):
 
     async def feed_owner(self, secret_hash: str) -> str | None: ...
 
+    async def group(self, name: str) -> BookingGroup:
+        """Without people, if there is no such group."""
+        ...
+
+    async def groups(self) -> Sequence[BookingGroup]:
+        """Those that an admin has listed somebody in, and those with bookings; by name. Two reads, however many."""
+        ...
+
+    async def groups_of(self, user: str) -> Mapping[str, bool]:
+        """The groups of a person, by name: whether they are a manager there."""
+        ...
+
 
 class WriteTransaction(ReadTransaction, Protocol):
     """One serialised transaction; it is committed when the block ends without an error."""
@@ -311,6 +338,14 @@ class WriteTransaction(ReadTransaction, Protocol):
 
     async def set_feed(self, user: str, secret_hash: str | None) -> None:
         """A person has at most one feed; None revokes it."""
+        ...
+
+    async def list_in_group(self, group: str, user: str, *, is_manager: bool) -> bool:
+        """Returns whether that is a change."""
+        ...
+
+    async def unlist_from_group(self, group: str, user: str) -> bool:
+        """Returns whether the person was listed. A person whom a sign-in puts into the group stays in it."""
         ...
 
 

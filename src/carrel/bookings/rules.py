@@ -6,11 +6,16 @@ add a row and its check; nothing else has a list of rules.
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
 before it began does not count; one that was cancelled while it was active ended at that instant, and its cooldown
 starts there. A change is judged like a new booking, except that a booking may always become shorter.
+
+A booking is a person's or a group's. What counts per person for people counts per group for groups: a person's own
+bookings and those of their groups do not look at each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
+
+from carrel.bookings.limits import Limit
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
@@ -22,6 +27,7 @@ real time must not come near it; and after the last year there must be room for 
 class Booking:
     id: str
     user: str
+    """Whose it is. Of a group's booking: the manager who made it, who gets its mails."""
     model: str
     start: datetime
     end: datetime
@@ -30,6 +36,8 @@ class Booking:
     cancelled_at: datetime | None = None
     share: bool = False
     """Not whole GPUs but one share of a GPU's memory, of the size that the lab has set."""
+    group: str = ""
+    """Whose members share it; empty: it is a person's own."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end", "cancelled_at"):
@@ -56,48 +64,12 @@ class Booking:
     def is_planned(self, now: datetime) -> bool:
         return self.counts and now < self.start
 
+    def has_same_subject(self, other: "Booking") -> bool:
+        """Whether both are of the same group, or of the same person: only such bookings limit each other."""
+        return self.group == other.group and (bool(self.group) or self.user == other.user)
+
 
 # --- what a rule is --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A number that an admin sets for a rule: `--cooldown-days 7`, `CARREL_COOLDOWN_DAYS=7`."""
-
-    option: str
-    """The name of the setting: `cooldown_days`."""
-    help: str
-    reason: str
-    """Why the default is what it is."""
-    default: float
-    least: float
-    most: float | None = None
-    unit: timedelta | None = None
-    """Of the number, if the limit is a length of time. None: it is a count."""
-    field: str = ""
-    """Where `BookingRules` has it, if not in `more`."""
-    old_option: str = ""
-    """A name that is still accepted."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """On the command line, the one to use first: `--cooldown-days`."""
-        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
-
-    def read(self, number: float) -> timedelta | int:
-        return int(number) if self.unit is None else self.unit * number
-
-    def write(self, value: timedelta | int) -> float:
-        """As an admin would set it."""
-        return value / (self.unit or DAY) if isinstance(value, timedelta) else float(value)
-
-    def shown(self, value: timedelta | int) -> str:
-        """The same as text, exact to the microsecond: `14`, `0.333333333333333`."""
-        return f"{self.write(value):.15g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +82,10 @@ class BookingRules:
     """From the end of a booking to the next start, for the same person. Zero: none."""
     planned: int = 1
     """How many planned bookings a person may have at a time."""
+    max_gpus: int = 0
+    """Of one booking of a person. Zero: no limit."""
+    group_max_gpus: int = 0
+    """Of one booking of a group. Zero: no limit."""
     shares_per_card: int = 1
     """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
     more: Mapping[str, timedelta | int] = field(default_factory=dict)
@@ -132,6 +108,10 @@ class BookingRules:
     def limits(self) -> list[Limit]:
         return [row.limit for row in self.rows if row.limit is not None]
 
+    def most_gpus(self, is_group: bool) -> int:
+        """Of one booking; zero: no limit."""
+        return self.group_max_gpus if is_group else self.max_gpus
+
 
 @dataclass(frozen=True, slots=True)
 class RuleInput:
@@ -139,7 +119,7 @@ class RuleInput:
 
     booking: Booking
     others: Sequence[Booking]
-    """The person's other bookings that count."""
+    """The other bookings of the same person or group that count."""
     now: datetime
     rules: BookingRules
     zone: tzinfo = UTC
@@ -168,6 +148,10 @@ class RuleInput:
         """A change that lies within what is booked already."""
         return self.old is not None and self.old.start <= self.booking.start and self.booking.end <= self.old.end
 
+    @property
+    def is_group(self) -> bool:
+        return bool(self.booking.group)
+
     def moment(self, instant: datetime) -> str:
         return moment(instant, self.zone)
 
@@ -189,6 +173,11 @@ class Rule:
     limit: Limit | None = None
     only_new: bool = False
     """Only a new booking can break it, because of the person's other bookings: no other start would help."""
+    is_for_groups: bool | None = None
+    """True: only groups' bookings are judged by it. False: only people's own. None: all."""
+
+    def applies(self, is_group: bool) -> bool:
+        return self.is_for_groups in (None, is_group)
 
     def broken(self, message: str) -> "Broken":
         return Broken(self.name, message, self.title)
@@ -201,15 +190,6 @@ class Broken:
     rule: str
     message: str
     title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """A rule as people see it beside a booking."""
-
-    rule: str
-    words: str
-    is_kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +217,14 @@ def _max_duration(given: RuleInput) -> Iterable[str]:
     # The rules may have become stricter since the booking was made: that must not keep it from becoming shorter.
     if given.length > given.rules.max_duration and not given.is_shorter:
         yield f"A booking lasts at most {words(given.rules.max_duration)}; this is {words(given.length)}."
+
+
+def _max_gpus(given: RuleInput) -> Iterable[str]:
+    most, asked = given.rules.most_gpus(given.is_group), given.booking.cards
+    is_less = given.is_shorter and given.old is not None and asked <= given.old.cards
+    if 0 < most < asked and not is_less:
+        whose = "A booking of a group" if given.is_group else "A booking"
+        yield f"{whose} has at most {most} GPU{'s' * (most != 1)}; {asked} are asked for."
 
 
 def _shares(given: RuleInput) -> Iterable[str]:
@@ -268,8 +256,9 @@ def _over(given: RuleInput) -> Iterable[str]:
 def _no_active_overlap(given: RuleInput) -> Iterable[str]:
     for booking in given.others if given.old is None else ():
         if booking.is_active(given.now):
+            whose = "The group's" if given.is_group else "Your"
             yield (
-                f"Your booking of {booking.model} is active until {given.moment(booking.ends)};"
+                f"{whose} booking of {booking.model} is active until {given.moment(booking.ends)};"
                 " a new one can be made after it has ended."
             )
 
@@ -279,7 +268,8 @@ def _future_limit(given: RuleInput) -> Iterable[str]:
     most = given.rules.planned
     if given.old is None and len(planned) >= most:
         starts = " and ".join(f"{each.model} from {given.moment(each.start)}" for each in planned) or "none"
-        yield f"You may have {most} planned booking{'s' * (most != 1)} at a time; you have {starts}."
+        who, has = ("The group", "it has") if given.is_group else ("You", "you have")
+        yield f"{who} may have {most} planned booking{'s' * (most != 1)} at a time; {has} {starts}."
 
 
 def _cooldown(given: RuleInput) -> Iterable[str]:
@@ -288,8 +278,9 @@ def _cooldown(given: RuleInput) -> Iterable[str]:
     near = [each for each in given.others if wanted.start < each.ends + cooldown and each.start < wanted.end + cooldown]
     if near and not given.is_shorter:
         last = max(near, key=lambda booking: booking.ends)
+        whose = "the group's" if given.is_group else "yours"
         yield (
-            f"{words(cooldown)} must lie between two bookings; yours of {last.model} ends"
+            f"{words(cooldown)} must lie between two bookings; {whose} of {last.model} ends"
             f" {given.moment(last.ends)}. The next may start {given.moment(given.earliest_start)}."
         )
 
@@ -344,6 +335,38 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "max-gpus",
+        "Too many GPUs",
+        _max_gpus,
+        lambda rules, _: _at_most_gpus(rules.max_gpus),
+        is_for_groups=False,
+        limit=Limit(
+            "max_gpus",
+            "The most GPUs of one booking of a person; 0: no limit.",
+            "No limit of its own: what is free limits it, and the cooldown follows.",
+            default=0,
+            least=0,
+            most=10_000,
+            field="max_gpus",
+        ),
+    ),
+    Rule(
+        "group-max-gpus",
+        "Too many GPUs for a group",
+        _max_gpus,
+        lambda rules, _: _at_most_gpus(rules.group_max_gpus, " for a group"),
+        is_for_groups=True,
+        limit=Limit(
+            "group_max_gpus",
+            "The most GPUs of one booking of a group; 0: no limit.",
+            "No limit: only people whom an admin has named book for a group.",
+            default=0,
+            least=0,
+            most=10_000,
+            field="group_max_gpus",
+        ),
+    ),
+    Rule(
         "shares",
         "No such share",
         _shares,
@@ -376,7 +399,7 @@ RULES: tuple[Rule, ...] = (
         only_new=True,
         limit=Limit(
             "planned",
-            "Planned bookings that a person may have at a time.",
+            "Planned bookings that a person or a group may have at a time.",
             "As in MAIA's manual: a person waits for the planned booking before planning the next.",
             default=1,
             least=1,
@@ -391,7 +414,7 @@ RULES: tuple[Rule, ...] = (
         lambda rules, _: f"{words(rules.cooldown)} since the last one" if rules.cooldown else "",
         limit=Limit(
             "cooldown_days",
-            "Days between the end of a person's booking and the start of the next; 0: none.",
+            "Days between the end of a booking and the start of the next of the same person or group; 0: none.",
             "As in MAIA's manual: 14 full days.",
             default=14.0,
             least=0,
@@ -412,7 +435,7 @@ RULES: tuple[Rule, ...] = (
 
 def judge(given: RuleInput) -> RuleVerdict:
     """Every rule, all broken ones at once. A booking that is over cannot be changed, whatever the change."""
-    rows = (OVER,) if given.is_over else given.rules.rows
+    rows = (OVER,) if given.is_over else [row for row in given.rules.rows if row.applies(given.is_group)]
     broken = tuple(row.broken(message) for row in rows for message in row.check(given))
     return RuleVerdict(broken, given.earliest_start)
 
@@ -425,34 +448,12 @@ def rule_input(
     zone: tzinfo = UTC,
     old: Booking | None = None,
 ) -> RuleInput:
-    """A new booking, or with `old` a change of that one, beside the person's bookings.
+    """A new booking, or with `old` a change of that one, beside the bookings of the same person or group.
 
-    What models and capacity say about it is added by whoever knows it.
+    Bookings of others are left out. What models and capacity say about it is added by whoever knows it.
     """
-    others = [booking for booking in own if booking.counts and booking.id != wanted.id]
+    others = [each for each in own if each.counts and each.id != wanted.id and each.has_same_subject(wanted)]
     return RuleInput(wanted, others, now, rules, zone, old)
-
-
-def judged(
-    rules: BookingRules, broken: Iterable[Broken], gpus: int = 1, *, is_change: bool = False
-) -> list[RuleResult]:
-    """Every rule that is shown to people, kept or broken; then those that are only shown when they are broken."""
-    problems = {problem.rule: problem for problem in broken}
-    found: list[RuleResult] = []
-    shown: set[str] = set()
-    for row in rules.rows:
-        stands_for = {row.name, *(each.name for each in rules.rows if each.shown_with == row.name)}
-        if row.label is None or (is_change and row.only_new):
-            continue
-        shown |= stands_for
-        if label := row.label(rules, gpus):
-            found.append(RuleResult(row.name, label, not stands_for & problems.keys()))
-    titles = {row.name: row.title for row in rules.rows}
-    return found + [
-        RuleResult(name, problem.title or titles.get(name, name), is_kept=False)
-        for name, problem in problems.items()
-        if name not in shown
-    ]
 
 
 def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -> datetime:
@@ -461,6 +462,10 @@ def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -
 
 
 # --- words for people ------------------------------------------------------------------------------------------------
+
+
+def _at_most_gpus(most: int, of: str = "") -> str:
+    return f"at most {most} GPU{'s' * (most != 1)}{of}" if most else ""
 
 
 def moment(instant: datetime, zone: tzinfo) -> str:

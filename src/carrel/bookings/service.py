@@ -11,6 +11,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from carrel.bookings.commands import BookingCommands
+from carrel.bookings.group_commands import GroupCommands
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.pages import ClusterView
@@ -45,6 +46,10 @@ class ServiceContext:
     @property
     def commands(self) -> BookingCommands:
         return BookingCommands(self.context)
+
+    @property
+    def group_commands(self) -> GroupCommands:
+        return GroupCommands(self.context)
 
     @property
     def queries(self) -> BookingQueries:

@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from carrel.bookings.limits import Limit
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
-from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Limit, Rule
+from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.settings import DialectSettings, ServingSettings, TierSettings

@@ -32,6 +32,9 @@ class BookSettings(BookingOutputSettings):
     user: Annotated[str, typer.Option("--for", help="Book for this person; needs the role lab-admin and --reason.")] = (
         ""
     )
+    group: Annotated[
+        str, typer.Option(help="Book for this group, whose members share the GPUs; you must be its manager.")
+    ] = ""
     reason: Annotated[str, typer.Option(help="Why you book for another person; they see it.")] = ""
     note: Annotated[str, typer.Option(help="A note for yourself and the lab admins.")] = ""
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of your pods.")] = ""
@@ -48,6 +51,8 @@ def book(settings: BookSettings) -> None:
       carrel book a6000 --days 5 --from 2026-12-12
 
       carrel book a100 --gpus 2 --until 2026-12-20T18:00 --note "ablation runs"
+
+      carrel book a100 --gpus 4 --days 5 --group vision
     """
     from carrel.cli.booking_client import ask_service
     from carrel.cli.booking_text import check_one_end, one_number_of_gpus, print_booking, print_preview
@@ -79,5 +84,6 @@ def _request(settings: BookSettings, gpus: int, zone: ZoneInfo) -> "Json":
         if value:
             request[name] = seconds(parse_date(value, zone))
     texts = {"user": settings.user, "reason": settings.reason, "note": settings.note, "namespace": settings.namespace}
+    texts["group"] = settings.group
     request |= {name: value for name, value in texts.items() if value}
     return request | ({"days": settings.days} if settings.days is not None else {})

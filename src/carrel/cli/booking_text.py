@@ -30,6 +30,7 @@ def booking_lines(booking: Json, zone: ZoneInfo, done: str = "") -> list[str]:
     facts = {
         "id": booking["id"],
         "user": booking["user"],
+        "group": booking.get("group"),
         "model": f"{booking['model']}, {gpus_text(booking)}",
         "from": date_text(start, zone),
         "until": f"{date_text(end, zone)} ({words(length)})" if length > timedelta(0) else "cancelled before it began",

@@ -18,19 +18,26 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class ListSettings(BookingOutputSettings):
-    everybody: Annotated[bool, typer.Option("--all", "-A", help="Bookings of all people, not only yours.")] = False
+    everybody: Annotated[
+        bool, typer.Option("--all", "-A", help="Bookings of all people and groups, not only yours.")
+    ] = False
+    group: Annotated[str, typer.Option(help="Bookings of this group.")] = ""
     model: Annotated[str, typer.Option(help="Only this model.")] = ""
     state: Annotated[Words, typer.Option(help="Only this state: planned, active, ended or cancelled.")] = None
-    search: Annotated[str, typer.Option("--search", "-q", help="Part of the person, the model or the note.")] = ""
+    search: Annotated[
+        str, typer.Option("--search", "-q", help="Part of the person, the group, the model or the note.")
+    ] = ""
     limit: Annotated[int, typer.Option(help="Number of bookings, at most.", min=1, max=10_000)] = 100
 
 
 def list_bookings(settings: ListSettings) -> None:
-    """List your bookings, or those of all people.
+    """List your bookings and those of your groups, or those of all people.
 
     Examples:
 
       carrel list
+
+      carrel list --group vision --state active
 
       carrel list -A --state active -o csv
     """
@@ -42,7 +49,10 @@ def list_bookings(settings: ListSettings) -> None:
     async def ask(client: "BookingClient") -> "tuple[list[Json], ZoneInfo]":
         params = [("limit", str(min(settings.limit, PAGE))), ("newest_first", "true")]
         params += [("state", state) for state in settings.state or ()]
-        params += [("user", "me")] if not settings.everybody else []
+        if settings.group:
+            params += [("group", settings.group)]
+        elif not settings.everybody:
+            params += [("user", "me"), ("with_groups", "true")]
         params += [(name, value) for name, value in (("model", settings.model), ("q", settings.search)) if value]
         return await _all_pages(client, params, settings.limit), await client.zone()
 
@@ -51,9 +61,11 @@ def list_bookings(settings: ListSettings) -> None:
         _print_none(settings)
         return
     sees_cluster = any(item.get("used") is not None for item in found)
+    has_groups = any(item.get("group") for item in found)
     head = [
         "ID",
         *(["USER"] * settings.everybody),
+        *(["GROUP"] * has_groups),
         "MODEL",
         "GPUS",
         "START",
@@ -65,6 +77,7 @@ def list_bookings(settings: ListSettings) -> None:
         [
             item["id"],
             *([item["user"]] * settings.everybody),
+            *([item.get("group") or "–"] * has_groups),
             item["model"],
             gpus_text(item),
             date_text(item["start"], zone),
@@ -78,8 +91,8 @@ def list_bookings(settings: ListSettings) -> None:
 
 
 def _print_none(settings: ListSettings) -> None:
-    whose = "There is no booking" if settings.everybody else "You have no booking"
-    is_filtered = bool(settings.model or settings.state or settings.search)
+    whose = "There is no booking" if settings.everybody or settings.group else "You have no booking"
+    is_filtered = bool(settings.group or settings.model or settings.state or settings.search)
     typer.echo(f"{whose} that matches." if is_filtered else f"{whose}.")
     typer.echo(f"Try:  {'carrel list' + ' -A' * settings.everybody if is_filtered else 'carrel free'}")
 

@@ -45,15 +45,24 @@ def usage(settings: UsageSettings) -> None:
 
     items = ask_service(settings, ask, EXAMPLE)["items"]
     sees_cluster = any(item.get("covered_gpu_hours") is not None for item in items)
+    has_groups = any(item.get("group") for item in items)
     held = ("covered_gpu_hours", "opportunistic_gpu_hours") if sees_cluster else ()
     rows = [
         [
             item["user"] or "–",
+            *([item.get("group") or "–"] * has_groups),
             item["model"],
             str(item["bookings"]),
             *(f"{item[name]:,.1f}" for name in ("card_hours", *held)),
         ]
         for item in items
     ]
-    head = ["USER", "MODEL", "BOOKINGS", "GPU HOURS", *(["COVERED", "BEYOND"] * sees_cluster)]
+    head = [
+        "USER",
+        *(["GROUP"] * has_groups),
+        "MODEL",
+        "BOOKINGS",
+        "GPU HOURS",
+        *(["COVERED", "BEYOND"] * sees_cluster),
+    ]
     print_list(items, settings.output, [head, *rows])

@@ -71,13 +71,10 @@ async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIter
         booking = await closing.enter_async_context(
             starter.running("booking", maia_token, "--dev", "--platform-admin", ADMIN, "--database", database)
         )
-        # Bookings come from the cluster, where the booking service writes them. Only the webhook still asks: without an
-        # address it gives pods no tier.
-        asked = ("--api-url", f"{booking}/api/v1/booking-status")
         # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
         waits = ("--when-full", "wait", "--leave-after", "0")
         webhook, _ = await asyncio.gather(
-            closing.enter_async_context(starter.running("webhook", maia_token, *asked, *waits)),
+            closing.enter_async_context(starter.running("webhook", maia_token, *waits)),
             closing.enter_async_context(starter.running("controller", maia_token)),
         )
         yield ComponentUrls(booking, webhook, maia_token)

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
+from carrel.bookings.client.interface import BookingService
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.ledger.tiers import AtEnd
+from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CorrectionOptions, CoverageCorrection
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
@@ -48,9 +50,12 @@ class TierParts:
     expiry: Expiry
     revoker: Revoker
     correction: CoverageCorrection
+    enquiries: BookingEnquiries | None = None
+    """None: Carrel's own booking service writes its bookings into the cluster."""
 
 
-def tier_parts_on(state: ClusterState, options: TierOptions) -> TierParts:
+def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingService | None = None) -> TierParts:
+    """`elsewhere`: a booking service that cannot write its bookings into the cluster."""
     pods, hand_overs = state.pods.store, hand_overs_on(state, state.cluster)
     expiry = Expiry(state.cluster, pods.snapshot, hand_overs, _expiry_options(state, options.at_end))
     context = RevocationContext(
@@ -66,7 +71,8 @@ def tier_parts_on(state: ClusterState, options: TierOptions) -> TierParts:
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
     correction = CoverageCorrection(state, CorrectionOptions(options.at_end is AtEnd.KEEP))
-    return TierParts(hand_overs, expiry, revoker, correction)
+    enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
+    return TierParts(hand_overs, expiry, revoker, correction, enquiries)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:

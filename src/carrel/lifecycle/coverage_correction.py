@@ -15,9 +15,9 @@ booking has come to its regular end is left to `expiry`, which ends it.
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from carrel.dialects.booking_objects import BOOKINGS, BookingObject, write_status
+from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, write_status
 from carrel.dialects.carrel import BOOKING, TIER, WAITS_UNTIL
 from carrel.dialects.maia import TERMINATE_AT
 from carrel.dialects.tier import person_of, tier_of, write_tier
@@ -42,9 +42,6 @@ COVERED = "CoveredByBooking"
 NOT_COVERED = "NotCoveredByBooking"
 RELEASED = "BookingStarted"
 CANCELLED = "BookingCancelled"
-
-ENDED_IS_KEPT = timedelta(minutes=10)
-"""How long the object of a booking stays after its regular end. One that goes earlier was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class CoverageCorrection:
             return False
         bookings = {record.booking for record in records_of(self._state.ledger, pod.metadata.uid)}
         is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
-        return is_known or not bookings or now >= end + ENDED_IS_KEPT
+        return is_known or not bookings or now >= end + KEPT_AFTER_END
 
     def _told(self, pod: Pod) -> dict[str, str]:
         notes = pod.metadata.annotations

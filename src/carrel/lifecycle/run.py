@@ -5,9 +5,10 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from uuid import uuid4
 
+from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -55,7 +56,10 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     state = ClusterState(client.fenced(fence.require), settings.options())
     metrics = ControllerMetrics(fence.is_leading)
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
-    tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options()), metrics)
+    elsewhere = (
+        BookingStatusClient(BookingAddress(settings.api_url, "", settings.api_token)) if settings.api_url else None
+    )
+    tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     reservations = reservation_pods_on(state, settings.reservation_options())
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
@@ -64,6 +68,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     async with (
         serving(app, Address(settings.bind_address, settings.port)) as url,
         _serving_terminator(terminator_on(state, client), settings),
+        aclosing(elsewhere) if elsewhere else nullcontext(),
     ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:

@@ -20,13 +20,15 @@ from carrel.lifecycle.assembly import TierParts
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
-COVERAGE, EXPIRY, REVOCATION, RECORDS = "coverage", "expiry", "revocation", "records"
+COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"
 RESYNC_S = 5.0
 """How often each key is processed if nothing changes."""
 SETTLE_S = 0.2
 """The changes of a booked pod and of the Leases arrive one after the other."""
 SETTLE_PER_ROUND = 10
 """On a huge cluster one round takes a second: then not every change of a Lease starts a new round."""
+ENQUIRIES_S = 1.0
+"""How often people are looked for whom a booking service elsewhere was not asked about yet."""
 WORKERS = 4
 RETRY = Backoff(first_s=0.2, limit_s=10.0)
 
@@ -38,6 +40,7 @@ class TierReconciler:
         self._expiry = parts.expiry
         self._revoker = parts.revoker
         self._correction = parts.correction
+        self._enquiries = parts.enquiries
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -48,7 +51,7 @@ class TierReconciler:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS):
+        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, *([ENQUIRIES] if self._enquiries else [])):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -90,6 +93,10 @@ class TierReconciler:
             await self._revoke()
         elif key == RECORDS:
             self._add_hand_overs(*await self._hand_overs.record_names())
+        elif key == ENQUIRIES and self._enquiries is not None:
+            await self._enquiries.round()
+            self._due.add_after(key, ENQUIRIES_S)
+            return
         else:
             await self._advance_hand_over(key)
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from carrel.bookings.groups import SEEN_COUNTS, GroupSource
 from carrel.bookings.people import Grant, How, PendingLogin, People, Role, Scope, Session, Token
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -143,6 +144,34 @@ async def test_expired_sessions_and_logins_are_deleted(people: People) -> None:
 
     assert await people.forget_expired(NOON) == 3
     assert await people.session("on", NOON) is not None
+
+
+async def test_the_groups_of_a_person_are_those_that_each_source_told_last(people: People) -> None:
+    await people.saw_groups(ADA, GroupSource.IDENTITY_PROVIDER, ["vision", "nlp"], NOON)
+    await people.saw_groups(ADA, GroupSource.CLUSTER, ["oidc:vision", "system:authenticated"], NOON)
+    assert await people.seen_groups(ADA) == dict.fromkeys(["vision", "nlp", "oidc:vision"], NOON)
+
+    soon = NOON + timedelta(minutes=30)
+    await people.saw_groups(ADA, GroupSource.CLUSTER, ["oidc:vision"], soon)
+    assert (await people.seen_groups(ADA))["oidc:vision"] == NOON, "known and fresh: nothing is written"
+    await people.saw_groups(ADA, GroupSource.IDENTITY_PROVIDER, ["nlp"], soon)
+    assert await people.seen_groups(ADA) == {"nlp": soon, "oidc:vision": NOON}
+    await people.saw_groups(ADA, GroupSource.CLUSTER, ["oidc:vision"], LATER)
+    assert (await people.seen_groups(ADA))["oidc:vision"] == LATER
+
+    await people.saw_groups(ADA, GroupSource.CLUSTER, [], LATER)
+    assert await people.seen_groups(ADA) == {"nlp": soon}
+    await people.sign_out_everywhere(ADA, LATER)
+    assert await people.seen_groups(ADA) == {}
+
+
+async def test_a_group_that_was_not_seen_for_long_is_forgotten(people: People) -> None:
+    await people.saw_groups(ADA, GroupSource.IDENTITY_PROVIDER, ["vision"], NOON)
+
+    assert await people.forget_expired(NOON + SEEN_COUNTS - timedelta(seconds=1)) == 0
+    assert await people.seen_groups(ADA) == {"vision": NOON}
+    assert await people.forget_expired(NOON + SEEN_COUNTS) == 1
+    assert await people.seen_groups(ADA) == {}
 
 
 async def test_giving_a_role_is_in_the_log_with_its_reason(database: Database) -> None:

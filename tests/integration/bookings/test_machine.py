@@ -12,12 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.database import Database
 from tests.kit.booking import NOW, Caller, opened_on
 
 HOUR = timedelta(hours=1)
 CAPACITY = {"A6000": 1, "T4": 2}
 PEOPLE = ("ada@lab.org", "bob@lab.org", "eve@lab.org")
+GROUP, MANAGER = "vision", "ada@lab.org"
+MOST_OF_A_GROUP = 2
+"""GPUs of one booking."""
 
 
 # --- the model: forty lines ------------------------------------------------------------------------------------------
@@ -25,7 +29,10 @@ PEOPLE = ("ada@lab.org", "bob@lab.org", "eve@lab.org")
 
 @dataclass
 class Slot:
-    """Hours since the test's now; the end is the real one: the planned, or when it was cancelled."""
+    """Hours since the test's now; the end is the real one: the planned, or when it was cancelled.
+
+    `who` is a person or the group.
+    """
 
     who: str
     model: str
@@ -58,6 +65,9 @@ def wrong(slots: list[Slot], wish: Slot, now: int, capacity: int, old: Slot | No
     found = {
         "end-after-start": wish.end <= wish.start,
         "min-duration": 0 < wish.end - wish.start < 24,
+        "group-max-gpus": wish.who == GROUP
+        and wish.cards > MOST_OF_A_GROUP
+        and not (is_smaller and old is not None and wish.cards <= old.cards),
         "max-duration": wish.end - wish.start > 336 and not is_smaller,
         "begun": old is not None and old.start <= now and wish.start != old.start,
         "not-in-the-past": (wish.start < now and (old is None or (now < old.start and wish.start != old.start)))
@@ -80,7 +90,7 @@ class BookingMachine(RuleBasedStateMachine):
         self.loop = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.database = Database(f"sqlite:///{self.folder.name}/carrel.db")
-        self.opened = opened_on(self.database)
+        self.opened = opened_on(self.database, BookingRules(group_max_gpus=MOST_OF_A_GROUP))
         self.opened.inventory.cards.clear()
         self.opened.inventory.cards.update(CAPACITY)
         self.now = 0
@@ -91,6 +101,8 @@ class BookingMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.loop.run(self.database.migrate())
         self.callers = {who: self.loop.run(self.opened.caller(who)) for who in PEOPLE}
+        self.callers[GROUP] = self.callers[MANAGER]
+        self.loop.run(self.opened.manage(GROUP, MANAGER))
 
     def teardown(self) -> None:
         self.loop.run(self.database.aclose())
@@ -98,7 +110,7 @@ class BookingMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @rule(
-        who=st.sampled_from(PEOPLE),
+        who=st.sampled_from((*PEOPLE, GROUP)),
         model=st.sampled_from(sorted(CAPACITY)),
         start=st.integers(-2, 400) | st.sampled_from((0, 24, 336)),
         length=st.integers(-1, 340) | st.sampled_from((24, 336)),
@@ -107,6 +119,7 @@ class BookingMachine(RuleBasedStateMachine):
     def book(self, who: str, model: str, start: int, length: int, cards: int) -> None:
         wish = Slot(who, model, self.now + start, self.now + start + length, cards)
         body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "cards": cards}
+        body |= {"group": GROUP} if who == GROUP else {}
         expected = wrong(list(self.slots.values()), wish, self.now, CAPACITY[model])
 
         seen = self.loop.run(self.callers[who].post("/api/v1/bookings/preview", body)).json
@@ -122,6 +135,7 @@ class BookingMachine(RuleBasedStateMachine):
 
     def check_earliest(self, wish: Slot, said: str | None) -> None:
         """The offered start would be accepted, unless a rule is broken that no other start helps."""
+        wish = replace(wish, cards=min(wish.cards, MOST_OF_A_GROUP)) if wish.who == GROUP else wish
         if said is None:
             assert wish.cards > CAPACITY[wish.model]
             return

@@ -6,15 +6,16 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from carrel.bookings.rules import RULES, BookingRules, Limit, Rule, RuleInput
+from carrel.bookings.limits import Limit
+from carrel.bookings.rules import RULES, BookingRules, Rule, RuleInput
 from carrel.bookings.settings import rule_settings
 from carrel.settings import command
 from tests.kit.booking import MEMBER, Opened, at, with_rules
 from tests.kit.gpus import A6000
 
-MOST_GPUS = Limit(
-    "max_gpus",
-    "The most GPUs of one booking.",
+MOST_AT_NIGHT = Limit(
+    "max_gpus_at_night",
+    "The most GPUs of one booking at night.",
     "So that one person cannot book all GPUs.",
     default=1,
     least=1,
@@ -22,13 +23,17 @@ MOST_GPUS = Limit(
 
 
 def _check(given: RuleInput) -> Iterable[str]:
-    most = given.rules.limit(MOST_GPUS)
+    most = given.rules.limit(MOST_AT_NIGHT)
     if given.booking.cards > int(str(most)):
         yield f"A booking has at most {most} GPUs; {given.booking.cards} are asked for."
 
 
 NEW_ROW = Rule(
-    "too-many", "Too many GPUs", _check, lambda rules, _: f"at most {rules.limit(MOST_GPUS)} GPUs", limit=MOST_GPUS
+    "too-many",
+    "Too many GPUs",
+    _check,
+    lambda rules, _: f"at most {rules.limit(MOST_AT_NIGHT)} GPUs",
+    limit=MOST_AT_NIGHT,
 )
 TABLE = (*RULES, NEW_ROW)
 
@@ -54,7 +59,7 @@ async def test_a_new_row_is_in_the_verdict_the_api_and_the_pages(opened: Opened)
         "code": "too-many",
         "title": "Too many GPUs",
         "words": "at most 1 GPUs",
-        "option": "--max-gpus",
+        "option": "--max-gpus-at-night",
         "value": 1.0,
     }
     assert "A booking has at most 1 GPUs; 2 are asked for." in broken.body.decode()
@@ -73,11 +78,11 @@ def test_a_new_row_has_an_option_and_a_variable() -> None:
     app.command()(command(rule_settings(TABLE), run))
     runner = CliRunner()
 
-    assert "--max-gpus" in runner.invoke(app, ["--help"], terminal_width=200).output
-    assert runner.invoke(app, ["--max-gpus", "3", "--cooldown-days", "7"]).exit_code == 0
-    assert runner.invoke(app, [], env={"CARREL_MAX_GPUS": "4"}).exit_code == 0
-    assert runner.invoke(app, ["--max-gpus", "0"]).exit_code == 2
-    assert [rules.limit(MOST_GPUS) for rules in found] == [3, 4]
+    assert "--max-gpus-at-night" in runner.invoke(app, ["--help"], terminal_width=200).output
+    assert runner.invoke(app, ["--max-gpus-at-night", "3", "--cooldown-days", "7"]).exit_code == 0
+    assert runner.invoke(app, [], env={"CARREL_MAX_GPUS_AT_NIGHT": "4"}).exit_code == 0
+    assert runner.invoke(app, ["--max-gpus-at-night", "0"]).exit_code == 2
+    assert [rules.limit(MOST_AT_NIGHT) for rules in found] == [3, 4]
     assert found[0].cooldown.days == 7
     assert found[0].rows == TABLE
 

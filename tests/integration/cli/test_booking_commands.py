@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,46 @@ def test_a_broken_rule_is_reported_in_three_lines_with_a_command_that_works(serv
     )
     tried = refused.err.splitlines()[-1].removeprefix("  Try:  carrel ").split()
     assert ben.types(*tried, "--dry-run").code == 0
+
+
+def test_a_manager_books_for_a_group_and_its_members_see_it(service: BookingProcess) -> None:
+    uma, vic = Person(service, "uma@lab.example"), Person(service, "vic@lab.example")
+    list_in_group(service, "vision", "uma@lab.example", "manager")
+    list_in_group(service, "vision", "vic@lab.example", "member")
+
+    made = uma.types("book", "a100", "--days", "2", "--gpus", "2", "--group", "vision")
+    assert (made.code, "  group:     vision" in made.out) == (0, True), made
+    id = made.out.split("id:")[1].split()[0]
+
+    listed = vic.types("list")
+    assert [line.split()[:2] for line in listed.out.splitlines()] == [["ID", "GROUP"], [id, "vision"]]
+    assert id in vic.types("list", "--group", "vision", "--state", "active").out
+    assert "There is no booking that matches." in vic.types("list", "--group", "nlp").out
+    assert "group:     vision" in vic.types("show", id).out
+    booked = uma.types("usage", "--since", "2020-01-01", "--until", "2100-01-01")  # it began in this very second
+    assert [line.split()[:2] for line in booked.out.splitlines()] == [
+        ["USER", "GROUP"],
+        ["uma@lab.example", "vision"],
+    ]
+    assert vic.types("show").code == 4, "without an id it means a person's own booking"
+    refused = vic.types("cancel", id, "--yes")
+    assert refused.code == 7
+    assert refused.err == (
+        "✗ Not allowed\n  You are a member of the group “vision”, but only its managers book, change and cancel;"
+        " a lab admin names them.\n  Try:  ask a lab admin\n"
+    )
+    assert vic.types("book", "a100", "--days", "1", "--group", "vision").code == 7
+    assert uma.types("cancel", id, "--yes").code == 0
+
+
+def list_in_group(service: BookingProcess, group: str, email: str, role: str) -> None:
+    headers = {
+        "content-type": "application/json",
+        "authorization": f"Bearer {service.token('root@lab.example', 'lab-admin')}",
+    }
+    url = f"{service.url}/api/v1/groups/{group}/people/{email}"
+    asked = urllib.request.Request(url, json.dumps({"role": role}).encode(), headers, method="PUT")
+    assert urllib.request.urlopen(asked, timeout=60).status == 200
 
 
 def test_all_broken_rules_are_reported_at_once(service: BookingProcess) -> None:

@@ -54,13 +54,6 @@ Right = tuple[str, str, str, str]
 """Namespace (empty: the whole cluster), API group, resource with its subresource, verb."""
 
 
-NOT_USED_YET: dict[str, set[Right]] = {
-    "carrel-webhook": {("", "carrel.dev", "bookings", verb) for verb in ("list", "watch")},
-    "carrel-controller": {("", "carrel.dev", "bookings/status", "patch")},
-}
-"""To be removed with the change by which the webhook watches bookings and the controller writes how they are used."""
-
-
 class Recorder:
     """A transport that records which permission each call needs."""
 
@@ -185,7 +178,7 @@ async def test_a_component_may_do_what_it_does_and_nothing_else(
         recorder = Recorder(lab.api)
         await opened(lab, recorder)
 
-    assert recorder.used | NOT_USED_YET.get(door, set()) == given_to(door)
+    assert recorder.used == given_to(door)
 
 
 async def _tell(lab: Lab, replica: Replica) -> None:

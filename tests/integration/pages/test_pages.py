@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from carrel.bookings.people import Role, Scope, is_address
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.database import Database
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
-from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on
+from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on, with_rules
 from tests.kit.gpus import A6000
 
 PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
@@ -346,6 +347,84 @@ async def test_a_lab_admin_books_on_the_page_for_e_mail_addresses_only(admin: Vi
 
     assert page.status == 422
     assert "“ada” is not an e-mail address" in text_of(page)
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_form_offers_the_groups_that_one_may_book_for(
+    opened: Opened, member: Visitor, admin: Visitor
+) -> None:
+    await opened.manage("vision", MEMBER)
+    await opened.manage("nlp", OTHER, members=(MEMBER,))
+    guest = await a_visitor(opened, "gil@lab.org")
+
+    assert options_of(await member.get("/timeline")) == ["", "vision"]
+    assert options_of(await admin.get("/timeline")) == ["", "nlp", "vision"]
+    assert options_of(await guest.get("/timeline")) == []
+
+
+def options_of(answer: Answer) -> list[str]:
+    found = re.search(r'<select id="group".*?</select>', text_of(answer), re.DOTALL)
+    return re.findall(r'<option value="([^"]*)"', found[0]) if found else []
+
+
+async def test_a_manager_books_for_the_group_on_the_page(opened: Opened, member: Visitor) -> None:
+    await opened.manage("vision", MEMBER, members=(OTHER,))
+    other, guest = await a_visitor(opened, OTHER), await a_visitor(opened, "gil@lab.org")
+    where = await book(member, group="vision", note="course")
+
+    mine, members, guests = [text_of(await each.get(where)) for each in (member, other, guest)]
+    assert f"Booking of your group vision, made by {MEMBER}" in mine
+    assert "The group can book again from" in mine
+    assert "Cancel this booking" in mine
+    assert "Reason, shown to" not in mine
+    assert "Booking of your group vision" in members
+    assert "Cancel this booking" not in members
+    assert "Booking of the group vision" in guests
+    assert "vision" in text_of(await guest.get("/timeline?from=2026-11-20"))
+    assert (await other.send(f"{where}/cancel")).status == 403
+    assert (await member.send(f"{where}/cancel")).status == 303
+
+
+async def test_a_note_is_shown_to_those_who_may_see_it(opened: Opened, member: Visitor) -> None:
+    where = await book(member, note="a private note")
+    other = await a_visitor(opened, OTHER)
+
+    assert "a private note" in text_of(await member.get(where))
+    assert "a private note" not in text_of(await other.get(where))
+
+
+async def test_the_feedback_on_the_form_is_that_for_the_group(opened: Opened, member: Visitor) -> None:
+    await opened.manage("vision", MEMBER)
+    limited = with_rules(opened, BookingRules(max_gpus=1, group_max_gpus=2))
+    visitor = replace(member, caller=limited.nobody)
+    form = "&".join(f"{name}={value}" for name, value in {**REQUEST, "cards": "2"}.items())
+
+    own, of_group = [text_of(await visitor.get(f"/timeline/verdict?{form}&group={each}")) for each in ("", "vision")]
+    foreign = text_of(await visitor.get(f"/timeline/verdict?{form}&group=nlp"))
+
+    assert "A booking has at most 1 GPU; 2 are asked for." in own
+    assert "at most 2 GPUs for a group" in of_group
+    assert "are asked for" not in of_group
+    assert "only its managers book" in foreign
+
+
+async def test_an_admin_says_on_the_page_who_is_in_a_group(opened: Opened, member: Visitor, admin: Visitor) -> None:
+    form = {"group": "vision", "email": MEMBER, "role": "manager", "why": "leads it"}
+
+    assert (await member.send("/admin/groups", **form)).status == 403
+    assert (await admin.send("/admin/groups", **form)).headers["location"] == "/admin?done=group"
+    page = text_of(await admin.get("/admin"))
+    assert re.search(rf"<th scope=\"row\">vision</th><td>{MEMBER}</td><td>manager</td><td>this list</td>", page)
+    assert "group manager" in page, "it is in the log"
+    for wrong in ({"email": "ada"}, {"group": ""}, {"role": "boss"}):
+        assert (await admin.send("/admin/groups", **{**form, **wrong})).status == 422
+    assert (await admin.send("/admin/groups", **{**form, "role": "not listed"})).status == 303
+    assert "There are no groups yet." in text_of(await admin.get("/admin"))
+
+
+# --- maintenance and roles -------------------------------------------------------------------------------------------
 
 
 async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:

@@ -37,6 +37,7 @@ async def test_a_person_is_known_by_the_e_mail_address_in_lower_case(service: Se
         "roles": ["member"],
         "scopes": ["admin", "book", "read"],
         "how": "session",
+        "sign_in_groups": [],
     }
 
 
@@ -45,6 +46,20 @@ async def test_a_group_gives_a_role(service: Service, provider: OidcProvider) ->
     await service.get("/sign-in?back=/page")
 
     assert (await service.get("/api/v1/me"))[1]["roles"] == ["lab-admin", "member"]
+
+
+async def test_the_groups_of_the_last_sign_in_are_remembered(service: Service, provider: OidcProvider) -> None:
+    provider.person["groups"] = ["vision", "nlp", "odd\nname"]
+    await service.get("/sign-in")
+    first = await service.get("/api/v1/me")
+
+    provider.person["groups"] = "nlp"
+    await service.get("/sign-in")
+    second = await service.get("/api/v1/me")
+
+    assert first[1]["sign_in_groups"] == ["nlp", "vision"]
+    assert second[1]["sign_in_groups"] == ["nlp"]
+    assert await service.people.seen_groups(second[1]["email"]) == {"nlp": service.clock.now}
 
 
 async def test_a_page_redirects_to_the_sign_in_and_back(service: Service) -> None:

@@ -260,8 +260,10 @@ async def test_tokens_of_users_and_of_carrels_own_processes_are_accepted(
     assert (me["email"], me["roles"], me["how"]) == ("ada@lab.example", ["lab-admin", "member"], "serviceaccount")
     assert reviews.asked == 1, "the answer is cached for a minute"
 
+    assert me["sign_in_groups"] == ["staff"], "the groups that the cluster told"
+
     _, me = await in_cluster.get("/api/v1/me", **_with("webhook-token"))
-    assert (me["email"], me["roles"]) == (WEBHOOK, ["service"])
+    assert (me["email"], me["roles"], me["sign_in_groups"]) == (WEBHOOK, ["service"], [])
 
 
 @pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody", "kept-in-a-secret"])

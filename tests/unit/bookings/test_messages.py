@@ -1,5 +1,6 @@
 """What notifications say, and when reminders are due."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -78,3 +79,15 @@ def test_a_revoked_pod_is_named() -> None:
 
     assert subject(notification, LAB) == "train-0 lost its GPU to a booking"
     assert "Pod: train-0\nNode: n1\nDone by the controller: for lab/other" in text(notification, LAB)
+
+
+def test_a_notification_about_a_groups_booking_names_the_group_and_the_booking() -> None:
+    notification = reminder(replace(a_booking(48 * HOUR, HOUR), group="vision"), NOON)
+
+    assert notification is not None
+    assert subject(notification, LAB).startswith("The booking of A6000 for vision ends soon")
+    assert "Group: vision" in text(notification, LAB)
+    assert "carrel extend b1 --days 1" in text(notification, LAB), "without the id it means a person's own booking"
+    booked = Notification("log-1", Occasion.BOOKED, "ada@lab.example", NOON, "b1", facts=notification.facts)
+    assert subject(booked, LAB).startswith("Booked for vision: A6000 until")
+    assert "carrel show b1" in text(booked, LAB)

@@ -1,6 +1,8 @@
 """The booking rules, all at once, and when the next booking may start."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -83,6 +85,65 @@ ENDED = a_booking(NOW - 10 * DAY, NOW - 5 * DAY, "ended")
 )
 def test_broken_rules_are_found(wanted: Booking, own: list[Booking], expected: list[str]) -> None:
     assert broken(wanted, *own) == expected
+
+
+@pytest.mark.parametrize("blocking", [ACTIVE, PLANNED, ENDED], ids=["active", "planned", "in its cooldown"])
+def test_a_persons_own_bookings_and_those_of_a_group_do_not_block_each_other(blocking: Booking) -> None:
+    wanted, of_group = a_request(), replace(blocking, group="vision")
+
+    assert broken(wanted, blocking)
+    assert broken(wanted, of_group) == []
+    assert broken(replace(wanted, group="vision"), blocking) == []
+    assert broken(replace(wanted, group="vision"), replace(of_group, group="nlp")) == []
+
+
+@pytest.mark.parametrize("blocking", [ACTIVE, PLANNED, ENDED], ids=["active", "planned", "in its cooldown"])
+def test_bookings_of_one_group_block_each_other_whoever_made_them(blocking: Booking) -> None:
+    wanted = replace(a_request(), group="vision", user="bob@lab.org")
+
+    assert broken(wanted, replace(blocking, group="vision")) == broken(a_request(), blocking)
+
+
+def test_messages_about_a_groups_bookings_name_the_group() -> None:
+    wanted = replace(a_request(), group="vision")
+    own = [replace(each, group="vision") for each in (ACTIVE, PLANNED)]
+
+    messages = [problem.message for problem in judge(rule_input(wanted, own, NOW, BookingRules())).broken]
+
+    assert [message.partition(" ")[0] for message in messages] == ["The", "The", "14"]
+    assert "the group's of" in messages[2]
+    assert not [message for message in messages if "you" in message.lower()]
+
+
+@pytest.mark.parametrize(
+    ("group", "gpus", "expected"),
+    [
+        pytest.param("", 2, [], id="a person, as many as allowed"),
+        pytest.param("", 3, ["max-gpus"], id="a person, one too many"),
+        pytest.param("vision", 4, [], id="a group, as many as allowed"),
+        pytest.param("vision", 5, ["group-max-gpus"], id="a group, one too many"),
+    ],
+)
+def test_people_and_groups_have_their_own_most_gpus(group: str, gpus: int, expected: list[str]) -> None:
+    wanted = replace(a_request(), cards=gpus, group=group)
+
+    assert broken(wanted, rules=BookingRules(max_gpus=2, group_max_gpus=4)) == expected
+    assert broken(wanted) == [], "0: no limit"
+
+
+def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_shorter() -> None:
+    rules = BookingRules(max_gpus=2)
+    old = replace(PLANNED, cards=8)
+
+    def changed(**changes: Any) -> list[str]:
+        given = rule_input(replace(old, **changes), [old], NOW, rules, old=old)
+        return [problem.rule for problem in judge(given).broken]
+
+    assert changed(cards=4) == []
+    assert changed(end=old.end - DAY) == []
+    assert changed(end=old.end + DAY) == ["max-gpus"]
+    assert changed(cards=9) == ["max-gpus"]
+    assert changed(end=old.end + DAY, cards=2) == []
 
 
 def test_a_lab_may_change_the_rules() -> None:

@@ -7,6 +7,7 @@ Reading order:
     bookings         list, search, create, preview, change, cancel
     availability         models, availability, rules, the iCalendar feed
     administration   maintenance, usage, the audit log
+    groups           who is in a group, and who books for it
     notices          what other components report
     status           what other components ask
     maia             MAIA's own addresses
@@ -14,7 +15,7 @@ Reading order:
 
 from fastapi import APIRouter, FastAPI
 
-from carrel.bookings.api import administration, availability, bookings, notices, status
+from carrel.bookings.api import administration, availability, bookings, groups, notices, status
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -22,7 +23,7 @@ __all__ = ["DOCUMENTED", "install_api"]
 
 def install_api(app: FastAPI) -> None:
     router = APIRouter(prefix="/api/v1")
-    for part in (bookings, availability, administration, notices, status):
+    for part in (bookings, availability, administration, groups, notices, status):
         router.include_router(part.router)
     app.include_router(router)
     install_answers(app)

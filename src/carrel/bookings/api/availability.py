@@ -22,6 +22,7 @@ from carrel.bookings.api.models import (
 )
 from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, sequence_of
 from carrel.bookings.people import Scope
+from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule, words
 from carrel.bookings.service import CurrentService
@@ -68,9 +69,10 @@ async def next_free(
     gpus: Annotated[GpuCount | None, Query(strict=False, description="How many GPUs; 1, if not given.")] = None,
     cards: Annotated[GpuCount | None, Query(strict=False, description="The old name of `gpus`.")] = None,
     share: bool = False,
+    group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
     wanted = agreed_gpus(gpus, cards) or 1
-    found = await service.queries.next_free(person.email, model, timedelta(days=days), wanted, share)
+    found = await service.queries.next_free(Subject(person.email, group), model, timedelta(days=days), wanted, share)
     if isinstance(found, BookingRefusal):
         raise problem_of(found)
     named = service.context.model(model)

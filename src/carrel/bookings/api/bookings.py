@@ -22,6 +22,7 @@ from carrel.bookings.api.models import (
     preview_out,
 )
 from carrel.bookings.people import Person, normal
+from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
 from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.bookings.sign_in import CurrentPerson
@@ -52,19 +53,24 @@ async def find(
     service: CurrentService,
     person: CurrentPerson,
     user: Annotated[Word, Query(description="Whose; `me` for your own.")] = "",
+    group: Annotated[list[Word] | None, Query(description="Of these groups; with `user` also these.")] = None,
+    with_groups: Annotated[bool, Query(description="With `user=me`: also those of your groups.")] = False,
     model: Word = "",
     state: Annotated[list[State] | None, Query(description="Several may be given.")] = None,
     start: Annotated[Instant | None, Query(description="Those that end after this.")] = None,
     end: Annotated[Instant | None, Query(description="Those that start before this.")] = None,
-    q: Annotated[Word, Query(description="Part of the person, the model, or your own notes.")] = "",
+    q: Annotated[Word, Query(description="Part of the person, the group, the model, or your own notes.")] = "",
     newest_first: bool = False,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str, Query(max_length=400)] = "",
 ) -> BookingsOut:
     named = service.context.model(model) if model else ""
     whose = person.email if user == "me" else normal(user)
+    reader = await service.queries.reader(person)
+    theirs = reader.groups if with_groups and whose == person.email else ()
     query = records.Query(
         user=whose,
+        groups=frozenset({*theirs, *filter(None, group or ())}),
         model=named if isinstance(named, str) else model,
         states=frozenset(state or ()),
         start=start,
@@ -78,7 +84,7 @@ async def find(
     page = await service.queries.find(query)
     now = service.context.now()
     return BookingsOut(
-        items=[booking_out(record, person, now, use=_use_of(service, record)) for record in page.records],
+        items=[booking_out(record, reader, now, use=_use_of(service, record)) for record in page.records],
         next_cursor=_write_cursor(page.next) if page.next else None,
     )
 
@@ -98,7 +104,7 @@ async def create(
         key = IdempotencyKey(idempotency_key, asked.fingerprint)
     record = _accepted(await service.commands.create(asked.request(), person, key))
     response.headers["location"] = f"/api/v1/bookings/{record.booking.id}"
-    return _answer(service, person, record, response)
+    return await _answer(service, person, record, response)
 
 
 @router.post("/preview", summary="What would happen; nothing is changed")
@@ -124,7 +130,7 @@ async def get(
     if if_none_match == _etag(record) and not (is_running and service.cluster_view):
         # What pods use of a booking that runs changes without a new version.
         return Response(status_code=304, headers={"etag": _etag(record)})
-    return _answer(service, person, record, response)
+    return await _answer(service, person, record, response)
 
 
 @router.patch("/{id}", summary="Extend, shorten or move")
@@ -137,7 +143,7 @@ async def change(
     if_match: IfMatch = None,
 ) -> BookingOut:
     outcome = await service.commands.change(_valid_id(id), changes.changes(), person, _version(if_match))
-    return _answer(service, person, _accepted(outcome), response)
+    return await _answer(service, person, _accepted(outcome), response)
 
 
 @router.post("/{id}/preview", summary="What a change would do; nothing is changed")
@@ -159,7 +165,7 @@ async def cancel(
 ) -> BookingOut:
     reason = why.reason if why else ""
     outcome = await service.commands.cancel(_valid_id(id), person, reason, _version(if_match))
-    return _answer(service, person, _accepted(outcome), response)
+    return await _answer(service, person, _accepted(outcome), response)
 
 
 def _accepted(outcome: BookingRecord | BookingRefusal) -> BookingRecord:
@@ -168,12 +174,13 @@ def _accepted(outcome: BookingRecord | BookingRefusal) -> BookingRecord:
     return outcome
 
 
-def _answer(service: ServiceContext, person: Person, record: BookingRecord, response: Response) -> BookingOut:
+async def _answer(service: ServiceContext, person: Person, record: BookingRecord, response: Response) -> BookingOut:
     response.headers["etag"] = _etag(record)
     now = service.context.now()
     is_ahead = record.state(now) in (State.PLANNED, State.ACTIVE)
     consequence = service.commands.after_cancelling(record) if is_ahead else None
-    return booking_out(record, person, now, consequence, _use_of(service, record))
+    reader = await service.queries.reader(person) if record.booking.group else Reader(person)
+    return booking_out(record, reader, now, consequence, _use_of(service, record))
 
 
 def _use_of(service: ServiceContext, record: BookingRecord) -> BookingInUse | None:

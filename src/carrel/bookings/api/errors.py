@@ -17,10 +17,13 @@ from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
+MALFORMED = {RefusalReason.NO_ADDRESS: "user", RefusalReason.NO_GROUP_NAME: "group"}
+"""The field that cannot be understood."""
 STATUS = {
     RefusalReason.RULES: 422,
     RefusalReason.NOT_FOUND: 404,
     RefusalReason.FORBIDDEN: 403,
+    RefusalReason.CONTRADICTION: 422,
     RefusalReason.CHANGED: 412,
     RefusalReason.KEY_REUSED: 409,
     RefusalReason.NOT_READY: 503,
@@ -28,6 +31,7 @@ STATUS = {
 TITLE = {
     RefusalReason.NOT_FOUND: "Not found",
     RefusalReason.FORBIDDEN: "Not allowed",
+    RefusalReason.CONTRADICTION: "For a person or for a group?",
     RefusalReason.CHANGED: "Changed meanwhile",
     RefusalReason.KEY_REUSED: "The key was used already",
     RefusalReason.NOT_READY: "Not ready",
@@ -51,8 +55,8 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
 
 
 def problem_of(refusal: BookingRefusal) -> Problem:
-    if refusal.reason is RefusalReason.NO_ADDRESS:
-        return malformed(("user", refusal.message.removesuffix(".")))
+    if refusal.reason in MALFORMED:
+        return malformed((MALFORMED[refusal.reason], refusal.message.removesuffix(".")))
     fields: dict[str, Any] = {}
     if refusal.reason is RefusalReason.RULES:
         fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None

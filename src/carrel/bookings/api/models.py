@@ -20,7 +20,9 @@ from pydantic import (
 )
 
 from carrel.bookings.calendar import Maintenance
-from carrel.bookings.people import Person, is_address, normal
+from carrel.bookings.groups import is_group_name
+from carrel.bookings.people import is_address, normal
+from carrel.bookings.queries import Reader
 from carrel.bookings.records import (
     BookingRecord,
     BookingRequest,
@@ -68,6 +70,12 @@ def _writable(text: str) -> str:
     return text.strip()
 
 
+def _group_name(text: str) -> str:
+    if text and not is_group_name(text):
+        raise ValueError("the name of a group is expected, of printable characters")
+    return text
+
+
 def _address(text: str) -> str:
     email = normal(text)
     if email and not is_address(email):
@@ -83,6 +91,8 @@ Instant = Annotated[
 """RFC 3339 with an offset."""
 Word = Annotated[str, Field(max_length=255), AfterValidator(_writable)]
 Prose = Annotated[str, Field(max_length=2000), AfterValidator(_writable)]
+GroupName = Annotated[Word, AfterValidator(_group_name)]
+"""Empty: no group."""
 Email = Annotated[Word, AfterValidator(_address)]
 """In lower case; empty stays empty."""
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
@@ -126,6 +136,7 @@ class BookingIn(_RequestModel):
                 {"model": "a6000", "days": 5},
                 {"model": "NVIDIA-RTX-A6000", "start": A_START, "end": AN_END, "gpus": 2, "note": "ablation runs"},
                 {"model": "a6000", "days": 1, "user": "ada@lab.org", "reason": "she asked me to, by phone"},
+                {"model": "a6000", "days": 5, "gpus": 4, "group": "vision"},
             ]
         }
     )
@@ -141,6 +152,7 @@ class BookingIn(_RequestModel):
     namespace: Word = ""
     note: Prose = ""
     reason: Annotated[Prose, Field(description="Needed to book for another, who is shown it.")] = ""
+    group: Annotated[GroupName, Field(description="The group whose members share it; you must be its manager.")] = ""
 
     @model_validator(mode="after")
     def _has_one_end(self) -> Self:
@@ -156,12 +168,23 @@ class BookingIn(_RequestModel):
     @property
     def fingerprint(self) -> str:
         """The same for the same request, under whichever name it gives the number of GPUs."""
-        return hashlib.sha256(self.model_dump_json(exclude={"gpus"}).encode()).hexdigest()
+        # A request without a group has the fingerprint that it had before there were groups.
+        left_out = {"gpus"} if self.group else {"gpus", "group"}
+        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
 
     def request(self) -> BookingRequest:
         end = self.end if self.end is not None else _length(self.days or 0)
         return BookingRequest(
-            self.model, end, self.start, self.gpus or 1, self.share, self.user, self.namespace, self.note, self.reason
+            model=self.model,
+            end=end,
+            start=self.start,
+            cards=self.gpus or 1,
+            share=self.share,
+            user=self.user,
+            namespace=self.namespace,
+            note=self.note,
+            reason=self.reason,
+            group=self.group,
         )
 
 
@@ -217,6 +240,9 @@ class BookingOut(_GpusOut):
     created_by: str
     version: int
     consequence: Annotated[str | None, Field(description="What cancelling it now would lead to.")] = None
+    group: Annotated[
+        str, Field(description="The group that shares it, with `user` as the manager who made it; empty: their own.")
+    ] = ""
     used: Annotated[
         int | None, Field(description="How many of its GPUs its pods hold. Null: it does not run, or no cluster.")
     ] = None
@@ -248,6 +274,7 @@ class PreviewOut(_GpusOut):
     problems: list[ProblemItem]
     earliest_start: str | None
     hint: str | None
+    group: str = ""
 
 
 class DayOut(_ResponseModel):
@@ -309,6 +336,7 @@ class UseOut(_ResponseModel):
     bookings: int
     gpu_hours: float
     card_hours: Annotated[float, Field(description="The old name of `gpu_hours`.")]
+    group: Annotated[str, Field(description="For which they booked; empty: for themselves.")] = ""
     covered_gpu_hours: Annotated[
         float | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
     ] = None
@@ -404,19 +432,21 @@ def _what_is_booked(booking: Booking) -> dict[str, Any]:
         "end": seconds(booking.end),
         "gpus": booking.cards,
         "share": booking.share,
+        "group": booking.group,
     }
 
 
 def booking_out(
     record: BookingRecord,
-    person: Person,
+    reader: Reader,
     now: datetime,
     consequence: str | None = None,
     use: BookingInUse | None = None,
 ) -> BookingOut:
-    """Without what only its person and lab admins may see, for everybody else. The map shows everybody all pods."""
+    """Without what only its person, the members of its group and lab admins may see, for everybody else. The map shows
+    everybody all pods."""
     booking = record.booking
-    is_private = booking.user != person.email and not person.is_lab_admin
+    is_private = not reader.may_see(record)
     return BookingOut(
         id=booking.id,
         **_what_is_booked(booking),
@@ -474,6 +504,7 @@ def use_out(use: PersonUsage) -> UseOut:
         bookings=use.bookings,
         gpu_hours=hours,
         card_hours=hours,
+        group=use.group,
         covered_gpu_hours=_rounded(use.covered_hours),
         opportunistic_gpu_hours=_rounded(use.opportunistic_hours),
     )

@@ -34,8 +34,8 @@ class Notification:
     sequence: int = 0
     """Of the calendar event (`icalendar.sequence_of`)."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a revocation
-    `pod`, `namespace`, `node`."""
+    """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
+    revocation `pod`, `namespace`, `node`."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
@@ -60,20 +60,22 @@ def reminder(booking: Booking, now: datetime) -> Notification | None:
             end = booking.ends.astimezone(UTC)
             facts = {"model": booking.model, "cards": str(booking.cards)}
             facts |= {"start": booking.start.isoformat(), "end": end.isoformat()}
+            facts |= {"group": booking.group} if booking.group else {}
             id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
             return Notification(id, occasion, booking.user, now, booking.id, facts=facts)
     return None
 
 
 def subject(notification: Notification, zone: tzinfo) -> str:
-    model = notification.facts.get("model", "a GPU")
+    model, group = notification.facts.get("model", "a GPU"), notification.facts.get("group", "")
+    booking = f"The booking of {model} for {group}" if group else f"Your booking of {model}"
     end = moment(notification.span[1], zone) if notification.span else ""
     return {
-        Occasion.BOOKED: f"Booked: {model} until {end}",
-        Occasion.CHANGED: f"Your booking of {model} was changed: it ends {end}",
-        Occasion.CANCELLED: f"Your booking of {model} was cancelled",
-        Occasion.ENDS_IN_A_DAY: f"Your booking of {model} ends {end}",
-        Occasion.ENDS_IN_AN_HOUR: f"Your booking of {model} ends soon: {end}",
+        Occasion.BOOKED: f"Booked{f' for {group}' if group else ''}: {model} until {end}",
+        Occasion.CHANGED: f"{booking} was changed: it ends {end}",
+        Occasion.CANCELLED: f"{booking} was cancelled",
+        Occasion.ENDS_IN_A_DAY: f"{booking} ends {end}",
+        Occasion.ENDS_IN_AN_HOUR: f"{booking} ends soon: {end}",
         Occasion.REVOKED: f"{notification.facts.get('pod', 'Your pod')} lost its GPU to a booking",
     }[notification.occasion]
 
@@ -88,7 +90,7 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
         lines.append(f"Until: {moment(end, zone)}" + (f" ({words(end - start)})" if end > start else ""))
     lines += [
         f"{title} {notification.facts[name]}"
-        for name, title in (("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:"))
+        for name, title in (("group", "Group:"), ("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:"))
         if notification.facts.get(name)
     ]
     actor, why = notification.facts.get("actor", ""), notification.facts.get("why", "")
@@ -99,8 +101,10 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
 
 
 def _advice(notification: Notification) -> str:
+    # Without an id the commands mean the person's own booking.
+    which = f"{notification.booking} " if notification.facts.get("group") else ""
     if notification.occasion in REMINDERS:
-        return "Pods that use its GPUs are ended then: save your work. To go on:  carrel extend --days 1"
+        return f"Pods that use its GPUs are ended then: save your work. To go on:  carrel extend {which}--days 1"
     if notification.occasion is Occasion.REVOKED:
         return (
             "It ran on a GPU that was free: no booking covered it, or it was beyond your booking."
@@ -108,4 +112,4 @@ def _advice(notification: Notification) -> str:
         )
     if notification.occasion is Occasion.CANCELLED:
         return "When you may book again:  carrel free"
-    return "To look at it:  carrel show"
+    return f"To look at it:  carrel show {which}".rstrip()

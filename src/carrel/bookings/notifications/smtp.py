@@ -132,5 +132,6 @@ def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
         end=end,
         cards=int(facts.get("cards", "1")),
         share=facts.get("share") == "true",
+        group=facts.get("group", ""),
     )
     return booking_event(booking, notification.sequence, subject(notification, zone))

@@ -1,4 +1,4 @@
-"""The admin page: maintenance, people and roles, which bookings other rules would break, and the audit log."""
+"""The admin page: maintenance, people, roles and groups, which bookings other rules would break, and the audit log."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.calendar import Maintenance
+from carrel.bookings.groups import GroupRole
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.layout import PageRenderer
@@ -22,10 +23,12 @@ AHEAD = timedelta(days=366)
 MAX_LIMIT = 100_000
 """Of a number to try, if its limit has no largest value itself."""
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
+NOT_LISTED = "not listed"
 DONE = {
     "maintenance": "The maintenance window is set. Existing bookings stay; new ones are refused.",
     "removed": "The maintenance window was removed.",
     "role": "The role was granted.",
+    "group": "The group was changed.",
 }
 
 
@@ -39,6 +42,7 @@ class AdminPage:
         router.add_api_route("/admin/maintenance", self.add_maintenance, methods=["POST"], response_model=None)
         router.add_api_route("/admin/maintenance/{id}", self.remove_maintenance, methods=["POST"], response_model=None)
         router.add_api_route("/admin/roles", self.give_role, methods=["POST"], response_model=None)
+        router.add_api_route("/admin/groups", self.change_group, methods=["POST"], response_model=None)
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         return await self._page(request, person)
@@ -80,6 +84,20 @@ class AdminPage:
         await authenticator.people.grant(Grant(email, granted, person.email, why, self._context.now()))
         return RedirectResponse("/admin?done=role", 303)
 
+    async def change_group(self, request: Request, person: CurrentPerson) -> Response:
+        _check_admin(person)
+        asked = form_fields.texts(await request.form())
+        group, email, why = asked.get("group", ""), asked.get("email", ""), asked.get("why", "")
+        commands, role = self._context.group_commands, asked.get("role", "")
+        if role == NOT_LISTED:
+            answer = await commands.remove_person(group, email, person, why)
+        elif role in {each.value for each in GroupRole}:
+            is_manager = role == GroupRole.MANAGER.value
+            answer = await commands.list_person(group, email, person, is_manager=is_manager, reason=why)
+        else:
+            return await self._page(request, person, problems=["Choose member, manager or not listed."], status=422)
+        return await self._answered(request, person, answer, "group")
+
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
         if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
@@ -112,6 +130,8 @@ class AdminPage:
                 for known in await authenticator.people.known()
             ],
             roles=ROLES,
+            groups=await context.queries.groups(),
+            group_roles=[*(role.value for role in GroupRole), NOT_LISTED],
             log=await context.queries.log(person, limit=50),
         )
 

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, tzinfo
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
-from carrel.bookings.rules import BookingRules, RuleResult, judged
+from carrel.bookings.rule_results import RuleResult, judged
+from carrel.bookings.rules import BookingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
         user=given.get("user", ""),
         note=given.get("note", ""),
         reason=given.get("reason", ""),
+        group=given.get("group", ""),
     )
 
 
@@ -68,19 +70,19 @@ def times_of(wanted: BookingRequest, now: datetime) -> tuple[datetime, datetime]
 def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
     """A form that is sent twice books once. A form that was changed after a refusal is another request."""
     key = given.get("key", "")
-    said = "\n".join(given.get(name, "") for name in ("model", "start", "end", "cards", "share", "user", "note"))
+    names = ("model", "start", "end", "cards", "share", "user", "note", *(["group"] if given.get("group") else []))
+    said = "\n".join(given.get(name, "") for name in names)
     fingerprint = hashlib.sha256(said.encode()).hexdigest()
     return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
 
 
 def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules: BookingRules) -> FormFeedback:
+    checks = judged(rules, answer.problems, wanted.cards, is_group=bool(wanted.group))
     if isinstance(answer, BookingRefusal):
         problems = [problem.message for problem in answer.problems] or [answer.message]
-        return FormFeedback(
-            judged(rules, answer.problems, wanted.cards), problems, answer.earliest_start, answer.hint, wanted
-        )
+        return FormFeedback(checks, problems, answer.earliest_start, answer.hint, wanted)
     return FormFeedback(
-        checks=judged(rules, answer.problems, wanted.cards),
+        checks=checks,
         problems=[problem.message for problem in answer.problems],
         earliest=answer.earliest_start,
         hint=answer.hint,
@@ -94,18 +96,20 @@ def why_earliest(answer: Preview | BookingRefusal) -> str:
     if isinstance(answer, BookingRefusal):
         return answer.message
     names = {problem.rule for problem in answer.problems}
+    is_group = bool(answer.booking.group)
+    who, has, whose = ("The group", "The group has", "The group's") if is_group else ("You", "You have", "Your")
     if not names:
-        return "You can book a GPU now."
+        return f"{who} can book a GPU now."
     if "no-active-overlap" in names:
-        return "You have an active booking. You can book again when it has ended."
+        return f"{has} an active booking. {who} can book again when it has ended."
     if "future-limit" in names:
-        return "You have as many planned bookings as the rules allow. Cancel or change one of them."
+        return f"{has} as many planned bookings as the rules allow. Cancel or change one of them."
     if names == {"cooldown"}:
-        return "Your cooldown ends then."
+        return f"{whose} cooldown ends then."
     if names == {"capacity"}:
         return "A GPU is free for the whole time then."
     return (
-        "Your cooldown ends and a GPU is free then."
+        f"{whose} cooldown ends and a GPU is free then."
         if "cooldown" in names
         else "This is the first start that the rules allow."
     )

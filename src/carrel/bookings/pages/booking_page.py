@@ -14,7 +14,7 @@ from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
-from carrel.bookings.rules import judged
+from carrel.bookings.rule_results import judged
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
@@ -39,7 +39,7 @@ class BookingPage:
     async def show(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record = await self._found(id)
         done = DONE.get(request.query_params.get("done", ""), "")
-        return self._page(request, person, record, done=done)
+        return await self._page(request, person, record, done=done)
 
     async def verdict(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record = await self._found(id)
@@ -51,21 +51,21 @@ class BookingPage:
         try:
             changes = Changes(end=self._end(asked), reason=asked.get("reason", ""))
         except InvalidForm as invalid:
-            return self._page(request, person, record, problems=invalid.problems, status=422)
+            return await self._page(request, person, record, problems=invalid.problems, status=422)
         answer = await self._context.commands.change(id, changes, person, _version(asked))
-        return self._answered(request, person, record, answer, "changed")
+        return await self._answered(request, person, record, answer, "changed")
 
     async def cancel(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record, asked = await self._found(id), form_fields.texts(await request.form())
         answer = await self._context.commands.cancel(id, person, asked.get("reason", ""), _version(asked))
-        return self._answered(request, person, record, answer, "cancelled")
+        return await self._answered(request, person, record, answer, "cancelled")
 
-    def _answered(
+    async def _answered(
         self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | BookingRefusal, done: str
     ) -> Response:
         if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
-            return self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
+            return await self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
 
     async def _feedback(self, record: BookingRecord, asked: Mapping[str, str], person: Person) -> FormFeedback:
@@ -77,7 +77,9 @@ class BookingPage:
         answer = await self._context.commands.preview_change(record.booking.id, changes, person)
         if isinstance(answer, BookingRefusal):
             return FormFeedback((), [answer.message])
-        checks = judged(self._context.rules, answer.problems, record.booking.cards, is_change=True)
+        booking = record.booking
+        is_group = bool(booking.group)
+        checks = judged(self._context.rules, answer.problems, booking.cards, is_change=True, is_group=is_group)
         return FormFeedback(checks, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:
@@ -89,7 +91,7 @@ class BookingPage:
             raise Problem(404, "not-found", "No such booking", "There is no booking with this id.", "open /timeline")
         return record
 
-    def _page(
+    async def _page(
         self,
         request: Request,
         person: Person,
@@ -100,21 +102,24 @@ class BookingPage:
         status: int = 200,
     ) -> Response:
         state = record.state(self._context.now())
-        is_mine = record.booking.user == person.email
+        reader = await self._context.queries.reader(person)
+        booking = record.booking
         return self._renderer.page(
             request,
             person,
             "booking.html",
             status=status,
             record=record,
-            booking=record.booking,
+            booking=booking,
             state=state,
-            is_mine=is_mine,
-            may_change=state in (State.PLANNED, State.ACTIVE) and (is_mine or person.is_lab_admin),
+            is_mine=reader.is_theirs(booking),
+            needs_reason=not booking.group and booking.user != person.email,
+            may_see=reader.may_see(record),
+            may_change=state in (State.PLANNED, State.ACTIVE) and reader.may_change(record),
             consequence=self._context.commands.after_cancelling(record),
             done=done,
             problems=problems,
-            cooldown_until=record.booking.ends + self._context.rules.cooldown,
+            cooldown_until=booking.ends + self._context.rules.cooldown,
             rules=self._context.rules,
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 
 from carrel.bookings.commands import BookingCommands
+from carrel.bookings.group_commands import GroupCommands
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
@@ -22,6 +23,10 @@ class PagesContext:
     """None: there is no cluster. The GPUs come from a file, and there is no map."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process stops: live streams end then. Otherwise the process would wait for them."""
+
+    @property
+    def group_commands(self) -> GroupCommands:
+        return GroupCommands(self.commands.context)
 
     @property
     def usual_length(self) -> timedelta:

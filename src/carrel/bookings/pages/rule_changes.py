@@ -15,7 +15,8 @@ class RuleConflict:
 
 
 def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinfo = UTC) -> list[RuleConflict]:
-    """Checks each booking at the time it was made, together with the bookings that the person had made before.
+    """Checks each booking at the time it was made, together with the bookings that the same person or group
+    had made before.
 
     Messages have times in `zone`.
     """
@@ -23,7 +24,7 @@ def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinf
     limited = {row.name for row in rules.rows if row.limit}  # the other rules depend on the current time
     found = []
     for position, record in enumerate(by_age):
-        earlier = [other.booking for other in by_age[:position] if other.booking.user == record.booking.user]
+        earlier = [other.booking for other in by_age[:position]]
         verdict = judge(rule_input(record.booking, earlier, record.created_at, rules, zone))
         broken = tuple(rule for rule in verdict.broken if rule.rule in limited)
         if broken:

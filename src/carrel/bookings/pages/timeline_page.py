@@ -50,7 +50,9 @@ STATUS = {
 """Broken rules are 422."""
 
 
-EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason"), "") | {"cards": "1"}
+EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason", "group"), "") | {
+    "cards": "1"
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,6 @@ class ShownBooking:
     """A booking, with what the cluster knows of it."""
 
     booking: Booking
-    group: str = ""
     people: frozenset[str] = frozenset()
     """Who may use it; empty: only its person."""
     use: str = ""
@@ -160,9 +161,8 @@ class TimelinePage:
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._feedback(asked, person)
-        now_request = BookingRequest(
-            model, context.usual_length, user=asked.get("user", ""), reason=asked.get("reason", "")
-        )
+        user, reason, group = (asked.get(name, "") for name in ("user", "reason", "group"))
+        now_request = BookingRequest(model, context.usual_length, user=user, reason=reason, group=group)
         from_now = await context.commands.preview(now_request, person)
         start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or context.now()
         chosen = whole_minute(start, context.now(), context.zone)
@@ -214,6 +214,7 @@ class TimelinePage:
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
             cooldown=context.rules.cooldown,
+            groups=await context.queries.groups_to_book_for(person),
         )
 
     def _shown(self, booking: Booking) -> ShownBooking:
@@ -222,14 +223,12 @@ class TimelinePage:
         if cluster is None:
             return ShownBooking(booking)
         right, use = cluster.coverage.booking(booking.id), cluster.coverage.use_of(booking.id)
-        return ShownBooking(
-            booking, right.group if right else "", right.people if right else frozenset(), str(use) if use else ""
-        )
+        return ShownBooking(booking, right.people if right else frozenset(), str(use) if use else "")
 
     def _booking_row(self, booking: Booking, person: Person) -> TableRow:
         shown = self._shown(booking)
         link = f"/bookings/{booking.id}" if booking.user == person.email or person.is_lab_admin else ""
-        who = f"{shown.group}, booked by {booking.user}" if shown.group else booking.user
+        who = f"{booking.group}, booked by {booking.user}" if booking.group else booking.user
         return TableRow(booking.model, who, booking.cards, booking.start, booking.ends, shown.use, link)
 
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
@@ -319,8 +318,8 @@ def rows_of(
 def _bar(shown: ShownBooking, person: Person) -> Bar:
     booking, is_mine = shown.booking, shown.is_of(person)
     is_own = booking.user == person.email
-    name = shown.group or ("You" if is_own else wording.short_name(booking.user))
-    who = f"{shown.group}, booked by {booking.user}" if shown.group else "You" if is_own else booking.user
+    name = booking.group or ("You" if is_own else wording.short_name(booking.user))
+    who = f"{booking.group}, booked by {booking.user}" if booking.group else "You" if is_own else booking.user
     amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
     length = wording.span(booking.ends - booking.start)
     label = name if booking.cards == 1 else f"{name} · {booking.cards}"

@@ -67,6 +67,7 @@ class CredentialRoutes:
             "roles": sorted(role.value for role in person.roles),
             "scopes": sorted(scope.value for scope in person.scopes),
             "how": person.how.value,
+            "sign_in_groups": sorted(await self.authenticator.people.seen_groups(person.email)),
         }
 
     async def tokens(self, person: CurrentPerson) -> dict[str, Any]:

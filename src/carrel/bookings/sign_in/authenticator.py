@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends
 from starlette.requests import Request
 
+from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, People, Person, Scope
 from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.rate_limiter import RateLimiter
@@ -116,7 +117,10 @@ class Authenticator:
             person = await (self._by_token(bearer) if is_carrel_token else self._by_kubernetes(bearer))
         if person is None:
             raise NotSignedIn("The token is unknown, expired or revoked.")
-        return await self._with_roles(person)
+        accepted = await self._with_roles(person)
+        if accepted.groups is not None:
+            await self.people.saw_groups(accepted.email, GroupSource.CLUSTER, accepted.groups, self.now())
+        return accepted
 
     async def _by_token(self, bearer: str) -> Person | None:
         token = await self.people.token(hashed(bearer), self.now())

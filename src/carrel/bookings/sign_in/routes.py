@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, Role, Session, is_address, normal
 from carrel.bookings.sign_in import sign_in_pages
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, NotSignedIn, is_for_loopback
@@ -122,6 +123,8 @@ class SignInRoutes:
         roles = role_options.by_groups(claims.groups)
         if not roles | role_options.by_email(claims.email, await people.granted(claims.email)):
             return _failed(f"{claims.email} is in no group that may use this service")
+        # Before the session: whoever is signed in was seen with the groups of that sign-in.
+        await people.saw_groups(claims.email, GroupSource.IDENTITY_PROVIDER, claims.groups, now)
         response = await self._signed_in(request, SignedInPerson(claims.email, claims.name, roles), attempt.back_to)
         response.delete_cookie(
             self._attempt_cookie, path="/", secure=self.authenticator.options.is_https, httponly=True

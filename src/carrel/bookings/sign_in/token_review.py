@@ -74,4 +74,5 @@ class TokenReviewer:
         name = normal(username.removeprefix(self.options.user_prefix))
         if not username.startswith(self.options.user_prefix) or not is_address(name):
             return None
-        return Person(name, roles=self.roles.by_groups(groups), how=How.SERVICE_ACCOUNT)
+        roles = self.roles.by_groups(groups)
+        return Person(name, roles=roles, how=How.SERVICE_ACCOUNT, groups=frozenset(groups))

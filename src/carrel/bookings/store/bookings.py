@@ -1,7 +1,7 @@
 """Bookings, maintenance, the log and the feeds in a database."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,11 +20,13 @@ from sqlalchemy import (
     or_,
     select,
     tuple_,
+    union,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.calendar import Maintenance
+from carrel.bookings.groups import BookingGroup, GroupPerson, group_of
 from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, MaintenanceWindow, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
@@ -33,6 +35,7 @@ from carrel.bookings.store.database import Database
 B = tables.bookings.c
 M = tables.maintenance.c
 L = tables.log.c
+G, W = tables.group_people.c, tables.seen_groups.c
 
 
 class SqlBookings:
@@ -69,6 +72,9 @@ class SqlReading:
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
         return await self._all(_OF_PERSON, person=user, since=since)
+
+    async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
+        return await self._all(_OF_GROUP, group=group, since=since)
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
         touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
@@ -107,6 +113,24 @@ class SqlReading:
     async def feed_owner(self, secret_hash: str) -> str | None:
         owner = select(tables.feeds.c.person).where(tables.feeds.c.secret_hash == secret_hash)
         return (await self._connection.execute(owner)).scalar_one_or_none()
+
+    async def group(self, name: str) -> BookingGroup:
+        listed = await self._connection.execute(select(tables.group_people).where(G.group_name == name))
+        seen = await self._connection.execute(select(tables.seen_groups).where(W.group_name == name))
+        return group_of(name, _group_people(listed, seen).get(name, ()))
+
+    async def groups(self) -> Sequence[BookingGroup]:
+        listed = await self._connection.execute(select(tables.group_people))
+        # A provider has many groups that never book: their people are not read.
+        bookable = union(select(G.group_name), select(B.group_name).where(B.group_name != ""))
+        seen = await self._connection.execute(select(tables.seen_groups).where(W.group_name.in_(bookable)))
+        found = _group_people(listed, seen)
+        return [group_of(name, found[name]) for name in sorted(found)]
+
+    async def groups_of(self, user: str) -> Mapping[str, bool]:
+        seen = await self._connection.execute(select(W.group_name).where(W.person == user))
+        listed = await self._connection.execute(select(G.group_name, G.is_manager).where(G.person == user))
+        return dict.fromkeys(seen.scalars(), False) | {row.group_name: row.is_manager for row in listed}
 
     async def _one(self, wanted: Select[Any], **given: object) -> BookingRecord | None:
         row = (await self._connection.execute(wanted, given)).one_or_none()
@@ -157,11 +181,27 @@ class SqlWriting(SqlReading):
         if secret_hash is not None:
             await self._connection.execute(insert(tables.feeds).values(person=user, secret_hash=secret_hash))
 
+    async def list_in_group(self, group: str, user: str, *, is_manager: bool) -> bool:
+        theirs = (G.group_name == group, G.person == user)
+        known = (await self._connection.execute(select(G.is_manager).where(*theirs))).scalar_one_or_none()
+        if known is None:
+            row = {"group_name": group, "person": user, "is_manager": is_manager}
+            await self._connection.execute(insert(tables.group_people).values(row))
+        elif known != is_manager:
+            await self._connection.execute(update(tables.group_people).where(*theirs).values(is_manager=is_manager))
+        return known != is_manager
+
+    async def unlist_from_group(self, group: str, user: str) -> bool:
+        gone = delete(tables.group_people).where(G.group_name == group, G.person == user)
+        return (await self._connection.execute(gone)).rowcount > 0
+
 
 def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
-    if query.user:
-        found.append(B.person == query.user)
+    theirs = [and_(B.person == query.user, B.group_name == "")] if query.user else []
+    theirs += [B.group_name.in_(query.groups)] if query.groups else []
+    if theirs:
+        found.append(or_(*theirs))
     if query.model:
         found.append(B.model == query.model)
     if query.start is not None:
@@ -184,7 +224,7 @@ def _mentions(text: str, reader: str) -> ColumnElement[bool]:
         return func.lower(column).contains(text.lower(), autoescape=True)
 
     private = or_(has(B.namespace), has(B.note))
-    return or_(has(B.person), has(B.model), and_(B.person == reader, private) if reader else private)
+    return or_(has(B.person), has(B.group_name), has(B.model), and_(B.person == reader, private) if reader else private)
 
 
 def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
@@ -207,7 +247,10 @@ def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:
 
 # The statements of every booking are built once: building one costs more than running it.
 _GET = select(tables.bookings).where(B.id == bindparam("id"))
-_OF_PERSON = _in_order(select(tables.bookings).where(B.person == bindparam("person"), B.ends_at > bindparam("since")))
+_OF_PERSON = _in_order(
+    select(tables.bookings).where(B.person == bindparam("person"), B.group_name == "", B.ends_at > bindparam("since"))
+)
+_OF_GROUP = _in_order(select(tables.bookings).where(B.group_name == bindparam("group"), B.ends_at > bindparam("since")))
 _PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
     B.model == bindparam("model"),
     B.ends_at > bindparam("start"),
@@ -229,9 +272,9 @@ def _record(row: Row[Any]) -> BookingRecord:
     # In the order of the table's columns: a timeline reads a thousand of these, and by name each takes twice as long.
     cells: tuple[Any, ...] = tuple(row)
     id, person, model, start, planned_end, _, cards, share, cancelled_at = cells[:9]
-    namespace, note, reason, created_at, created_by, version, once_key, once_fingerprint = cells[9:]
+    namespace, note, reason, created_at, created_by, version, once_key, once_fingerprint, group = cells[9:]
     return BookingRecord(
-        Booking(id, person, model, start, planned_end, cards, cancelled_at, share),
+        Booking(id, person, model, start, planned_end, cards, cancelled_at, share, group),
         created_at,
         created_by,
         version,
@@ -262,7 +305,18 @@ def _row(record: BookingRecord) -> dict[str, Any]:
         "version": record.version,
         "once_key": record.key.key if record.key else None,
         "once_fingerprint": record.key.fingerprint if record.key else None,
+        "group_name": booking.group,
     }
+
+
+def _group_people(listed: Iterable[Row[Any]], seen: Iterable[Row[Any]]) -> dict[str, list[GroupPerson]]:
+    found: dict[str, list[GroupPerson]] = {}
+    for row in listed:
+        found.setdefault(row.group_name, []).append(GroupPerson(row.person, row.is_manager))
+    for row in seen:
+        person = GroupPerson(row.person, is_listed=False, seen_at=row.seen_at)
+        found.setdefault(row.group_name, []).append(person)
+    return found
 
 
 def _window(row: Row[Any]) -> MaintenanceWindow:

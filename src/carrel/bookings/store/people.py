@@ -4,19 +4,21 @@ What removes something (a pending login, a session, a token) is one statement, s
 same time one succeeds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from carrel.bookings.groups import SEEN_COUNTS, SEEN_PRECISION, GroupSource, groups_to_keep
 from carrel.bookings.people import Grant, How, KnownPerson, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlWriting
 from carrel.bookings.store.database import Database
 
+W = tables.seen_groups.c
 E, P, S, T, U = tables.pending_logins.c, tables.people.c, tables.sessions.c, tables.tokens.c, tables.used.c
 
 
@@ -76,6 +78,7 @@ class SqlPeople:
         async with self._database.writing() as connection:
             ended = await connection.execute(delete(tables.sessions).where(S.person == email))
             await connection.execute(delete(tables.feeds).where(tables.feeds.c.person == email))
+            await connection.execute(delete(tables.seen_groups).where(W.person == email))
             valid = (T.person == email, T.revoked_at.is_(None), T.expires_at > now)
             revoked = await connection.execute(update(tables.tokens).where(*valid).values(revoked_at=now))
             return ended.rowcount + revoked.rowcount
@@ -139,12 +142,32 @@ class SqlPeople:
                 for row in rows
             ]
 
+    async def saw_groups(self, email: str, source: GroupSource, groups: Collection[str], now: datetime) -> None:
+        kept, theirs = groups_to_keep(groups), (W.person == email, W.source == source.value)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(select(W.group_name, W.seen_at).where(*theirs))).all()
+        if {row.group_name for row in rows} == kept and all(now - row.seen_at < SEEN_PRECISION for row in rows):
+            return
+        async with self._database.writing() as connection:
+            await connection.execute(delete(tables.seen_groups).where(*theirs))
+            seen = {"person": email, "source": source.value, "seen_at": now}
+            if kept:
+                await connection.execute(
+                    insert(tables.seen_groups), [{**seen, "group_name": group} for group in sorted(kept)]
+                )
+
+    async def seen_groups(self, email: str) -> Mapping[str, datetime]:
+        wanted = select(W.group_name, W.seen_at).where(W.person == email).order_by(W.seen_at)
+        async with self._database.reading_once() as connection:
+            return {row.group_name: row.seen_at for row in await connection.execute(wanted)}
+
     async def forget_expired(self, now: datetime) -> int:
         async with self._database.writing() as connection:
             sessions = await connection.execute(delete(tables.sessions).where(S.expires_at <= now))
             pending_logins = await connection.execute(delete(tables.pending_logins).where(E.expires_at <= now))
             used = await connection.execute(delete(tables.used).where(U.expires_at <= now))
-            return sessions.rowcount + pending_logins.rowcount + used.rowcount
+            seen = await connection.execute(delete(tables.seen_groups).where(W.seen_at <= now - SEEN_COUNTS))
+            return sessions.rowcount + pending_logins.rowcount + used.rowcount + seen.rowcount
 
 
 async def _set_person(connection: AsyncConnection, email: str, **values: Any) -> None:

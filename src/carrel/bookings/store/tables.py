@@ -81,12 +81,14 @@ bookings = Table(
     Column("version", Integer, nullable=False),
     Column("once_key", String(255)),
     Column("once_fingerprint", String(64)),
+    Column("group_name", String(255), nullable=False, server_default=""),  # empty: a person's own
     CheckConstraint("starts_at < planned_end", name="end_after_start"),
     CheckConstraint("ends_at <= planned_end", name="ends_as_planned_or_before"),
     CheckConstraint("cards >= 1", name="some_cards"),
     UniqueConstraint("created_by", "once_key"),
     Index(None, "model", "ends_at"),
     Index(None, "person", "ends_at"),
+    Index(None, "group_name", "ends_at"),
     Index(None, "starts_at", "id"),
 )
 
@@ -134,6 +136,26 @@ people = Table(
     Column("name", String(255), nullable=False),
     Column("granted", String(32)),
     Column("last_seen_at", Instant),
+)
+
+group_people = Table(
+    "group_people",
+    metadata,
+    Column("group_name", String(255), primary_key=True),
+    Column("person", String(320), primary_key=True),
+    Column("is_manager", Boolean, nullable=False),
+    Index(None, "person"),
+)
+
+seen_groups = Table(
+    "seen_groups",
+    metadata,
+    Column("person", String(320), primary_key=True),
+    Column("source", String(32), primary_key=True),
+    Column("group_name", String(255), primary_key=True),
+    Column("seen_at", Instant, nullable=False),
+    Index(None, "group_name"),
+    Index(None, "seen_at"),
 )
 
 sessions = Table(

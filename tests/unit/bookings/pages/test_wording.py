@@ -11,7 +11,8 @@ from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form
 from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
 from carrel.bookings.records import Availability, DayAvailability, Preview
-from carrel.bookings.rules import Booking, BookingRules, Broken, judged
+from carrel.bookings.rule_results import judged
+from carrel.bookings.rules import Booking, BookingRules, Broken
 from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")

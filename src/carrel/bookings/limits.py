@@ -1,0 +1,44 @@
+"""The numbers that an admin sets for rules. Pure."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number that an admin sets for a rule: `--cooldown-days 7`, `CARREL_COOLDOWN_DAYS=7`."""
+
+    option: str
+    """The name of the setting: `cooldown_days`."""
+    help: str
+    reason: str
+    """Why the default is what it is."""
+    default: float
+    least: float
+    most: float | None = None
+    unit: timedelta | None = None
+    """Of the number, if the limit is a length of time. None: it is a count."""
+    field: str = ""
+    """Where `BookingRules` has it, if not in `more`."""
+    old_option: str = ""
+    """A name that is still accepted."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """On the command line, the one to use first: `--cooldown-days`."""
+        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
+
+    def read(self, number: float) -> timedelta | int:
+        return int(number) if self.unit is None else self.unit * number
+
+    def write(self, value: timedelta | int) -> float:
+        """As an admin would set it."""
+        return value / (self.unit or timedelta(days=1)) if isinstance(value, timedelta) else float(value)
+
+    def shown(self, value: timedelta | int) -> str:
+        """The same as text, exact to the microsecond: `14`, `0.333333333333333`."""
+        return f"{self.write(value):.15g}"
