@@ -121,23 +121,30 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         # High Priority guarantees your continued access to the reserved GPU for the duration of your slot.
         assert lab.pod(ours, "booked-1")["metadata"]["uid"] == first["metadata"]["uid"]
 
-        # A booking that was extended goes on, whatever its pod was told when it was created.
+        # A booking that runs on keeps its pod, whatever is written on the pod.
         second = lab.pod(ours, "booked-2")
         lab.set_end(ours, "booked-2", now())
         eventually(lambda: "+" not in lab.pod(ours, "booked-2")["metadata"]["annotations"]["terminate-at"])
         assert lab.pod(ours, "booked-2")["metadata"]["uid"] == second["metadata"]["uid"]
 
+        # A booking is for one GPU: another pod of the same person is a low-priority one.
+        lab.create(ADA, ours, "beyond")
+        eventually(lambda: lab.pod(ours, "beyond")["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic")
+
         # If the current UTC time is past the terminate-at value, the Pod is deleted … and recreated without a GPU.
-        del lab.service.until[CAROL]
-        end = now() + timedelta(seconds=10)
-        lab.set_end(ours, "booked-2", end)
+        # MAIA is asked again within a minute: its booking was shortened.
+        end = now() + timedelta(seconds=75)
+        until = lab.service.until[CAROL]
+        lab.service.until[CAROL] = end.isoformat()
         after = lab.successor(ours, of=second)
         assert end <= instant(after["metadata"]["creationTimestamp"], "pod", "creationTimestamp"), "never early"
         assert lab.sees(ours, "booked-2") == ""
         assert "its booking ends at" in lab.events(ours, second)["BookingEnds"]
 
-        # The GPU that is free now goes to whoever comes next.
-        assert lab.run(EVE, ours, "next")[1] == its_card
+        # The GPU that is free now goes to whoever waits for one.
+        eventually(lambda: lab.pod(ours, "beyond")["status"]["phase"] == "Running", LIMIT_S)
+        assert lab.sees(ours, "beyond") == its_card
+        lab.service.until[CAROL] = until
 
 
 def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_has_no_gpu(lab: Lab) -> None:
@@ -157,7 +164,7 @@ def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_h
         budgets = f"/apis/policy/v1/namespaces/{ours}/poddisruptionbudgets"
         lab.api.call("POST", budgets, budget)
         victim = eventually(lambda: [each for each in serving(ours) if each["status"]["phase"] == "Running"])[0]
-        lab.run(ADA, ours, "other")
+        lab.run(CAROL, ours, "other")
         lab.create(ADA, ours, "booked")
 
         eventually(lambda: "disruption budget" in lab.events(ours, victim).get("RevocationHeldUp", ""), LIMIT_S)
@@ -234,9 +241,8 @@ def test_the_successor_keeps_the_resize_the_image_volume_and_the_pod_resources(l
             assert status == expected, answer["message"]
         assert lab.pod(ours, "train")["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
 
-        del lab.service.until[ADA]
+        lab.service.until[ADA] = (now() + timedelta(seconds=75)).isoformat()
         try:
-            lab.set_end(ours, "train", now())
             after = lab.successor(ours, of=placed)
         finally:
             lab.service.until[ADA] = until
@@ -267,7 +273,7 @@ def test_a_job_that_replaces_only_failed_pods_continues_without_a_gpu(lab: Lab) 
         lab.api.call("POST", f"/apis/batch/v1/namespaces/{ours}/jobs", job)
         first = eventually(lambda: running(ours), LIMIT_S)
         assert first is not None
-        lab.run(ADA, ours, "other")
+        lab.run(CAROL, ours, "other")
         lab.create(ADA, ours, "booked")
 
         second = eventually(lambda: running(ours, but=first["metadata"]["name"]), LIMIT_S)
