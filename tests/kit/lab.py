@@ -180,7 +180,7 @@ class Lab:
 
 
 @contextlib.asynccontextmanager
-async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIterator[Lab]:
+async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker: bool = True) -> AsyncIterator[Lab]:
     """`in_real_time`: for separate processes, which know only the real time and would ignore an old heartbeat."""
     clock = Clock(datetime.now(UTC) if in_real_time else NOON)
     lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
@@ -188,7 +188,8 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False) -> AsyncIt
         await lab.client.create(CRDS, crd)
     for name in (OURS, "lab"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    await lab.book(BOOKER, gpus=1000, name="enough", end=clock.now + 30 * DAY)
+    if has_booker:
+        await lab.book(BOOKER, gpus=1000, name="enough", end=clock.now + 30 * DAY)
     informers = Informers(lab.client)
     await SimulatedKubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
     yield lab

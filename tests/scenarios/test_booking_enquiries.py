@@ -25,7 +25,7 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
-    async with a_lab([a_node("n1", 4)]) as lab:
+    async with a_lab([a_node("n1", 4)], has_booker=False) as lab:
         yield lab
 
 

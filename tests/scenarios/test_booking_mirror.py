@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from carrel.bookings.groups import BookingGroup
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import BookingRecord
@@ -70,7 +71,7 @@ class Bookings:
 async def bookings(tmp_path: Path) -> AsyncIterator[Bookings]:
     database = Database(f"sqlite:///{tmp_path}/carrel.db")
     await database.migrate()
-    async with a_lab([]) as lab, contextlib.aclosing(database):
+    async with a_lab([], has_booker=False) as lab, contextlib.aclosing(database):
         yield Bookings(lab, SqlBookings(database))
 
 
@@ -355,6 +356,9 @@ class RecordsInMemory:
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:
         return list(self._records.values())
+
+    async def groups(self) -> Sequence[BookingGroup]:
+        return ()
 
 
 class Jittery:

@@ -76,11 +76,7 @@ async def test_a_pod_without_an_owner_and_an_expired_pod_are_not_logged(opened: 
         lab.replica() as controller,
         hearing(a_replica(lab), outbox),
     ):
-        expired = {
-            "carrel.dev/tier": "booked",
-            "terminate-at": "2026-11-16T11:00:00Z",
-            "carrel.dev/user": "ben@lab.org",
-        }
+        expired = {"terminate-at": "2026-11-16T11:00:00Z", "carrel.dev/user": "ben@lab.org"}
         await an_opportunistic_pod(lab, controller, "stray")
         await an_opportunistic_pod(lab, controller, "over", annotations=expired)
         await an_unschedulable_booked_pod(lab, "urgent", limits={"nvidia.com/gpu": "2"})
@@ -115,7 +111,7 @@ class Recorder:
 
 
 async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_else(opened: Opened) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         client = Client(recorder)

@@ -14,7 +14,6 @@ from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, be
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
-    BOOKED,
     OPPORTUNISTIC,
     WHOLE,
     TierController,
@@ -28,7 +27,7 @@ from tests.kit.tiers import (
 )
 
 TOKEN = "a-token-of-the-test"
-OVER = {**BOOKED, "terminate-at": "2026-11-16T11:00:00Z"}
+OVER = {"terminate-at": "2026-11-16T11:00:00Z"}
 Answer = tuple[int, Any]
 
 

@@ -50,7 +50,8 @@ class Seen:
     async def book(self, gpus: int = 1, user: str = MEMBER, **spec: Any) -> str:
         """In the database, and as the object that mirrors it. The id."""
         caller = await self.opened.caller(user)
-        booking = await made(caller, days=5, gpus=gpus)
+        group = {"group": spec["group"]} if "group" in spec else {}
+        booking = await made(caller, days=5, gpus=gpus, **group)
         clock = self.opened.clock
         times = {"start": clock.now, "end": clock.now + 5 * DAY}
         await self.lab.book(user, gpus, name=booking["id"], model=A6000, **{**times, **spec})
@@ -103,7 +104,7 @@ async def test_home_follows_a_booking_that_is_cancelled(seen: Seen) -> None:
     assert "covered by your booking" in await seen.shows("/")
 
     await seen.lab.client.delete(BOOKINGS, booking)
-    await eventually(lambda: not seen.replica.covered_pods.bookings(), "the booking is gone")
+    await eventually(lambda: seen.replica.covered_pods.booking(booking) is None, "the booking is gone")
 
     home = await seen.shows("/")
     assert "no booking; may lose its GPU to a booked pod" in home
@@ -164,19 +165,20 @@ async def test_a_running_bookings_bar_and_row_name_the_pods_that_it_covers(seen:
 
     await seen.runs("first")
 
-    assert "You: 2 GPUs of RTX A6000, 5 d; 1 of 2 in use: lab/first" in await seen.shows("/timeline")
+    assert "You · 2 · 1 of 2 in use: lab/first: 2 GPUs of RTX A6000, 5 d" in await seen.shows("/timeline")
     table = await seen.shows("/timeline/table")
     assert "November 2026 RTX A6000" in table
     assert "1 of 2 in use: lab/first" in table
 
 
 async def test_the_bar_of_a_group_booking_names_the_group(seen: Seen) -> None:
+    await seen.opened.manage("vision", OTHER, members=(MEMBER,))
     await seen.book(2, OTHER, members=[MEMBER], group="vision")
 
     timeline = await seen.shows("/timeline")
 
     assert "vision · 2 · 0 of 2 in use" in timeline
-    assert f"vision, booked by {OTHER}: 2 GPUs of RTX A6000" in timeline
+    assert f"vision · 2 · 0 of 2 in use: booked by {OTHER}, 2 GPUs of RTX A6000" in timeline
 
 
 # --- map -------------------------------------------------------------------------------------------------------------

@@ -319,18 +319,19 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
     booking, is_mine = shown.booking, shown.is_of(person)
     is_own = booking.user == person.email
     name = booking.group or ("You" if is_own else wording.short_name(booking.user))
-    who = f"{booking.group}, booked by {booking.user}" if booking.group else "You" if is_own else booking.user
+    who = f"booked by {booking.user}, " if booking.group else "" if is_own else f"{booking.user}, "
     amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
     length = wording.span(booking.ends - booking.start)
     label = name if booking.cards == 1 else f"{name} · {booking.cards}"
-    title = f"{who}: {amount} of {wording.model(booking.model)}, {length}"
+    label = f"{label} · {shown.use}" if shown.use else label
     return Bar(
         kind=BarKind.MINE if is_mine else BarKind.OTHER,
         start=booking.start,
         end=booking.ends,
         cards=booking.cards,
-        label=f"{label} · {shown.use}" if shown.use else label,
-        title=f"{title}; {shown.use}" if shown.use else title,
+        label=label,
+        # It begins with what is seen: people who speak to the page say that.
+        title=f"{label}: {who}{amount} of {wording.model(booking.model)}, {length}",
         link=f"/bookings/{booking.id}" if is_own or person.is_lab_admin else "",
         is_share=booking.share,
     )
