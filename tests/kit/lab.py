@@ -21,6 +21,7 @@ from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
 from carrel.lifecycle.assembly import collector_on, reservation_pods_on
 from carrel.manifests import crds
 from carrel.parsing.time import seconds
@@ -74,9 +75,18 @@ class WriteCounter:
 class Replica(ClusterState):
     """One process of Carrel: its own caches, its own ledger."""
 
-    def __init__(self, transport: Transport, clock: Clock, timeouts: GangTimeouts, reserve_s: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Clock,
+        timeouts: GangTimeouts,
+        reserve_s: float,
+        tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
+    ) -> None:
         self.transport = WriteCounter(transport)
-        options = ClusterOptions(now=clock, clock=clock.seconds, watch_timing=QUICK, reserve_s=reserve_s)
+        options = ClusterOptions(
+            now=clock, clock=clock.seconds, watch_timing=QUICK, reserve_s=reserve_s, tier_policy=tier_policy
+        )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
         self.collector = collector_on(self)
@@ -112,10 +122,14 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def replica(
-        self, transport: Transport | None = None, timeouts: GangTimeouts = NO_HURRY, reserve_s: float = LIMIT_S
+        self,
+        transport: Transport | None = None,
+        timeouts: GangTimeouts = NO_HURRY,
+        reserve_s: float = LIMIT_S,
+        tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s)
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
@@ -130,7 +144,7 @@ class Lab:
     async def pod(self, name: str, **spec: Any) -> Json:
         """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
-        metadata = {"name": name, "namespace": "lab", "annotations": spec.get("annotations", {})}
+        metadata = {"name": name, "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
         body = {
             "apiVersion": "v1",
@@ -144,7 +158,7 @@ class Lab:
                 "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
             },
         }
-        return await self.client.create(PODS, body, "lab")
+        return await self.client.create(PODS, body, spec.get("namespace", "lab"))
 
     async def book(self, user: str = "ada@lab.example", gpus: int = 1, **spec: Any) -> Json:
         """A booking that runs now: `model=…`, `start=…` and `end=…` (instants), `members=[…]`, `name=…`."""
@@ -186,7 +200,7 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker
     lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
     for crd in crds():
         await lab.client.create(CRDS, crd)
-    for name in (OURS, "lab"):
+    for name in (OURS, "lab", "elsewhere"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     if has_booker:
         await lab.book(BOOKER, gpus=1000, name="enough", end=clock.now + 30 * DAY)

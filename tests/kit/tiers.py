@@ -93,8 +93,7 @@ async def event_reasons(lab: Lab) -> list[str]:
 
 async def catch_up(lab: Lab, replica: Replica) -> None:
     """Waits until the replica's cache shows the pods as they are."""
-    there = {each.metadata.uid: each.metadata.resource_version for each in (await pods_of(lab)).values()}
-
+    there = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(PODS)).items}
     bookings = {each.metadata.uid: each.metadata.resource_version for each in (await lab.client.list(BOOKINGS)).items}
 
     def has_caught_up() -> bool:
@@ -118,19 +117,20 @@ async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
         fitting = () if isinstance(found, Refusal) else found.fitting
         refused = await replica.scheduler.bind(pod, min(fitting)) if fitting else Refusal("no room")
         if refused is None:
-            await set_status(lab, pod.metadata.name, {"phase": "Running", "startTime": lab.clock.now.isoformat()})
+            running = {"phase": "Running", "startTime": lab.clock.now.isoformat()}
+            await set_status(lab, pod.metadata.name, running, pod.metadata.namespace)
         elif not pod.status.conditions:
-            await mark_unschedulable(lab, pod.metadata.name)
+            await mark_unschedulable(lab, pod.metadata.name, pod.metadata.namespace)
 
 
-async def mark_unschedulable(lab: Lab, name: str) -> None:
+async def mark_unschedulable(lab: Lab, name: str, namespace: str = "lab") -> None:
     """What kube-scheduler writes on a pod that it could not place."""
     no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
-    await set_status(lab, name, {"conditions": [no_room]})
+    await set_status(lab, name, {"conditions": [no_room]}, namespace)
 
 
-async def set_status(lab: Lab, name: str, status: Mapping[str, Any]) -> None:
-    await lab.client.patch(PODS, name, MergePatch({"status": status}), "lab", subresource="status")
+async def set_status(lab: Lab, name: str, status: Mapping[str, Any], namespace: str = "lab") -> None:
+    await lab.client.patch(PODS, name, MergePatch({"status": status}), namespace, subresource="status")
 
 
 async def end_deleted(lab: Lab) -> None:
@@ -176,6 +176,7 @@ async def _running(lab: Lab, replica: Replica, pod: Json, node: str) -> Json:
 
 async def an_unschedulable_booked_pod(lab: Lab, name: str, **spec: Any) -> Json:
     """A booked pod for which kube-scheduler has found no node."""
+    namespace = spec.get("namespace", "lab")
     await lab.pod(name, **{"limits": WHOLE, "annotations": BOOKED, **spec})
-    await mark_unschedulable(lab, name)
-    return await lab.client.get(PODS, name, "lab")
+    await mark_unschedulable(lab, name, namespace)
+    return await lab.client.get(PODS, name, namespace)

@@ -218,7 +218,8 @@ class ClusterState:
         if held + asked <= limit and held < limit:
             return None
         return Refusal(
-            f"{person} holds {float(held):.4g} GPUs without a booking; more than {limit} per person are not given"
+            f"{person} holds {float(held):.4g} GPU{'s' * (held != 1)} without a booking;"
+            f" more than {limit} are not given to one person"
         )
 
     def _coverage_context(self) -> CoverageContext:

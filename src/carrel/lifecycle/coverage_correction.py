@@ -28,6 +28,8 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.coverage_words import CoverageWords
 from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.coverage import Covered, records_of
 from carrel.ledger.shares import Coverage
@@ -68,6 +70,8 @@ class CoverageCorrection:
         self._cluster: Cluster = state.cluster
         self._options = options
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
+        self._reader = CoverageReader(state)
+        self._words = CoverageWords()
 
     async def round(self) -> tuple[int, int]:
         """How many pods have got a booking's cover, and how many have lost it. One that fails does not stop others."""
@@ -133,7 +137,12 @@ class CoverageCorrection:
         except (Conflict, NotFound):
             return  # it has changed: the next round looks at it again
         log.info("tier_follows_booking pod=%s was=%s is=%s", holder_of(pod), told.get(TIER), wanted[TIER])
-        await self._events.record(pod, _note(pod, covered))
+        await self._events.record(pod, self._note(pod, covered))
+
+    def _note(self, pod: Pod, covered: Covered | None) -> Note:
+        if covered is not None:
+            return Note(COVERED, self._words.covered(covered.entitlement), NORMAL)
+        return Note(NOT_COVERED, f"no booking covers it any more: {self._words.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
         uid = pod.metadata.uid
@@ -219,10 +228,3 @@ class CoverageCorrection:
 
 def _until(covered: Covered | None) -> datetime | None:
     return covered.entitlement.ends if covered is not None else None
-
-
-def _note(pod: Pod, covered: Covered | None) -> Note:
-    if covered is not None:
-        booking = covered.entitlement
-        return Note(COVERED, f"covered by the booking of {booking} until {seconds(booking.ends)}", NORMAL)
-    return Note(NOT_COVERED, "no booking covers it any more; it stays, and may lose its GPU to a booked pod", WARNING)

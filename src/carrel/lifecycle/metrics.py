@@ -10,9 +10,16 @@ from carrel.ledger.slots import ReservationState
 
 
 class ControllerMetrics(ComponentMetrics):
-    def __init__(self, is_leading: Callable[[], bool]) -> None:
+    def __init__(self, is_leading: Callable[[], bool], over_use: Callable[[], int] = lambda: 0) -> None:
+        """`over_use`: the bookings that cover more GPUs than were booked, by what Leases record."""
         super().__init__()
         registry = self.registry
+        overused = Gauge(
+            "carrel_bookings_overused",
+            "Bookings for which Leases record more GPUs than were booked; corrected within seconds.",
+            registry=registry,
+        )
+        overused.set_function(lambda: float(over_use()))
         leading = Gauge("carrel_leader", "1 on the replica that leads, 0 on the others.", registry=registry)
         leading.set_function(lambda: float(is_leading()))
         self.freed = Counter(

@@ -50,8 +50,9 @@ DEFAULT_EVENT_RATE = EventRate()
 # --- what there is to tell -------------------------------------------------------------------------------------------
 
 
-def waiting_note(refusal: Refusal) -> Note:
-    return Note(WAITING, refusal.reason, WARNING)
+def waiting_note(refusal: Refusal, beyond: str = "") -> Note:
+    """`beyond`: why a booking of its person does not cover the pod."""
+    return Note(WAITING, f"{refusal.reason}; {beyond}" if beyond else refusal.reason, WARNING)
 
 
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:

@@ -19,6 +19,8 @@ from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
+from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.coverage_words import CoverageWords
 from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
@@ -56,6 +58,8 @@ class Reconciler:
         context = ClaimContext(state.cluster_ledger, self._pods_of, state.why, state.options.dialect_options)
         self._claims = ClaimStatusWriter(state.cluster, context)
         self._events = PodEventWriter(state.cluster, state.options.now)
+        self._coverage_reader = CoverageReader(state)
+        self._words = CoverageWords()
         self._wake_limiter = WakeLimiter(state.options.clock)
         self._waiting: set[str] = set()
         self._open_queues()
@@ -201,7 +205,7 @@ class Reconciler:
         uid, refusal = pod.metadata.uid, self._state.why(pod)
         if refusal is not None:
             self._waiting.add(uid)
-            note = waiting_note(refusal)
+            note = waiting_note(refusal, self._why_beyond(pod))
             if await self._events.tell(pod, note):
                 self._metrics.events.labels(note.reason).inc()
         elif uid in self._waiting or could_not_be_scheduled(pod):
@@ -213,6 +217,11 @@ class Reconciler:
             if self._wake_limiter.is_due(uid):
                 self._state.wake([holder_of(pod)])
         self._pods_due.add_after(uid, RECHECK_S)
+
+    def _why_beyond(self, pod: Pod) -> str:
+        """Why a booking of its person does not cover the pod; empty if there is none, or if it does."""
+        beyond = self._coverage_reader.of(pod).beyond
+        return self._words.why_beyond(beyond) if beyond is not None else ""
 
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
         self._waiting.discard(pod.metadata.uid)
