@@ -1,6 +1,5 @@
 """A booking service that is asked, such as MAIA's dashboard: it answers what the test says, or not at all."""
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from carrel.bookings.client.interface import NoAnswer
@@ -33,6 +32,3 @@ class BookingsElsewhere:
             raise ZeroDivisionError
         anywhere = self.statuses.get((user, ""), BookingStatus())
         return self.statuses.get((user, namespace), anywhere)
-
-    async def free(self) -> Mapping[str, int]:
-        return {}

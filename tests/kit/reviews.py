@@ -62,9 +62,6 @@ class BookedPeople:
         until = self.until.get(user)
         return CachedAnswer(BookingStatus(until, self.model, 1) if until else BookingStatus())
 
-    async def free(self) -> CachedAnswer[Mapping[str, int]]:
-        raise AssertionError("the webhook knows itself what is free")
-
 
 class ListedObjects:
     """A cluster that has these objects, for a state that is read once and not watched."""

@@ -28,7 +28,6 @@ BODIES: dict[Callable[[object], object], list[str]] = {
     extender_calls.read_bind_args: ["PodName", "PodNamespace", "PodUID", "Node"],
     maia.read_enquiry: ["user_email", "namespace", "token", "booking", "gpu", "starting_time", "ending_time"],
     maia.read_verdict: ["schedulable", "until", "gpu"],
-    maia.read_free: ["gpu", "T4"],
     maia.read_pod_to_end: ["pod_name", "namespace"],
 }
 TEXTS = (

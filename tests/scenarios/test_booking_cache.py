@@ -1,7 +1,6 @@
 """What the webhook remembers of the booking service's answers."""
 
 import asyncio
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
@@ -17,7 +16,6 @@ class FakeService:
     def __init__(self) -> None:
         self.asked = 0
         self.is_down = False
-        self.cannot_count = False
         self.is_booked = True
         self.go = asyncio.Event()
         self.go.set()
@@ -30,11 +28,6 @@ class FakeService:
         if user == "unknown":
             raise Declined("400")
         return BookingStatus(ENDS, "A6000", 1) if self.is_booked else BookingStatus()
-
-    async def free(self) -> Mapping[str, int]:
-        if self.cannot_count:
-            raise NoAnswer("404")
-        return {"A6000": 1}
 
 
 class Setup:
@@ -110,19 +103,6 @@ async def test_a_cancelled_caller_does_not_leave_the_others_without_an_answer(se
     setup.service.go.set()
 
     assert await second == (True, 0, "")
-
-
-async def test_free_gpus_are_remembered_too(setup: Setup) -> None:
-    assert (await setup.cache.free()).value == {"A6000": 1}
-
-
-async def test_a_service_that_cannot_count_free_gpus_may_still_know_bookings(setup: Setup) -> None:
-    setup.service.cannot_count = True
-    assert (await setup.cache.free()).failure == "404"
-    assert await setup.answer() == (True, 0, ""), (
-        "otherwise every pod without a booking would cost somebody their booking"
-    )
-    assert setup.cache.failures == 1
 
 
 async def test_a_declined_question_does_not_block_others(setup: Setup) -> None:

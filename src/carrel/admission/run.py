@@ -42,7 +42,7 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
     async with contextlib.AsyncExitStack() as stack:
         service = None
         if settings.api_url:
-            where = BookingAddress(settings.api_url, stats_url="", token=settings.api_token)
+            where = BookingAddress(settings.api_url, settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
         state = ClusterState(client, settings.cluster_options())
         webhook = AdmissionWebhook(state, service, webhook_options(settings))

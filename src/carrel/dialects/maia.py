@@ -190,11 +190,6 @@ class Summary:
     tenancies: Sequence[Tenancy] = ()
 
 
-def read_free(body: object) -> dict[str, int]:
-    """Free GPUs by model, from a summary: all that the webhook needs of it."""
-    return {model: count.integer() for model, count in Field(body, "GPU summary")["gpu"].entries().items()}
-
-
 def write_summary(summary: Summary) -> dict[str, Any]:
     return {
         "gpu": dict(summary.free),

@@ -56,9 +56,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     state = ClusterState(client.fenced(fence.require), settings.options())
     metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use)
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
-    elsewhere = (
-        BookingStatusClient(BookingAddress(settings.api_url, "", settings.api_token)) if settings.api_url else None
-    )
+    elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     reservations = reservation_pods_on(state, settings.reservation_options())
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)

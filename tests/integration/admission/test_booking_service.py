@@ -42,7 +42,7 @@ async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterat
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dashboard.answer)
     async with TestServer(app) as server:
-        where = BookingAddress(str(server.make_url("/maia-api/x/")), str(server.make_url("/stats/")), "s3cret")
+        where = BookingAddress(str(server.make_url("/maia-api/x/")), "s3cret")
         client = BookingStatusClient(where, timeout_s)
         try:
             yield client
@@ -61,12 +61,6 @@ async def test_the_request_has_maias_json() -> None:
     assert dashboard.asked == [{"user_email": "alice@lab.example", "namespace": "lab", "token": "s3cret"}]
     id = "maia-d1796c44ecb6a383b11922b9"  # of this person and model, always the same
     assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", 1, id)
-
-
-async def test_free_gpus_are_read_from_the_summary() -> None:
-    async with a_client(Dashboard('{"gpu": {"NVIDIA-RTX-A6000": 2}, "gpu_allocations": {}}')) as client:
-        assert await client.free() == {"NVIDIA-RTX-A6000": 2}
-    assert await BookingStatusClient(BookingAddress("http://nowhere", "")).free() == {}, "no service to ask"
 
 
 @pytest.mark.parametrize(
@@ -95,11 +89,10 @@ async def test_a_slow_or_missing_service_gives_no_answer() -> None:
     async with a_client(Dashboard(delay=asyncio.Event()), timeout_s=0.05) as client:
         with pytest.raises(NoAnswer, match="did not answer"):
             await client.status("alice", "lab")
-    gone = BookingStatusClient(BookingAddress("http://127.0.0.1:1/", "http://127.0.0.1:1/"))
+    gone = BookingStatusClient(BookingAddress("http://127.0.0.1:1/"))
     for asking in (
         gone.status("alice", "lab"),
-        gone.free(),
-        BookingStatusClient(BookingAddress("not a url", "")).status("a", "b"),
+        BookingStatusClient(BookingAddress("not a url")).status("a", "b"),
     ):
         with pytest.raises(NoAnswer):
             await asking
@@ -159,7 +152,7 @@ async def a_client_of(service: OwnService, path: str, clock: Clock) -> AsyncIter
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", service.answer)
     async with TestServer(app) as server:
-        client = BookingStatusClient(BookingAddress(str(server.make_url(path)), "", "s3cret"), 30.0, clock)
+        client = BookingStatusClient(BookingAddress(str(server.make_url(path)), "s3cret"), 30.0, clock)
         try:
             yield client
         finally:

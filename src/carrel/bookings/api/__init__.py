@@ -2,7 +2,7 @@
 
 Reading order:
 
-    models           the JSON of requests and answers
+    models answers   the JSON of requests and answers; answers made of our own types
     errors           refusals as RFC 9457 problems
     bookings         list, search, create, preview, change, cancel
     availability         models, availability, rules, the iCalendar feed

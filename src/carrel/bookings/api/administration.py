@@ -6,18 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from carrel.bookings.api.answers import entry_out, use_out, window_out
 from carrel.bookings.api.errors import malformed, problem_of
-from carrel.bookings.api.models import (
-    Instant,
-    LogOut,
-    MaintenanceIn,
-    UsageOut,
-    WindowOut,
-    WindowsOut,
-    entry_out,
-    use_out,
-    window_out,
-)
+from carrel.bookings.api.models import Instant, LogOut, MaintenanceIn, UsageOut, WindowOut, WindowsOut
 from carrel.bookings.queries import FOREVER
 from carrel.bookings.records import BookingRefusal, PersonUsage
 from carrel.bookings.service import CurrentService

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Response
 
 from carrel.bookings import records
+from carrel.bookings.api.answers import booking_out, preview_out
 from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import (
     BookingIn,
@@ -18,8 +19,6 @@ from carrel.bookings.api.models import (
     Instant,
     PreviewOut,
     Word,
-    booking_out,
-    preview_out,
 )
 from carrel.bookings.people import Person, normal
 from carrel.bookings.queries import Reader

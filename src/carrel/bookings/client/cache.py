@@ -4,14 +4,13 @@
 - Of several callers that ask the same question at once, one asks the service.
 - After a failure nobody asks for a moment, so that a service that is down does not slow down the creation of pods.
   Meanwhile the last answer is used, but not for longer than `usable_s`.
-- A failed question does not block other questions: a declined question only delays itself, and a service that cannot
-  count free GPUs may still know bookings. Otherwise one bad question would cost everybody else their booking.
+- A declined question only delays itself: otherwise one bad question would cost everybody else their booking.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -44,22 +43,18 @@ class BookingCache:
     def __init__(self, service: BookingService, clock: Callable[[], float], timing: CacheTiming | None = None) -> None:
         times = timing or CacheTiming()
         self._statuses = _Cache[tuple[str, str], BookingStatus](lambda whose: service.status(*whose), clock, times)
-        self._free = _Cache[None, Mapping[str, int]](lambda _: service.free(), clock, times)
 
     async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
         return await self._statuses.get((user, namespace))
 
-    async def free(self) -> CachedAnswer[Mapping[str, int]]:
-        return await self._free.get(None)
-
     @property
     def failures(self) -> int:
-        return self._statuses.failures + self._free.failures
+        return self._statuses.failures
 
     @property
     def oldest_s(self) -> float:
         """The age of the oldest answer that was used since the service last answered."""
-        return max(self._statuses.oldest_s, self._free.oldest_s)
+        return self._statuses.oldest_s
 
 
 class _CachedEntry(NamedTuple, Generic[T]):

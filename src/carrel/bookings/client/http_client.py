@@ -18,7 +18,7 @@ import aiohttp
 
 from carrel.bookings.client.interface import Declined, NoAnswer
 from carrel.bookings.client.status import STATUS_PATH, BookingStatus, id_without_name, read_status
-from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_free, read_verdict, write_enquiry
+from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_verdict, write_enquiry
 from carrel.parsing import Malformed
 
 LARGEST_ANSWER = 4 * 1024 * 1024
@@ -31,8 +31,6 @@ OWN_ROUTE_AGAIN_S = 120.0
 @dataclass(frozen=True, slots=True)
 class BookingAddress:
     api_url: str
-    stats_url: str
-    """Where free GPUs are asked for, in MAIA's JSON; empty: nowhere."""
     token: str = field(default="", repr=False)
 
 
@@ -75,15 +73,6 @@ class BookingStatusClient:
         if is_missing:
             self._own_again_at = self._clock() + OWN_ROUTE_AGAIN_S
         return status
-
-    async def free(self) -> Mapping[str, int]:
-        if not self._address.stats_url:
-            return {}
-        answer = await self._call("GET", self._address.stats_url)
-        try:
-            return read_free(answer)
-        except Malformed as malformed:
-            raise Declined(str(malformed)) from None
 
     async def aclose(self) -> None:
         if self._session is not None:

@@ -4,7 +4,6 @@
 with what is still known, and with the reason. Its answers may be some seconds old; each says how old.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -30,10 +29,6 @@ class BookingLookup(Protocol):
         """Has this person an active booking now?"""
         ...
 
-    async def free(self) -> CachedAnswer[Mapping[str, int]]:
-        """How many GPUs of each model no pod uses."""
-        ...
-
 
 class NoAnswer(Exception):
     """The booking service is down, slow, or answers something else than was asked. The message is a sentence."""
@@ -47,5 +42,3 @@ class BookingService(Protocol):
     """Asks anew each time. Raises `NoAnswer` and nothing else."""
 
     async def status(self, user: str, namespace: str) -> BookingStatus: ...
-
-    async def free(self) -> Mapping[str, int]: ...
