@@ -45,7 +45,9 @@ class RulesCluster:
         self.eve, self.carrel, self.trusted = (UserClient(api, name) for name in (EVE, CARREL, TRUSTED))
         # As in a cluster where Carrel is installed later.
         self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
-        for each in priority_classes():
+        # An earlier version of Carrel had classes of its own for the tiers: pods may still name them.
+        old = {"metadata": {"name": "carrel-booked"}, "value": 1000, "preemptionPolicy": "Never"}
+        for each in (*priority_classes(), old):
             api.call("POST", PRIORITY_CLASSES.path(), each)
         self.witness = RecordingWebhook()
         (configuration,) = webhooks()

@@ -19,10 +19,10 @@ from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import Json, eventually, namespace, pod
-from tests.e2e.webhook import UserClient, Webhook
+from tests.e2e.webhook import ADMIN, UserClient, Webhook
 from tests.kit.booking_service import BookingProcess
 
-ADA, BOB, EVE, ROOT = "ada@lab.example", "bob@lab.example", "eve@lab.example", "root@lab.example"
+ADA, BOB, EVE = "ada@lab.example", "bob@lab.example", "eve@lab.example"
 GROUPS = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
 A6000 = "NVIDIA-RTX-A6000"
 LIMIT_S = 180
@@ -33,10 +33,10 @@ class Lab:
     def __init__(self, cluster: CarrelCluster) -> None:
         self.cluster, self.api = cluster, cluster.api
         self.people = {name: UserClient(self.api, name) for name in (ADA, BOB, EVE)}
+        self.admin = UserClient(self.api, ADMIN)
         self.service = self.start_booking_service()
         url = self._url()
         self.tokens = {name: BookingProcess(url).token(name) for name in (ADA, BOB, EVE)}
-        self.tokens[ROOT] = BookingProcess(url).token(ROOT, "admin")
 
     def start_booking_service(self) -> Process:
         rights = self.api.kubeconfig_of("system:serviceaccount:carrel:carrel-booking", GROUPS)
@@ -257,7 +257,9 @@ def test_two_schedulers_race_for_the_last_covered_gpu(lab: Lab) -> None:
             manifest["spec"]["schedulerName"] = ("gpu-scheduler", "second-scheduler")[number]
             notes = {"carrel.dev/user": ADA, "carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
             manifest["metadata"]["annotations"] = notes
-            lab.api.call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)  # as Carrel would have admitted it
+            # As Carrel would have admitted it.
+            status, answer = lab.admin.call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)
+            assert status == 201, answer
         eventually(lambda: lab.is_bound(ours, "p0", "p1"), LIMIT_S)
         eventually(lambda: sorted(lab.tiers(ours).values()) == ["booked", "opportunistic"], LIMIT_S)
         eventually(lambda: lab.used(id) == 1, LIMIT_S)

@@ -208,19 +208,33 @@ class UserClient:
         # A certificate has no room for the names of some ServiceAccounts.
         self._headers = {"Impersonate-User": name, "Impersonate-Group": "system:masters"} if len(name) > 64 else {}
         pair = api.authority.client(ADMIN if self._headers else name, ["system:masters"])
-        context = ssl.create_default_context(cafile=api.authority.certificate)
-        context.load_cert_chain(pair.certificate, pair.key)
-        where = urlsplit(api.url)
-        assert where.hostname is not None
-        self._connection = http.client.HTTPSConnection(where.hostname, where.port, context=context, timeout=60)
+        self._context = ssl.create_default_context(cafile=api.authority.certificate)
+        self._context.load_cert_chain(pair.certificate, pair.key)
+        self._where = urlsplit(api.url)
+        self._connection = self._connect()
+
+    def _connect(self) -> http.client.HTTPSConnection:
+        assert self._where.hostname is not None
+        return http.client.HTTPSConnection(self._where.hostname, self._where.port, context=self._context, timeout=60)
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Json]:
         """The status, and what was answered: an object, or a Status with a message."""
+        try:
+            return self._call(method, path, body)
+        except (http.client.HTTPException, OSError):
+            # The API server closes a connection that was idle for a while.
+            self._connection.close()
+            self._connection = self._connect()
+            return self._call(method, path, body)
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, Json]:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else json.dumps(body)
         self._connection.request(method, path, data, {"Content-Type": kind, **self._headers})
         answer = self._connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        text = answer.read()
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        return answer.status, json.loads(text) if is_json else {"message": text.decode()}
 
 
 @contextmanager
