@@ -18,7 +18,7 @@ from carrel.parsing.time import seconds
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
-from tests.e2e.pods import Json, eventually, namespace, pod
+from tests.e2e.pods import Json, eventually, is_gone, namespace, pod
 from tests.e2e.webhook import ADMIN, UserClient, Webhook
 from tests.kit.booking_service import BookingProcess
 
@@ -90,6 +90,10 @@ class Lab:
     def cancel(self, who: str, id: str) -> None:
         self.ask(who, "POST", f"/api/v1/bookings/{id}/cancel", {})
 
+    def exists(self, id: str) -> bool:
+        """In the cluster."""
+        return not is_gone(self.api, BOOKINGS.path(name=id))
+
     def used(self, id: str) -> int:
         return int(self.api.call("GET", BOOKINGS.path(name=id)).get("status", {}).get("used", -1))
 
@@ -158,7 +162,7 @@ def rbac_path(each: Json) -> str:
 def test_one_booked_gpu_and_three_pods(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         id = lab.book(ADA)
-        eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+        eventually(lambda: lab.exists(id), LIMIT_S)
         for name in ("first", "second", "third"):
             lab.create(ADA, ours, name)
         eventually(lambda: lab.is_bound(ours, "first", "second"), LIMIT_S)
@@ -183,13 +187,14 @@ def test_one_booked_gpu_and_three_pods(lab: Lab) -> None:
         assert lab.pods(ours)["second"]["metadata"]["uid"] == uid
         assert lab.ends(ours, "second").startswith("1900")
         eventually(lambda: "NotCoveredByBooking" in lab.reasons(ours, "second"), LIMIT_S)
+        assert not lab.exists(id)
 
 
 def test_a_booking_that_starts_while_pods_run_and_wait(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         start = now() + timedelta(seconds=12)
         id = lab.book(BOB, start=start)
-        eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+        eventually(lambda: lab.exists(id), LIMIT_S)
         lab.create(EVE, ours, "greedy-1")
         lab.create(EVE, ours, "greedy-2")
         eventually(lambda: lab.is_bound(ours, "greedy-1", "greedy-2"), LIMIT_S)
@@ -211,7 +216,7 @@ def test_a_booking_that_starts_while_pods_run_and_wait(lab: Lab) -> None:
 def test_a_pod_whose_future_booking_is_cancelled_continues_without_it(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         id = lab.book(BOB, start=now() + timedelta(hours=1))
-        eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+        eventually(lambda: lab.exists(id), LIMIT_S)
         lab.create(BOB, ours, "later", **{"carrel.dev/booking": id})
         lab.cancel(BOB, id)
         eventually(lambda: lab.is_bound(ours, "later"), LIMIT_S)
@@ -231,7 +236,7 @@ def test_a_pod_for_a_booking_that_one_does_not_have_is_refused(lab: Lab, booking
 def test_all_goes_on_while_the_booking_service_is_down(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         id = lab.book(ADA)
-        eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+        eventually(lambda: lab.exists(id), LIMIT_S)
         lab.service.stop()
         try:
             for name in ("greedy-1", "greedy-2"):
@@ -251,7 +256,7 @@ def test_two_schedulers_race_for_the_last_covered_gpu(lab: Lab) -> None:
     lab.cluster.start_another_scheduler("second-scheduler")
     with namespace(lab.api) as ours:
         id = lab.book(ADA)
-        eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+        eventually(lambda: lab.exists(id), LIMIT_S)
         for number in range(2):
             manifest = pod(f"p{number}", limits={"nvidia.com/gpu": "1"})
             manifest["spec"]["schedulerName"] = ("gpu-scheduler", "second-scheduler")[number]
@@ -268,7 +273,7 @@ def test_two_schedulers_race_for_the_last_covered_gpu(lab: Lab) -> None:
 
 def test_nobody_edits_a_booking_by_hand(lab: Lab) -> None:
     id = lab.book(EVE)
-    eventually(lambda: lab.used(id) >= 0, LIMIT_S)
+    eventually(lambda: lab.exists(id), LIMIT_S)
     for method, body in (("PATCH", {"spec": {"gpus": 8}}), ("DELETE", None)):
         status, answer = lab.people[EVE].call(method, BOOKINGS.path(name=id), body)
         assert status == 403 and "carrel" in answer["message"], answer

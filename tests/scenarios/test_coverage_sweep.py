@@ -163,7 +163,7 @@ async def check_at_rest(lab: Lab) -> None:
             if "carrel.dev/tier" in pod.metadata.annotations:
                 assert tier_of(pod) is calm.tier(pod), f"{pod.metadata.name} was told {tier_of(pod)}"
         for booking in calm.bookings.store:
-            assert booking.status.used == len(touched.get(booking.metadata.name, ()))
+            assert (booking.status.used or 0) == len(touched.get(booking.metadata.name, ()))
         for waiting in calm.booked_waiting():
             nodes = [name for name in waiting.nodes if name in NODES]
             low = [pod for pod in calm.pods.store if calm.leaves_room(pod) and pod.spec.node_name in nodes]

@@ -42,7 +42,8 @@ class BookingObjectSpec(ObjectPart):
 
 
 class BookingObjectStatus(ObjectPart):
-    used: int = 0
+    used: int | None = None
+    """None: nobody has counted yet."""
     pods: tuple[str, ...] = ()
     """The covered pods, as namespace/name."""
 

@@ -208,8 +208,8 @@ class CoverageCorrection:
 
     async def _write_statuses(self) -> None:
         for booking in self._state.bookings.store:
-            wanted = self._status_of(booking)
-            if wanted == {"used": booking.status.used, "pods": list(booking.status.pods)}:
+            wanted, status = self._status_of(booking), booking.status
+            if wanted is None or wanted == {"used": status.used, "pods": list(status.pods)}:
                 continue
             try:
                 name = booking.metadata.name
@@ -219,9 +219,12 @@ class CoverageCorrection:
             except ClusterError as error:
                 log.warning("booking_status_not_written name=%s: %s", booking.metadata.name, error)
 
-    def _status_of(self, booking: BookingObject) -> Json:
+    def _status_of(self, booking: BookingObject) -> Json | None:
+        """None: it does not run, and never did."""
         name = booking.metadata.name
         use = self._state.covered_pods.use_of(name)
+        if use is None and booking.status.used is None:
+            return None
         pods = [holder_of(pod).full_name for pod in self._state.covered_pods.covered_by(name)]
         return write_status(len(use.gpus) if use else 0, pods)
 
