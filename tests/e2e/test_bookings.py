@@ -4,6 +4,7 @@ controller on a real API server, each with the rights of its own account. People
 
 import json
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -75,7 +76,10 @@ class Lab:
         headers = {"authorization": f"Bearer {self.tokens[who]}", "content-type": "application/json"}
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(f"{self._url()}{path}", data, headers, method=method)
-        answer: Json = json.loads(urllib.request.urlopen(request, timeout=60).read())
+        try:
+            answer: Json = json.loads(urllib.request.urlopen(request, timeout=60).read())
+        except urllib.error.HTTPError as error:
+            raise AssertionError(error.read().decode()) from None
         return answer
 
     def book(self, who: str, gpus: int = 1, start: datetime | None = None, **more: Any) -> str:
