@@ -24,18 +24,21 @@ class DemoView:
     messages: Sequence[str]
     """What happened last, newest at the end."""
     headline: str
+    bookings: Sequence[str] = ()
+    """Who booked what, how much of it is used, and which pods are beyond it."""
 
 
 def render(view: DemoView, height: int) -> RenderableType:
     """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.ledger)
-    left = max(height - cards.row_count - 10, 4)
+    left = max(height - cards.row_count - len(view.bookings) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
         Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
     ]
-    legend = Text("█ running  ▒ promised  ░ ending  · free", style="dim")
-    return Group(Text(view.headline, style="bold"), cards, legend, *waiting, Text(), *messages)
+    legend = Text("█ running  ▒ promised  ░ ending  · free  ✓ covered by a booking", style="dim")
+    bookings = [Text(line, no_wrap=True, overflow="ellipsis") for line in view.bookings]
+    return Group(Text(view.headline, style="bold"), cards, legend, *bookings, *waiting, Text(), *messages)
 
 
 def plain(view: DemoView) -> Iterable[str]:
@@ -43,9 +46,14 @@ def plain(view: DemoView) -> Iterable[str]:
     yield view.headline
     for node in sorted(view.ledger.nodes):
         for card in view.ledger.cards(node):
-            held = ", ".join(f"{share.holder} {card.held(share):,} MiB" for share in card.shares.values())
+            held = ", ".join(
+                f"{share.holder} {card.held(share):,} MiB{' (covered)' * bool(share.coverage)}"
+                for share in card.shares.values()
+            )
             free = card.gpu.unusable or f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
             yield f"  {node} GPU {card.gpu.index} {'; '.join(filter(None, (free, held)))}"
+    for line in view.bookings:
+        yield f"  {line}"
     for pod, why in view.waiting.items():
         yield f"  {pod} waits: {why}"
 
@@ -89,7 +97,7 @@ def _holders(card: Card) -> Text:
         return Text(card.gpu.unusable, style="red")
     text = Text()
     for share in card.shares.values():
-        text.append(f"{share.holder} ", style=STYLES[share.state])
+        text.append(f"{'✓' * bool(share.coverage)}{share.holder} ", style=STYLES[share.state])
         text.append("whole  " if share.memory is None else f"{share.memory:,}  ", style="dim")
     return text
 

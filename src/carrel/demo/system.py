@@ -22,7 +22,9 @@ from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFou
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
-from carrel.leases.pod_progress import SCHEDULED, is_waiting
+from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.coverage_words import CoverageWords
+from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.hand_over import how_lost
@@ -59,6 +61,7 @@ class Demo:
         self.booking_url = ""
         """Empty until the booking service has started."""
         self.carrel = ClusterState(client)
+        self._coverage = CoverageReader(self.carrel)
         self._waiting: dict[str, str] = {}
         self._messages: deque[str] = deque(maxlen=MESSAGES)
         self._placed = 0
@@ -67,7 +70,21 @@ class Demo:
     def view(self) -> DemoView:
         booking = f"book at {self.booking_url} · " if self.booking_url else ""
         headline = f"Carrel demo · {self._placed} pods placed · {booking}kubectl --server {self.url} get pods -A"
-        return DemoView(self.carrel.ledger, dict(self._waiting), tuple(self._messages), headline)
+        return DemoView(self.carrel.ledger, dict(self._waiting), tuple(self._messages), headline, self._bookings())
+
+    def _bookings(self) -> list[str]:
+        """Of each booking that runs: who, how much of it is used, and which of the person's pods are beyond it."""
+        words, lines = CoverageWords(), []
+        for booking in self.carrel.bookings.store:
+            use = self._coverage.use_of(booking.metadata.name)
+            if use is None:
+                continue
+            pods = [pod for person in use.entitlement.people for pod in self.carrel.pods_of(person)]
+            beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
+            line = f"{booking.spec.user} booked {words.amount(use.entitlement)}: {use}"
+            names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
+            lines.append(f"{line}; beyond it, on what is free: {names}" if names else line)
+        return sorted(lines)
 
     async def run(self) -> None:
         """Runs until it is cancelled."""

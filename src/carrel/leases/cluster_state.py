@@ -182,6 +182,9 @@ class ClusterState:
         there = {booking.metadata.name: booking.spec for booking in found}
         return there == {booking.metadata.name: booking.spec for booking in self.bookings.store}
 
+    def pods_of(self, person: str) -> Sequence[Pod]:
+        return self.pods.store.find(PERSON_OF, person)
+
     def covered(self, pod: Pod) -> Covered | None:
         """By which booking; None: by none."""
         return self.covered_pods.of(pod.metadata.uid)
@@ -224,7 +227,7 @@ class ClusterState:
 
     def _coverage_context(self) -> CoverageContext:
         return CoverageContext(
-            pods_of=lambda person: self.pods.store.find(PERSON_OF, person),
+            pods_of=self.pods_of,
             pod_by_uid=self.pods.store.by_uid,
             request_of=self._asked_request,
             nodes_for=lambda pod: self.eligible_nodes.of(pod).nodes,
