@@ -166,7 +166,8 @@ def test_of_the_holders_nobody_is_left_out_who_would_fit_with_those_before(
         pod, record = each[0], each[1][0].coverage
         if record is not None and record.booking == entitlement.booking:
             return (0, record.since, pod.holder.uid)
-        return (1, pod.bound_at is None, pod.bound_at or pod.created, pod.holder.uid)
+        by_age = (pod.created, pod.holder.full_name, pod.holder.uid)
+        return (1, pod.bound_at is None, pod.bound_at or pod.created, *by_age)
 
     gpus: set[str] = set()
     expected = set()

@@ -178,10 +178,15 @@ def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dic
     for record, pod in sorted(recorded, key=lambda each: (each[0].since, each[1].holder.uid, each[0].booking)):
         if pod.holder.uid not in covered:
             cover(pod, uses[record.booking], is_recorded=True)
-    for pod in sorted(holding, key=lambda pod: (pod.bound_at is None, pod.bound_at or pod.created, pod.holder.uid)):
+    for pod in sorted(holding, key=_binding_order):
         if pod.holder.uid not in covered:
             any(cover(pod, use) for use in uses.values())
     return covered
+
+
+def _binding_order(pod: PersonsPod) -> tuple[bool, datetime, datetime, str, str]:
+    """Kubernetes writes whole seconds: pods are often bound in the same one."""
+    return (pod.bound_at is None, pod.bound_at or pod.created, *waiting_order(pod))
 
 
 def records_of(ledger: Ledger, uid: str) -> set[Coverage]:
