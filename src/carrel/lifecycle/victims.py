@@ -83,7 +83,7 @@ def revoke(
     if search.best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
-    best = search.best
+    best = search.pruned(search.best)
     return Revocation(best.node, best.gpus, tuple(pods[uid].holder for uid in sorted(best.victims)))
 
 
@@ -230,6 +230,18 @@ class _Search:
             for pool in self._pools(node):
                 self._choose_gpus(node, sorted(pool, key=lambda wanted: wanted.bound), (), NOTHING)
             steps -= given - self._steps
+
+    def pruned(self, found: _Found) -> _Found:
+        """A search that was cut short may not have seen that other GPUs of the node need fewer victims."""
+        cards = self._booked.request.cards
+        for uid in sorted(found.victims):
+            others = found.victims - {uid}
+            for pool in self._pools(found.node):
+                enough = [wanted.gpu for wanted in pool if _lack(wanted, others) <= 0]
+                if len(enough) >= cards:
+                    gpus = tuple(sorted(enough, key=lambda gpu: gpu.index)[:cards])
+                    return self.pruned(_Found(self._prices.of(others)[0], found.node, gpus, others))
+        return found
 
     def _is_no_better(self, bound: Cost, node: str) -> bool:
         return self.best is not None and (bound, node) >= (self.best.cost, self.best.node)
