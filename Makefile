@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export KUBERNETES
 
-.PHONY: help demo test check fmt bench e2e testbed reference walk lock stubs clean
+.PHONY: help demo test check fmt sweep bench e2e testbed reference walk lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ check: $(READY)  ## Check format, lint, types, the rules about imports, and that
 
 fmt: $(READY)  ## Format the code and fix what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
+
+sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each (an hour or more)
+	@CARREL_SWEEP=1000 $(BIN)/python -m pytest -q -n auto --dist worksteal $(wildcard tests/scenarios/test_*sweep.py)
 
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks

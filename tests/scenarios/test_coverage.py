@@ -243,6 +243,16 @@ async def test_a_pod_whose_later_booking_is_gone_continues_without_it(lab: Lab, 
         assert "BookingCancelled later" in await event_reasons(lab)
 
 
+async def test_a_gate_that_names_no_booking_is_removed(lab: Lab) -> None:
+    """Only who writes past the webhook can make such a pod: it must not wait for ever."""
+    async with lab.replica() as replica:
+        await lab.pod("lost", limits=WHOLE, annotations=ADA, gates=[GATE])
+
+        await settle(lab, TierController(replica))
+
+        assert (await pods_of(lab))["lost"].spec.node_name == "n1"
+
+
 # --- who is never a victim, and who waits -----------------------------------------------------------------------------
 
 

@@ -175,7 +175,7 @@ class CoverageCorrection:
         if booking is not None and is_theirs and self._state.options.now() < booking.start:
             await self._tell_start(pod, booking.start)
             return
-        if not is_theirs and await self._exists(name) and booking is None:
+        if booking is None and name and await self._exists(name):
             return  # the cache is old
         left = [{"name": gate} for gate in gates_of(pod) if gate != BOOKING]
         metadata = pod.metadata
