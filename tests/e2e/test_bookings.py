@@ -23,7 +23,7 @@ from tests.e2e.pods import Json, eventually, is_gone, namespace, pod
 from tests.e2e.webhook import ADMIN, UserClient, Webhook
 from tests.kit.booking_service import BookingProcess
 
-ADA, BOB, EVE = "ada@lab.example", "bob@lab.example", "eve@lab.example"
+ADA, BOB, EVE, ROOT = "ada@lab.example", "bob@lab.example", "eve@lab.example", "root@lab.example"
 GROUPS = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
 A6000 = "NVIDIA-RTX-A6000"
 LIMIT_S = 180
@@ -37,12 +37,12 @@ class Lab:
         self.admin = UserClient(self.api, ADMIN)
         self.service = self.start_booking_service()
         url = self._url()
-        self.tokens = {name: BookingProcess(url).token(name) for name in (ADA, BOB, EVE)}
+        self.tokens = {name: BookingProcess(url).token(name) for name in (ADA, BOB, EVE, ROOT)}
 
     def start_booking_service(self) -> Process:
         rights = self.api.kubeconfig_of("system:serviceaccount:carrel:carrel-booking", GROUPS)
         database = f"sqlite:///{self.api.run.data}/bookings.db"
-        rules = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10")
+        rules = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10", "--platform-admin", ROOT)
         command: list[str | Path] = [
             sys.executable,
             "-m",
@@ -77,7 +77,7 @@ class Lab:
         data = json.dumps(body).encode() if body is not None else None
         request = urllib.request.Request(f"{self._url()}{path}", data, headers, method=method)
         try:
-            answer: Json = json.loads(urllib.request.urlopen(request, timeout=60).read())
+            answer: Json = json.loads(urllib.request.urlopen(request, timeout=60).read() or "{}")
         except urllib.error.HTTPError as error:
             raise AssertionError(error.read().decode()) from None
         return answer
@@ -253,6 +253,27 @@ def test_all_goes_on_while_the_booking_service_is_down(lab: Lab) -> None:
             lab.start_booking_service()
         lab.cancel(ADA, id)
         eventually(lambda: lab.tiers(ours)["mine"] == "opportunistic", LIMIT_S)
+
+
+def test_the_members_of_a_group_share_its_booking(lab: Lab) -> None:
+    for who, role in ((ADA, "manager"), (BOB, "member")):
+        lab.ask(ROOT, "PUT", f"/api/v1/groups/vision/people/{who}", {"role": role})
+    with namespace(lab.api) as ours:
+        id = lab.book(ADA, group="vision")
+        eventually(lambda: lab.exists(id), LIMIT_S)
+        assert lab.api.call("GET", BOOKINGS.path(name=id))["spec"]["members"] == [ADA, BOB]
+        lab.create(BOB, ours, "bobs")
+        eventually(lambda: lab.is_bound(ours, "bobs"), LIMIT_S)
+        lab.create(ADA, ours, "adas")
+        lab.create(EVE, ours, "eves")
+        eventually(lambda: lab.is_bound(ours, "adas") or lab.is_bound(ours, "eves"), LIMIT_S)
+        assert lab.tiers(ours) == {"bobs": "booked", "adas": "opportunistic", "eves": "opportunistic"}
+
+        # Bob leaves the group: the booking covers the pod of the other member, if it has a GPU, or else gets it one.
+        lab.ask(ROOT, "DELETE", f"/api/v1/groups/vision/people/{BOB}")
+        eventually(lambda: lab.tiers(ours)["bobs"] == "opportunistic", LIMIT_S)
+        eventually(lambda: lab.tiers(ours)["adas"] == "booked", LIMIT_S)
+        lab.cancel(ADA, id)
 
 
 def test_two_schedulers_race_for_the_last_covered_gpu(lab: Lab) -> None:
