@@ -16,6 +16,7 @@ from carrel.demo.kubelets import SimulatedKubelets
 from carrel.demo.screen import DemoView
 from carrel.demo.simulated_scheduler import SimulatedScheduler
 from carrel.demo.workload import Workload
+from carrel.dialects.tier import person_of
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
@@ -137,7 +138,15 @@ class Demo:
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is None and new is not None and (how := how_lost(new)):
-            self.log(f"{new.metadata.namespace}/{new.metadata.name} continues without a GPU: {how}")
+            self.log(f"{new.metadata.namespace}/{new.metadata.name} continues without a GPU: {how}{self._holdings()}")
+
+    def _holdings(self) -> str:
+        """Who holds how much without a booking: GPUs are taken back from those above the equal share first."""
+        people = {person_of(pod) for pod in self.carrel.pods.store} - {""}
+        held = {person: self.carrel.covered_pods.uncovered_gpus(person) for person in people}
+        most_first = sorted(((gpus, person) for person, gpus in held.items() if gpus), reverse=True)
+        words = ", ".join(f"{person} {float(gpus):.1f} GPUs" for gpus, person in most_first)
+        return f"; without a booking hold now: {words}" if words else ""
 
     async def _mark_unschedulable(self, pod: Pod, why: str) -> None:
         """As kube-scheduler does: the controller takes GPUs back only for a pod with this condition."""
