@@ -40,7 +40,7 @@ class DemoProcess:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.append(line)  # noqa: PERF402 # each is seen as it comes
+            self._lines.append(line)  # one by one: each is seen as it comes
 
     def lines_until(self, wanted: str) -> list[str]:
         deadline = time.monotonic() + LIMIT_S
