@@ -1,10 +1,14 @@
 """What the fault sweeps have in common: replicas on transports that fail, all by one seed."""
 
+import asyncio
+import contextlib
 from random import Random
 
-from kubernetes_in_memory.faults import FaultPlan
+from carrel.kubernetes.cluster import ClusterError
+from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
-from tests.kit.lab import Lab
+from tests.kit.lab import Lab, Replica
+from tests.kit.tiers import TierController, schedule
 
 FAULTS = {
     "refuse": 0.1,
@@ -39,3 +43,31 @@ class FaultRun:
         self.story.append(f"--- start {self.starts}: {plan}")
         faulty.story = self.story
         return faulty
+
+
+class TierFaultRun(FaultRun):
+    """With two replicas, each of a scheduler and a controller. One that crashes is started again."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        super().__init__(lab, seed)
+        self._replicas: list[tuple[Replica, TierController]] = []
+
+    async def one_step(self, stack: contextlib.AsyncExitStack, nodes: tuple[str, ...]) -> None:
+        """One of the two schedules, and does one round of what the leader does."""
+        while len(self._replicas) < 2:
+            self._replicas.append(await self._start(stack))
+        number = self.random.randrange(2)
+        replica, controller = self._replicas[number]
+        await asyncio.sleep(0.005)  # the watches have their turn, or have not
+        try:
+            with contextlib.suppress(ClusterError):
+                await schedule(self.lab, replica, nodes)
+            with contextlib.suppress(ClusterError):
+                await controller.round()
+        except* Crashed:
+            self._replicas[number] = await self._start(stack)
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> tuple[Replica, TierController]:
+        faulty = self.faulty_transport(self.random.randint(2, 10), refuse=0.08, lose_answer=0.08)
+        replica = await stack.enter_async_context(self.lab.replica(faulty))
+        return replica, TierController(replica, grace_s=self.random.choice([0, 0, 60]))

@@ -141,12 +141,12 @@ async def test_the_model_of_the_booking_is_not_written_on_the_pod() -> None:
         ),
         pytest.param(
             ReviewedCluster(
-                bookings=[a_booking(gpus=4)],
-                nodes=[a_node("n1", 5)],
-                running=[RunningPod(f"p{i}", ALICE, gpus=(i,)) for i in range(4)],
+                bookings=[a_booking(gpus=6)],
+                nodes=[a_node("n1", 7)],
+                running=[RunningPod(f"p{i}", ALICE, gpus=(i,)) for i in range(6)],
             ),
             a_pod(GPU),
-            "is in use by lab/p0, lab/p1, lab/p2 and 1 more",
+            "is in use by lab/p0, lab/p1, lab/p2, lab/p3, lab/p4 and 1 more",
             id="many pods use it",
         ),
         pytest.param(

@@ -36,7 +36,7 @@ async def test_a_pod_for_a_booking_that_starts_later_is_held_back_and_told_until
     }
     assert reviewed.object["spec"]["schedulingGates"] == [{"name": "carrel.dev/booking"}]
     assert reviewed.warnings == [
-        "waits for your booking of 1 NVIDIA-RTX-A6000, which starts at 2026-11-17T12:00:00Z",
+        "waits for your booking of 1 NVIDIA-RTX-A6000, which starts Tue 17 Nov 12:00 UTC",
     ]
     assert (await cluster.create(reviewed.object)).patch == [], "who asks again gets the same answer"
 
@@ -62,7 +62,7 @@ async def test_the_next_booking_may_be_that_of_a_group() -> None:
     reviewed = await cluster.create(for_booking("next"))
 
     assert reviewed.annotations["carrel.dev/booking"] == "b2"
-    assert "your booking of 1 NVIDIA-RTX-A6000 for vision" in reviewed.warnings[0]
+    assert "the booking of 1 NVIDIA-RTX-A6000 for vision" in reviewed.warnings[0]
 
 
 @pytest.mark.parametrize(

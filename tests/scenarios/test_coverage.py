@@ -296,3 +296,17 @@ async def test_who_holds_too_much_without_a_booking_waits_with_that_reason(lab: 
         await lab.book("eve@lab.example", gpus=1)
         await eventually(lambda: replica.covered_pods.booking("booking-eve"), "the booking is seen")
         assert replica.filter(await replica.sees(second), ["n1"]).fitting, "a booking covers the first, and this counts"
+
+
+@pytest.mark.parametrize(("limit", "is_placed"), [(2, True), (1, False)])
+async def test_a_gang_counts_as_a_whole_against_what_a_person_may_hold(lab: Lab, limit: int, is_placed: bool) -> None:
+    async with lab.replica(tier_policy=TierPolicy(opportunistic_gpus=limit)) as replica:
+        gang = {"pod-group-name": "pair", "carrel.dev/gang-size": "2"}
+        pods = [await lab.pod(f"member-{number}", limits=WHOLE, annotations={**EVE, **gang}) for number in range(2)]
+        for pod in pods:
+            await replica.sees(pod)
+
+        found = [replica.filter(await replica.sees(pod), ["n1"]) for pod in pods]
+        assert [bool(each.fitting) for each in found] == [is_placed] * 2
+        if is_placed:
+            assert await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods)) == [None, None]

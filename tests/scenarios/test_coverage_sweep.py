@@ -7,7 +7,6 @@ pod waits while an opportunistic pod holds a GPU that would do.
 `CARREL_SWEEP=1000` tries that many seeds; a failing one is in the name of its test, and its story is printed.
 """
 
-import asyncio
 import contextlib
 import os
 from datetime import timedelta
@@ -19,14 +18,13 @@ from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
 from carrel.dialects.hand_over_record import Why, read_record
 from carrel.dialects.tier import tier_of
-from carrel.kubernetes.cluster import ClusterError, DeleteOptions, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import DeleteOptions, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.parsing.time import seconds
-from kubernetes_in_memory.faults import Crashed
-from tests.kit.fault_run import FaultRun
+from tests.kit.fault_run import TierFaultRun
 from tests.kit.gpus import a_node
-from tests.kit.lab import Lab, Replica, a_lab
-from tests.kit.tiers import WHOLE, TierController, catch_up, end_deleted, pods_of, schedule, settle
+from tests.kit.lab import Lab, a_lab
+from tests.kit.tiers import WHOLE, TierController, catch_up, end_deleted, pods_of, settle
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "100"))
 NODES = ("n1", "n2")
@@ -34,7 +32,7 @@ PEOPLE = ("ada", "bob", "eve")
 HALF = {"gpu-fraction": "0.5"}
 
 
-class BookingsRun(FaultRun):
+class BookingsRun(TierFaultRun):
     """The faults of one seed."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
@@ -48,24 +46,14 @@ class BookingsRun(FaultRun):
         for person in PEOPLE[:2]:
             await self._book(person)
         async with contextlib.AsyncExitStack() as stack:
-            replicas = [await self._start(stack), await self._start(stack)]
             for _ in range(16):
                 await self._users()
-                number = self.random.randrange(2)
                 covered, before = await covered_now(self.lab), await ended_by_carrel(self.lab, self.deleted)
-                try:
-                    await self._one_step(*replicas[number])
-                except* Crashed:
-                    replicas[number] = await self._start(stack)
+                await self.one_step(stack, NODES)
                 victims = await ended_by_carrel(self.lab, self.deleted) - before
                 still = covered & await covered_now(self.lab)
                 assert not still & victims, f"a pod that a booking covers is a victim: {still & victims}"
                 await end_deleted(self.lab)
-
-    async def _start(self, stack: contextlib.AsyncExitStack) -> tuple[Replica, TierController]:
-        faulty = self.faulty_transport(self.random.randint(2, 14), refuse=0.08, lose_answer=0.08)
-        replica = await stack.enter_async_context(self.lab.replica(faulty))
-        return replica, TierController(replica, grace_s=self.random.choice([0, 0, 60]))
 
     # --- what people do ----------------------------------------------------------------------------------------------
 
@@ -116,13 +104,6 @@ class BookingsRun(FaultRun):
         end = self.lab.clock.now + timedelta(minutes=self.random.choice([1, 30, 900]))
         change = self.random.choice([{"end": seconds(end)}, {"gpus": self.random.randint(1, 2)}])
         await self.lab.client.patch(BOOKINGS, name, MergePatch({"spec": change}))
-
-    async def _one_step(self, replica: Replica, controller: TierController) -> None:
-        await asyncio.sleep(0.005)  # the watches have their turn, or have not
-        with contextlib.suppress(ClusterError):
-            await schedule(self.lab, replica, NODES)
-        with contextlib.suppress(ClusterError):
-            await controller.round()
 
 
 async def covered_now(lab: Lab) -> set[str]:

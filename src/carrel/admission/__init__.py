@@ -4,7 +4,7 @@ Reading order:
 
     pod_owner                              whose pod it is
     asked_gpus wanted_booking pod_tier     what it asks for, for which booking, and which tier it gets
-    when_full free_gpus                    what it does when no GPU is free
+    when_full                              what it does when no GPU is free
     pod_changes admission                  what is changed on a pod: tier, gate, environment, protected keys
     review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates

@@ -28,7 +28,6 @@ from typing import Any
 import msgspec
 
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus, why_never_covered
-from carrel.admission.free_gpus import FreeGpus
 from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
 from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.admission.pod_tier import AssignedTier, TierLookup
@@ -44,12 +43,12 @@ from carrel.dialects.tier import write_tier
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.coverage_words import WORDS
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
-from carrel.parsing.time import seconds
 
 DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
 """In a pod that did not choose a scheduler."""
@@ -97,7 +96,6 @@ class PodAdmission:
         self._seal = context.state.options.seal
         self._tiers = TierLookup(context.state, context.booking_lookup)
         self._wanted = WantedBookingLookup(context.state.covered_pods, self._memory_of_gpus, self._now)
-        self._free_gpus = FreeGpus(context.state)
 
     # --- new pods ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +172,7 @@ class PodAdmission:
             changed.annotate({carrel.BOOKING: wanted.booking})
         if wanted is not None and is_held_back:
             changed.hold_back(wanted.start)
-            changed.warn(f"waits for your booking of {wanted}, which starts at {seconds(wanted.start)}")
+            changed.warn(WORDS.held_for(wanted))
         tier = AssignedTier() if is_held_back else await self._tiers.of(new.pod, new.user, new.asked)
         changed.warn(tier.silence)
         if tier.covered_until is None and (why_on_cpu := self._why_on_cpu(new, changed)) is not None:
@@ -223,9 +221,13 @@ class PodAdmission:
             changed.warn(how_to_say_it(new.pod.metadata.namespace, says))
         if when_full(new.pod, says, self._options.when_full) is WhenFull.WAIT or new.always_waits:
             return None
-        why = self._free_gpus.why_none(new.pod, new.user, new.asked.request)
+        if not self._state.ledger.rooms:
+            return None  # the agents have not reported yet: nobody can say that all GPUs are taken
+        request = new.asked.request
+        why = self._state.why_person_over_limit(person_named(new.user), request)
+        why = why or self._state.why_none_free(new.pod, request)
         if why is not None and (soon := self._covered_soon(new)) is not None:
-            changed.warn(f"waits for a GPU: your booking of {soon} starts at {seconds(soon.start)}")
+            changed.warn(WORDS.held_for(soon))
             return None
         return why
 

@@ -16,11 +16,9 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.coverage_words import WORDS, named
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
-
-MOST_NAMED = 3
-"""Pods that are named in one warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class TierLookup:
             return AssignedTier(silence=silence)
         booking = Entitlement("", frozenset({user}), status.model, max(1, status.gpus), now, status.ends)
         if why_not := why_never_covered(asked, booking):
-            return AssignedTier(beyond=f"your booking of {booking} {why_not}", silence=silence)
+            return AssignedTier(beyond=f"{WORDS.booking(booking)} {why_not}", silence=silence)
         return AssignedTier(status.ends, silence=silence)
 
     def _why_beyond(self, running: Sequence[Entitlement], asked: AskedGpus) -> str:
@@ -76,13 +74,6 @@ class TierLookup:
         refused = [(why_never_covered(asked, each), each) for each in running]
         why_not, booking = next((each for each in refused if not each[0]), refused[0])
         if not why_not:
-            users = self._users_of(booking)
-            why_not = f"is in use by {users}" if users else "has no GPU now that this pod could have"
-        return f"your booking of {booking} {why_not}"
-
-    def _users_of(self, booking: Entitlement) -> str:
-        """The pods that use it, or are about to."""
-        coming = [pod for pod, by in self._covered_pods.waiting() if by.entitlement.booking == booking.booking]
-        names = [holder_of(pod).full_name for pod in (*self._covered_pods.covered_by(booking.booking), *coming)]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return ", ".join(names[:MOST_NAMED]) + more
+            users = [holder_of(pod).full_name for pod in self._covered_pods.users_of(booking.booking)]
+            why_not = f"is in use by {named(users)}" if users else "has no GPU now that this pod could have"
+        return f"{WORDS.booking(booking)} {why_not}"

@@ -13,6 +13,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.carrel import BOOKING, NEXT
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
+from carrel.leases.coverage_words import WORDS
 from carrel.leases.covered_pods import CoveredPods
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
@@ -49,7 +50,7 @@ class WantedBookingLookup:
                 return Refusal(f"{who}, and {user} has no such booking; {HINT}")
             found = known
         why_not = self._why_not(found, person, namespace, asked)
-        return Refusal(f"{who}; your booking of {found} {why_not}; {HINT}") if why_not else found
+        return Refusal(f"{who}; {WORDS.booking(found)} {why_not}; {HINT}") if why_not else found
 
     def _why_not(self, booking: Entitlement, person: str, namespace: str, asked: AskedGpus) -> str:
         if not booking.is_for(person, namespace):

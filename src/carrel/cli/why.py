@@ -67,16 +67,16 @@ def why(settings: WhySettings) -> None:
 def _answer(carrel: "ClusterState", pod: "Pod") -> dict[str, Any]:
     from carrel.cli.cluster_reader import full_name
     from carrel.leases.coverage_reader import CoverageReader
-    from carrel.leases.coverage_words import CoverageWords
+    from carrel.leases.coverage_words import WORDS
 
-    reader, words = CoverageReader(carrel), CoverageWords()
+    reader = CoverageReader(carrel)
     told = reader.of(pod)
     waits = not pod.spec.node_name and carrel.why(pod) is not None
     return {
         "pod": full_name(pod),
         "why": why_text(carrel, pod),
-        "booking": _as_written(carrel, pod) or (words.about(told) if told.asks else ""),
-        "held_by": [words.holder(each) for each in reader.holders(pod)] if waits else [],
+        "booking": _as_written(carrel, pod) or (WORDS.about(told) if told.asks else ""),
+        "held_by": [WORDS.holder(each) for each in reader.holders(pod)] if waits else [],
     }
 
 

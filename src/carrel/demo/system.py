@@ -24,7 +24,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import CoverageWords
+from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
@@ -75,14 +75,14 @@ class Demo:
 
     def _bookings(self) -> list[str]:
         """Of each booking that runs: who, how much of it is used, and which of the person's pods are beyond it."""
-        words, lines = CoverageWords(), []
+        lines = []
         for booking in self.carrel.bookings.store:
             use = self._coverage.use_of(booking.metadata.name)
             if use is None:
                 continue
             pods = [pod for person in use.entitlement.people for pod in self.carrel.pods_of(person)]
             beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
-            line = f"{booking.spec.user} booked {words.amount(use.entitlement)}: {use}"
+            line = f"{booking.spec.user} booked {WORDS.amount(use.entitlement)}: {use}"
             names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
             lines.append(f"{line}; beyond it, on what is free: {names}" if names else line)
         return sorted(lines)

@@ -207,17 +207,29 @@ class ClusterState:
         covered = self.covered(pod)
         return keeper_of(self.ledger, pod.metadata.uid, covered.entitlement.booking if covered is not None else "")
 
+    def may_lose_gpus(self, pod: Pod) -> bool:
+        """A pod that was told that it is booked first learns that no booking covers it any more."""
+        return self.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
+
     def leaves_room(self, pod: Pod) -> bool:
         """Whether it leaves room for booked pods that wait."""
         return self.tier(pod) is Tier.OPPORTUNISTIC
 
     def why_over_limit(self, pod: Pod, request: Request) -> Refusal | None:
         """Why its person may hold no more GPUs without a booking; None if it may have what it asks for."""
-        limit, person = self.options.tier_policy.opportunistic_gpus, person_of(pod)
-        if not limit or not person or not self.leaves_room(pod):
+        if not self.leaves_room(pod) or self.ledger.shares_of(pod.metadata.uid):
+            return None  # what was promised to it, with its gang for example, counts as held already
+        return self.why_person_over_limit(person_of(pod), request)
+
+    def why_person_over_limit(self, person: str, request: Request) -> Refusal | None:
+        """The same of a pod of that person. A gang is placed as a whole, so it counts as a whole."""
+        limit = self.options.tier_policy.opportunistic_gpus
+        if not limit or not person:
             return None
         held = self.covered_pods.uncovered_gpus(person)
-        asked = request.cards if request.amount == WHOLE else 0
+        is_first = request.gang is not None and not self.gang_members(request.gang).bound
+        pods = request.gang.size if request.gang is not None and is_first else 1
+        asked = request.cards * pods if request.amount == WHOLE else 0
         if held + asked <= limit and held < limit:
             return None
         return Refusal(
@@ -262,6 +274,10 @@ class ClusterState:
         eligible = self.eligible_nodes.of(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))
+
+    def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
+        """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
+        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True)
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""

@@ -136,10 +136,7 @@ class CoverageReader:
             return Beyond(entitlement, BeyondReason.OTHER_MODEL)
         if gpus > entitlement.gpus:
             return Beyond(entitlement, BeyondReason.TOO_FEW)
-        waiting = [
-            each for each, covered in self._covered_pods.waiting() if covered.entitlement.booking == entitlement.booking
-        ]
-        used_by = _names([*self._covered_pods.covered_by(entitlement.booking), *waiting])
+        used_by = _names(self._covered_pods.users_of(entitlement.booking))
         return Beyond(entitlement, BeyondReason.IN_USE if used_by else BeyondReason.OTHER, used_by)
 
     def _wanted(self, pod: Pod) -> tuple[set[str], int]:

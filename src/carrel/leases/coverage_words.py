@@ -139,7 +139,7 @@ class CoverageWords:
     def why_beyond(self, beyond: Beyond) -> str:
         booking = self.booking(beyond.entitlement)
         if beyond.why is BeyondReason.IN_USE and beyond.used_by:
-            return f"{booking} is in use by {_named(beyond.used_by)}"
+            return f"{booking} is in use by {named(beyond.used_by)}"
         if beyond.why is BeyondReason.OTHER_MODEL:
             return f"{booking} is for another model than this pod's"
         if beyond.why is BeyondReason.TOO_FEW:
@@ -171,11 +171,15 @@ class CoverageWords:
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
 
 
+WORDS = CoverageWords()
+"""For Events, warnings and the command line: in UTC, with the full names of models."""
+
+
 def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:
     """Of a booking: `1 of 2 in use: lab/train-7`; `0 of 2 in use`."""
-    return f"{used} of {gpus} in use{f': {_named(pods)}' if pods else ''}"
+    return f"{used} of {gpus} in use{f': {named(pods)}' if pods else ''}"
 
 
-def _named(pods: Sequence[str]) -> str:
+def named(pods: Sequence[str]) -> str:
     more = f" and {len(pods) - MOST_NAMES} more" if len(pods) > MOST_NAMES else ""
     return f"{', '.join(pods[:MOST_NAMES])}{more}"

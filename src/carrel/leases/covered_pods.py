@@ -242,6 +242,11 @@ class CoveredPods:
         pods = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
         return sorted(pods, key=lambda pod: holder_of(pod).full_name)
 
+    def users_of(self, booking: str) -> list[Pod]:
+        """The same, and those that wait for its GPUs."""
+        waiting = [pod for pod, covered in self.waiting() if covered.entitlement.booking == booking]
+        return [*self.covered_by(booking), *waiting]
+
     def uncovered_gpus(self, person: str) -> Fraction:
         """How many GPUs a person holds without a booking; a part of a GPU counts as that part."""
         self._update()

@@ -56,16 +56,26 @@ class WaitingReason:
         left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
         if left is not None:
             return left if isinstance(left, Refusal) else None
+        over_limit = self._context.why_over_limit(pod, asked.request)
+        if over_limit is not None:
+            return over_limit
         if asked.request.gang is not None:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
             if together is not None:
                 return together
-        refusal = self._context.why_over_limit(pod, asked.request)
-        refusal = refusal or self._node_filter.why(asked.request, nodes, self._context.keeper(pod))
-        if refusal is None and self._context.leaves_room(pod):
-            left_over = self._precedence.narrow(self._node_filter.filter(asked.request, nodes), asked.request)
-            refusal = None if left_over.fitting else Refusal(f"{asked.request}: there is {WAITED_FOR}")
+        leaves_room, keeper = self._context.leaves_room(pod), self._context.keeper(pod)
+        refusal = self.why_none_free(asked.request, nodes, keeper, leaves_room=leaves_room)
         return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
+
+    def why_none_free(
+        self, request: Request, nodes: Sequence[str], keeper: str = "", *, leaves_room: bool
+    ) -> Refusal | None:
+        """Why no GPU of these nodes can be had now; None if one can. `leaves_room`: for booked pods that wait."""
+        refusal = self._node_filter.why(request, nodes, keeper)
+        if refusal is not None or not leaves_room:
+            return refusal
+        left_over = self._precedence.narrow(self._node_filter.filter(request, nodes), request)
+        return None if left_over.fitting else Refusal(f"{request}: there is {WAITED_FOR}")
 
     def _why_gang_waits(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
         """None if all members could be placed now, or some are bound already."""

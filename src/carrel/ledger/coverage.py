@@ -58,10 +58,6 @@ class Entitlement:
     def is_for(self, person: str, namespace: str) -> bool:
         return person in self.people and self.namespace in ("", namespace)
 
-    def __str__(self) -> str:
-        what = f"1/{self.share_of} {self.model or 'GPU'}" if self.share_of > 1 else f"{self.gpus} {self.model or 'GPU'}"
-        return f"{what} for {self.group}" if self.group else what
-
 
 @dataclass(frozen=True, slots=True)
 class PersonsPod:

@@ -13,7 +13,7 @@ from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
-from carrel.lifecycle.coverage_correction import CorrectionOptions, CoverageCorrection
+from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.reservation_pods import (
@@ -61,7 +61,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     context = RevocationContext(
         booked=state.booked_waiting,
         pod_by_uid=pods.by_uid,
-        tier=state.tier,
+        may_lose_gpus=state.may_lose_gpus,
         reread=state.reread,
         now=state.options.now,
         schedulers=options.schedulers,
@@ -70,7 +70,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         random_for=Random if options.random_victims else None,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
-    correction = CoverageCorrection(state, CorrectionOptions(options.at_end is AtEnd.KEEP))
+    correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
     return TierParts(hand_overs, expiry, revoker, correction, enquiries)
 
@@ -99,7 +99,7 @@ def terminator_on(state: ClusterState, cluster: Cluster) -> Terminator:
         pods=pods.snapshot,
         pod_named=pods.get,
         has_gpus=lambda uid: bool(state.ledger.shares_of(uid)),
-        tier=state.tier,
+        may_lose_gpus=state.may_lose_gpus,
         now=state.options.now,
         rng=Random(),  # noqa: S311 - not a secret
     )

@@ -29,11 +29,11 @@ from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import CoverageWords
+from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.coverage import Covered, records_of
 from carrel.ledger.shares import Coverage
-from carrel.ledger.tiers import Tier
+from carrel.ledger.tiers import AtEnd, Tier
 from carrel.lifecycle.expiry import end_of
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.parsing.time import seconds
@@ -58,20 +58,13 @@ class Correction:
         return self.covered is None
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionOptions:
-    keep_at_end: bool = False
-    """A pod whose booking has come to its end stays, as an opportunistic pod."""
-
-
 class CoverageCorrection:
-    def __init__(self, state: ClusterState, options: CorrectionOptions) -> None:
+    def __init__(self, state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> None:
         self._state = state
         self._cluster: Cluster = state.cluster
-        self._options = options
+        self._at_end = at_end
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
         self._reader = CoverageReader(state)
-        self._words = CoverageWords()
 
     async def round(self) -> tuple[int, int]:
         """How many pods have got a booking's cover, and how many have lost it. One that fails does not stop others."""
@@ -100,22 +93,18 @@ class CoverageCorrection:
             covered = self._state.covered(pod)
             if covered is None and self._is_at_regular_end(pod):
                 continue
-            if self._told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered):
+            if _told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered):
                 yield Correction(pod, covered)
 
     def _is_at_regular_end(self, pod: Pod) -> bool:
         """Whether `expiry` ends the pod. If its booking's object went too early for a regular end, it was cancelled
         while nobody looked."""
         end, now = end_of(pod), self._state.options.now()
-        if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._options.keep_at_end:
+        if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._at_end is AtEnd.KEEP:
             return False
         bookings = {record.booking for record in records_of(self._state.ledger, pod.metadata.uid)}
         is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
         return is_known or not bookings or now >= end + KEPT_AFTER_END
-
-    def _told(self, pod: Pod) -> dict[str, str]:
-        notes = pod.metadata.annotations
-        return {key: notes[key] for key in (TIER, TERMINATE_AT) if key in notes}
 
     def _is_misrecorded(self, pod: Pod, covered: Covered | None) -> bool:
         wanted = covered.entitlement.booking if covered else ""
@@ -126,7 +115,7 @@ class CoverageCorrection:
     async def _correct(self, correction: Correction) -> None:
         pod, covered = correction.pod, correction.covered
         await self._record(pod, covered)
-        told, wanted = self._told(pod), write_tier(_until(covered))
+        told, wanted = _told(pod), write_tier(_until(covered))
         if told == wanted:
             return
         metadata = pod.metadata
@@ -141,8 +130,8 @@ class CoverageCorrection:
 
     def _note(self, pod: Pod, covered: Covered | None) -> Note:
         if covered is not None:
-            return Note(COVERED, self._words.covered(covered.entitlement), NORMAL)
-        return Note(NOT_COVERED, f"no booking covers it any more: {self._words.about(self._reader.of(pod))}", WARNING)
+            return Note(COVERED, WORDS.covered(covered.entitlement), NORMAL)
+        return Note(NOT_COVERED, f"no booking covers it any more: {WORDS.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
         uid = pod.metadata.uid
@@ -227,6 +216,12 @@ class CoverageCorrection:
             return None
         pods = [holder_of(pod).full_name for pod in self._state.covered_pods.covered_by(name)]
         return write_status(len(use.gpus) if use else 0, pods)
+
+
+def _told(pod: Pod) -> dict[str, str]:
+    """What is written on the pod about its tier."""
+    notes = pod.metadata.annotations
+    return {key: notes[key] for key in (TIER, TERMINATE_AT) if key in notes}
 
 
 def _until(covered: Covered | None) -> datetime | None:

@@ -20,7 +20,7 @@ from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import CoverageWords
+from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
@@ -59,7 +59,6 @@ class Reconciler:
         self._claims = ClaimStatusWriter(state.cluster, context)
         self._events = PodEventWriter(state.cluster, state.options.now)
         self._coverage_reader = CoverageReader(state)
-        self._words = CoverageWords()
         self._wake_limiter = WakeLimiter(state.options.clock)
         self._waiting: set[str] = set()
         self._open_queues()
@@ -221,7 +220,7 @@ class Reconciler:
     def _why_beyond(self, pod: Pod) -> str:
         """Why a booking of its person does not cover the pod; empty if there is none, or if it does."""
         beyond = self._coverage_reader.of(pod).beyond
-        return self._words.why_beyond(beyond) if beyond is not None else ""
+        return WORDS.why_beyond(beyond) if beyond is not None else ""
 
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
         self._waiting.discard(pod.metadata.uid)

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.tier import person_of, tier_of
+from carrel.dialects.tier import person_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -33,7 +33,6 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Coverage, Holder, ShareState
-from carrel.ledger.tiers import Tier
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
@@ -65,7 +64,7 @@ class RevocationContext:
     booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first."""
     pod_by_uid: PodByUid
-    tier: Callable[[Pod], Tier | None]
+    may_lose_gpus: Callable[[Pod], bool]
     reread: Callable[[], Awaitable[bool]]
     """Reads Leases and bookings again. False: what is known of the bookings is old."""
     now: Callable[[], datetime]
@@ -210,14 +209,10 @@ class Revoker:
         now = self._context.now()
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
-            if pod is not None and self._may_be_victim(pod) and not is_ending(pod):
+            if pod is not None and self._context.may_lose_gpus(pod) and not is_ending(pod):
                 person = person_of(pod) or f"namespace:{pod.metadata.namespace}"
                 is_young = _age(pod, now) < self._context.minimum_time
                 yield OpportunisticPod(holder_of(pod), _work(pod, now), person, is_young)
-
-    def _may_be_victim(self, pod: Pod) -> bool:
-        """A pod that was told that it is booked first learns that no booking covers it any more."""
-        return self._context.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
 
     def _named_for(self, keeper: str) -> list[Holder]:
         records = [lease.record for lease in self._cluster_ledger.leases()]
@@ -226,7 +221,7 @@ class Revoker:
 
     def _is_opportunistic(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
-        return pod is not None and self._may_be_victim(pod)
+        return pod is not None and self._context.may_lose_gpus(pod)
 
     def _is_ending(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)

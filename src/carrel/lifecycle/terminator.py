@@ -11,11 +11,9 @@ from random import Random
 
 from carrel.dialects.hand_over_record import Why, record_name
 from carrel.dialects.maia import PodToEnd
-from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.tiers import Tier
 from carrel.lifecycle.expiry import Expiry
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 
@@ -29,7 +27,7 @@ class TerminatorContext:
     """By name and namespace."""
     has_gpus: Callable[[str], bool]
     """By uid."""
-    tier: Callable[[Pod], Tier | None]
+    may_lose_gpus: Callable[[Pod], bool]
     now: Callable[[], datetime]
     rng: Random
 
@@ -43,7 +41,7 @@ class Terminator:
     def terminable_pods(self) -> list[Pod]:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
-        low = [pod for pod in self._context.pods() if self._is_opportunistic(pod) and not is_ending(pod)]
+        low = [pod for pod in self._context.pods() if self._context.may_lose_gpus(pod) and not is_ending(pod)]
         return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod.metadata.uid))]
 
     async def terminate_one(self) -> Pod | None:
@@ -70,8 +68,5 @@ class Terminator:
         return pod if await self._end(pod) else Refusal(f"pod {title} has just changed; try again")
 
     async def _end(self, pod: Pod) -> bool:
-        why = Why.REVOKED if self._is_opportunistic(pod) else Why.EXPIRED
+        why = Why.REVOKED if self._context.may_lose_gpus(pod) else Why.EXPIRED
         return bool(await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())))
-
-    def _is_opportunistic(self, pod: Pod) -> bool:
-        return self._context.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED

@@ -113,6 +113,9 @@ class Scheduler:
         if isinstance(pod_request, Refusal):
             return pod_request
         self._ranking.demand.saw(pod_request.request)
+        over_limit = self._context.why_over_limit(pod, pod_request.request)
+        if over_limit is not None:
+            return FilterResult.by_reason(nodes, over_limit.reason)
         if pod_request.request.gang is not None:
             answer = self._gangs.place(pod_request.request.gang, holder_of(pod), nodes, self._ledger_view(pod))
             if isinstance(answer, Refusal):
@@ -127,9 +130,6 @@ class Scheduler:
             return FilterResult.by_reason(nodes, left.reason)
         if left is not None:
             return _only_on(left.node, nodes, f"{holder} has its GPUs on {left.node} already")
-        over_limit = self._context.why_over_limit(pod, pod_request.request)
-        if over_limit is not None:
-            return FilterResult.by_reason(nodes, over_limit.reason)
         found = self._node_filter.filter(pod_request.request, nodes, self._context.keeper(pod))
         return self._precedence.narrow(found, pod_request.request) if self._leaves_room(pod) else found
 
