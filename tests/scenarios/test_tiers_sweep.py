@@ -118,7 +118,7 @@ async def test_faults_break_no_promise_of_the_two_tiers(seed: int) -> None:
 
 async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     starts = handed_over = 0
-    for seed in range(4):
+    for seed in range(8):
         async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
             run = TiersRun(lab, seed)
             await run.run()
@@ -127,5 +127,5 @@ async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
             pods = await pods_of(lab)
             handed_over += sum("carrel.dev/handed-over" in pod.metadata.annotations for pod in pods.values())
 
-    assert starts > 8, "two are started in every run; the others replace killed ones"
+    assert starts > 16, "two are started in every run; the others replace killed ones"
     assert handed_over >= 4
