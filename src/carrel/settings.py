@@ -29,6 +29,7 @@ from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
 
 if TYPE_CHECKING:
+    from carrel.dialects.hub_people import HubPeople
     from carrel.dialects.seal import Seal
     from carrel.kubernetes.config import Access
 
@@ -173,6 +174,56 @@ class SealSettings:
 
         keys = tuple(key.strip().encode() for key in self.seal_key.split(",") if key.strip())
         return Seal(keys) if keys else None
+
+
+@dataclass(frozen=True)
+class HubSettings:
+    """What is known of JupyterHub. Must be the same for all components of a cluster."""
+
+    spawners: Annotated[
+        str,
+        typer.Option(
+            help="ServiceAccounts that create pods for others, joined by commas, as system:serviceaccount:jhub:hub.",
+            envvar="CARREL_SPAWNERS",
+        ),
+    ] = ""
+    """JupyterHub's word for whose pod it is counts only on pods that they create: anybody could write it."""
+    username_domain: Annotated[
+        str,
+        typer.Option(
+            help="Domain of the hub's users whose names are no addresses: with lab.example, ada is ada@lab.example.",
+            envvar="CARREL_USERNAME_DOMAIN",
+        ),
+    ] = ""
+    """Bookings are made under addresses; most hubs have short names."""
+    hub_users: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML file that maps the hub's users to addresses, as ada: ada.lovelace@lab.example.",
+            envvar="CARREL_HUB_USERS",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None
+    """For users whose address does not follow from their name. It is read when the component starts."""
+
+    def hub_people(self) -> "HubPeople":
+        """Raises `Malformed` if the file cannot be used."""
+        import yaml
+
+        from carrel.dialects.hub_people import HubPeople, read_addresses
+        from carrel.parsing.malformed import Malformed
+
+        if self.hub_users is None:
+            return HubPeople(self.username_domain.strip().lower())
+        try:
+            content = yaml.safe_load(self.hub_users.read_text())
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise Malformed(str(self.hub_users), "the file", str(error), "YAML") from None
+        return HubPeople(self.username_domain.strip().lower(), read_addresses(content, str(self.hub_users)))
+
+    def spawner_accounts(self) -> frozenset[str]:
+        return frozenset(name.strip() for name in self.spawners.split(",") if name.strip())
 
 
 BOOKING_SERVICE_URL = "http://carrel-booking:39997"

@@ -147,7 +147,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
     return WebhookOptions(
         settings.owner_annotation,
         frozenset(names_in(settings.trusted)),
-        frozenset(names_in(settings.spawners)),
+        settings.spawner_accounts(),
         settings.username_prefix,
         AdmissionOptions(
             strict=settings.strict,

@@ -9,7 +9,14 @@ import typer
 
 from carrel.admission.when_full import WhenFull
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import (
+    BookingClientSettings,
+    DialectSettings,
+    HubSettings,
+    SealSettings,
+    ServingSettings,
+    TierSettings,
+)
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -30,19 +37,11 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
+class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
     """Its Service maps 443 to it: no privilege is needed to listen here."""
-    spawners: Annotated[
-        str,
-        typer.Option(
-            help="ServiceAccounts that create pods for others, joined by commas, as system:serviceaccount:jhub:hub.",
-            envvar="CARREL_SPAWNERS",
-        ),
-    ] = ""
-    """JupyterHub's label counts only on pods that they create: anybody could write it."""
     trusted: Annotated[
         str,
         typer.Option(

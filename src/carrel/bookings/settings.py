@@ -13,7 +13,7 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
-from carrel.settings import DialectSettings, ServingSettings, TierSettings
+from carrel.settings import DialectSettings, HubSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -54,7 +54,7 @@ else:
 
 @dataclass(frozen=True)
 class BookingSettings(
-    RuleSettings, NotificationSettings, SignInSettings, TierSettings, DialectSettings, ServingSettings
+    RuleSettings, NotificationSettings, SignInSettings, HubSettings, TierSettings, DialectSettings, ServingSettings
 ):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")

@@ -1,0 +1,44 @@
+"""Which person a user of a JupyterHub is. Bookings are made under e-mail addresses; most hubs have short user names.
+
+In this order: the hub's admin has listed the name; it is an address already; it is a name of the domain that is given
+for all others. A name that matches nobody stays as it is, and an admin is told which option is missing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from carrel.parsing.malformed import Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class HubPeople:
+    domain: str = ""
+    """`ada` is `ada@<domain>`. Empty: only listed names and addresses are people."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Hub user → address."""
+
+    def person_of(self, user: str) -> str:
+        """The name under which the user books."""
+        name = user.strip().lower()
+        if listed := self.addresses.get(name):
+            return listed
+        return f"{name}@{self.domain}" if name and self.domain and "@" not in name else name
+
+    def matches(self, user: str) -> bool:
+        """Whether the user is a person with an address. If not, only a booking under the short name is theirs."""
+        return "@" in self.person_of(user)
+
+
+def read_addresses(content: Any, where: str) -> dict[str, str]:
+    """Of a file that maps names to addresses: `ada: ada.lovelace@lab.example`."""
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise Malformed(where, "the file", content, "a mapping of hub users to addresses")
+    found = {}
+    for user, address in content.items():
+        if not isinstance(address, str) or "@" not in address.strip("@"):
+            raise Malformed(where, str(user), address, "an e-mail address")
+        found[str(user).strip().lower()] = address.strip().lower()
+    return found
