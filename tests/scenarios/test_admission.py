@@ -511,6 +511,15 @@ async def test_pods_that_carrel_creates_are_left_alone(user: str) -> None:
     assert reviewed.allowed and reviewed.patch == []
 
 
+async def test_other_programs_in_carrels_namespace_are_not_carrel() -> None:
+    """MAIA's own terminator makes a pod again with everything that was on it."""
+    reviewed = await ReviewedCluster().create(
+        a_pod(GPU, annotations={"carrel.dev/devices": "GPU-1"}), "system:serviceaccount:carrel:pod-terminator"
+    )
+
+    assert "carrel.dev/devices" not in reviewed.annotations
+
+
 async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -> None:
     record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
     reviewed = await ReviewedCluster(handed_over={"job-uid": record}).create(

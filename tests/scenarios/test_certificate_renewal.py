@@ -66,7 +66,12 @@ async def test_the_first_replica_makes_certificates_that_the_api_server_trusts_a
 
     assert await cluster.replica().renew() == served
     assert await cluster.is_trusted(served)
-    assert certificates.names_of(served.certificate) == {"carrel-webhook.carrel.svc", "127.0.0.1"}
+    assert certificates.names_of(served.certificate) == {
+        "carrel-webhook.carrel.svc",
+        "carrel-webhook.carrel",
+        "carrel-webhook.carrel.svc.cluster.local",
+        "127.0.0.1",
+    }
     assert set(await cluster.secret()) == {"tls.crt", "tls.key", "ca.crt", "ca.key"}
 
 
@@ -185,6 +190,24 @@ async def test_another_name_needs_another_certificate() -> None:
     renamed = CertificateNames(NAMES.namespace, NAMES.secret, NAMES.configuration, ("elsewhere",))
 
     assert await cluster.replica(renamed).renew() != first
+
+
+async def test_in_maias_place_the_certificate_carries_the_name_of_maias_service() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    (ours,) = webhooks(for_embedded_api=True)
+    service = {"namespace": "gpu-booking", "name": "gpu-booking-mutating-webhook", "path": "/mutate", "port": 443}
+    maias = {
+        **ours,
+        "metadata": {"name": "gpu-booking-webhook"},
+        "webhooks": [{**ours["webhooks"][0], "clientConfig": {"service": service}}],
+    }
+    await cluster.client.create(MUTATING_WEBHOOKS, maias)
+    names = CertificateNames("carrel", NAMES.secret, "gpu-booking-webhook", ("carrel-webhook.carrel.svc",))
+
+    served = await cluster.replica(names).renew()
+
+    assert "gpu-booking-mutating-webhook.gpu-booking.svc" in certificates.names_of(served.certificate)
+    assert await cluster.replica(names).renew() == served, "it is made once"
 
 
 async def test_two_replicas_that_start_at_once_agree() -> None:

@@ -48,7 +48,7 @@ class CertificateNames:
     configuration: str
     """Name of the MutatingWebhookConfiguration."""
     served: tuple[str, ...]
-    """The names by which the API server calls the webhook."""
+    """The names by which the API server calls the webhook, besides the Services in the webhook configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,24 @@ class CertificateRenewal:
 
     async def renew(self) -> CertificatePair:
         """The certificate to serve. It is in the Secret, and its authority in the webhook configuration."""
-        stored = await self._stored_and_renewed()
+        stored = await self._stored_and_renewed(await self._called_names())
         await self._write_authorities(base64.b64encode(stored.bundle).decode())
         assert stored.served is not None, "a certificate is always stored"
         return stored.served
 
-    async def _stored_and_renewed(self) -> StoredCertificates:
+    async def _called_names(self) -> frozenset[str]:
+        """With the names of the Services by which the webhook configuration calls it: MAIA's is called otherwise."""
+        try:
+            configuration = await self._cluster.get(MUTATING_WEBHOOKS, self._names.configuration)
+        except NotFound:
+            return frozenset(self._names.served)
+        return frozenset(self._names.served).union(*map(_service_names, configuration.get("webhooks") or ()))
+
+    async def _stored_and_renewed(self, names: frozenset[str]) -> StoredCertificates:
         for _ in range(TRIES):
             secret = await self._secret()
             stored = self._read((secret or {}).get("data") or {})
-            renewed = self.renewed(stored, self._now())
+            renewed = self.renewed(stored, self._now(), names)
             if renewed == stored:
                 return stored
             try:
@@ -102,18 +110,19 @@ class CertificateRenewal:
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def renewed(self, stored: StoredCertificates, now: datetime) -> StoredCertificates:
-        """The same, with new certificates for those that are missing or expire soon."""
+    def renewed(self, stored: StoredCertificates, now: datetime, names: frozenset[str]) -> StoredCertificates:
+        """The same, with new certificates for those that are missing, lack a name or expire soon."""
         trusted = tuple(each for each in stored.trusted if certificates.validity(each).ends > now)[:MOST_TRUSTED]
         stored = replace(stored, trusted=trusted)
         if not self._is_authority_good(stored, now):
             authority = certificates.new_authority(self._valid(now, self._lifetimes.authority))
             stored = replace(stored, authority=authority, trusted=(authority.certificate, *trusted)[:MOST_TRUSTED])
         assert stored.authority is not None
-        if self._is_served_good(stored, stored.authority, now):
+        is_named = stored.served is not None and certificates.names_of(stored.served.certificate) == names
+        if is_named and self._is_served_good(stored, stored.authority, now):
             return stored
         valid = self._valid(now, self._lifetimes.certificate)
-        return replace(stored, served=certificates.issue(stored.authority, self._names.served, valid))
+        return replace(stored, served=certificates.issue(stored.authority, sorted(names), valid))
 
     def _is_authority_good(self, stored: StoredCertificates, now: datetime) -> bool:
         """Whether it is valid longer than what it signs, and is the first of the trusted ones."""
@@ -123,7 +132,7 @@ class CertificateRenewal:
         return valid.begins <= now and valid.ends >= now + self._lifetimes.certificate
 
     def _is_served_good(self, stored: StoredCertificates, authority: CertificatePair, now: datetime) -> bool:
-        if stored.served is None or certificates.names_of(stored.served.certificate) != frozenset(self._names.served):
+        if stored.served is None:
             return False
         valid = certificates.validity(stored.served.certificate)
         if valid.begins > now:
@@ -202,6 +211,18 @@ class CertificateRenewal:
         raise Conflict(
             409, "Conflict", f"{MUTATING_WEBHOOKS.kind} {self._names.configuration} was changed {TRIES} times in a row"
         )
+
+
+def _service_names(webhook: Json) -> tuple[str, ...]:
+    service = webhook.get("clientConfig", {}).get("service") or {}
+    if not service.get("name") or not service.get("namespace"):
+        return ()
+    return service_names(service["name"], service["namespace"])
+
+
+def service_names(name: str, namespace: str) -> tuple[str, ...]:
+    """The names by which a Service is called within the cluster."""
+    return (f"{name}.{namespace}.svc", f"{name}.{namespace}", f"{name}.{namespace}.svc.cluster.local")
 
 
 def _decoded(data: Mapping[str, str], key: str) -> bytes:

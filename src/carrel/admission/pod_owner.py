@@ -19,14 +19,16 @@ log = logging.getLogger(__name__)
 MACHINES = "system:"
 """How Kubernetes' own user names begin, also those of ServiceAccounts. No person's name may begin so."""
 
+CONTROLLER = "carrel-controller"
+"""The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodOwnerLookup:
     carrel_namespace: str
-    """Every ServiceAccount in it is Carrel: nobody else may create ServiceAccounts there."""
     namespace_owner: Callable[[str], str]
     trusted: frozenset[str] = frozenset()
-    """Users who count as Carrel, besides its own ServiceAccounts."""
+    """Users who count as Carrel, besides its controller."""
     spawners: frozenset[str] = frozenset()
     """Users who create pods for other people, and say for whom."""
     username_prefix: str = ""
@@ -40,7 +42,10 @@ class PodOwnerLookup:
         return self.namespace_owner(request.namespace)
 
     def is_carrel(self, user: RequestUser) -> bool:
-        return user.name.startswith(f"{MACHINES}serviceaccount:{self.carrel_namespace}:") or user.name in self.trusted
+        """Whether it is one who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own
+        terminator, is not: a pod that it makes could keep the GPU of the pod that it was copied from."""
+        ours = f"{MACHINES}serviceaccount:{self.carrel_namespace}:{CONTROLLER}"
+        return user.name == ours or user.name in self.trusted
 
 
 def _labelled_user(pod: Pod) -> str:

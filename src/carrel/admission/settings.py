@@ -48,7 +48,7 @@ class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectS
             help="Users who may write what only Carrel writes, joined by commas.", envvar="CARREL_TRUSTED_USERS"
         ),
     ] = ""
-    """Besides the ServiceAccounts of Carrel's own namespace."""
+    """Besides Carrel's own controller. The policies have the same list."""
     owner_annotation: Annotated[
         str, typer.Option(help="Annotation of a Namespace that names its owner.", envvar="CARREL_OWNER_ANNOTATION")
     ] = "owner"
@@ -105,7 +105,8 @@ class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectS
     certificate_names: Annotated[
         str,
         typer.Option(
-            help="Names by which the API server calls the webhook, joined by commas; empty: those of its Service.",
+            help="Names by which the API server calls the webhook, joined by commas, besides those of the Services "
+            "in its webhook configuration.",
             envvar="CARREL_CERTIFICATE_NAMES",
         ),
     ] = ""
@@ -132,9 +133,9 @@ class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectS
         )
 
     def served_names(self) -> tuple[str, ...]:
-        given = names_in(self.certificate_names)
-        service = f"{SERVICE}.{self.carrel_namespace}"
-        return tuple(given) or (f"{service}.svc", service, f"{service}.svc.cluster.local")
+        from carrel.admission.certificate_renewal import service_names
+
+        return tuple(names_in(self.certificate_names)) or service_names(SERVICE, self.carrel_namespace)
 
 
 def names_in(joined: str) -> list[str]:

@@ -6,6 +6,8 @@
     pod annotation             terminate-at: 2025-06-15T00:00:00Z, or the year-1900 mark
     terminator                 POST /random-delete  GET /get-expired-pods  POST /delete-expired-pod
 
+MAIA's programs in Go read field names in any letter case, and its manual writes them with capitals: so do we read them.
+
 The year-1900 mark is not an instant: it means that the pod has no booking and may lose its GPU at any time. Whoever
 reads it as one would end every such pod at once.
 """
@@ -94,7 +96,7 @@ class Verdict:
 
 def read_enquiry(body: object, zone: tzinfo = UTC) -> Enquiry:
     """The times of a wish have no offset on the wire; they are meant in the lab's zone."""
-    field = Field(body, "booking enquiry")
+    field = _in_any_case(body, "booking enquiry")
     wish = field["booking"]
     return Enquiry(
         user=field["user_email"].some_text(),
@@ -116,7 +118,7 @@ def write_enquiry(enquiry: Enquiry, zone: tzinfo = UTC) -> dict[str, Any]:
 
 
 def read_verdict(body: object) -> Verdict:
-    field = Field(body, "booking verdict")
+    field = _in_any_case(body, "booking verdict")
     if not field["schedulable"].present:
         raise field["schedulable"].malformed("true or false")
     until = field["until"].text()
@@ -220,7 +222,7 @@ class PodToEnd:
 
 
 def read_pod_to_end(body: object) -> PodToEnd:
-    field = Field(body, "request to end a pod")
+    field = _in_any_case(body, "request to end a pod")
     return PodToEnd(field["namespace"].some_text(), field["pod_name"].some_text())
 
 
@@ -234,6 +236,12 @@ def expired(pods: Sequence[str]) -> dict[str, Any]:
 
 def nothing_expired() -> dict[str, str]:
     return {"status": "no expired pods found"}
+
+
+def _in_any_case(body: object, subject: str) -> Field:
+    if isinstance(body, dict):
+        return Field({str(key).lower(): value for key, value in body.items()}, subject)
+    return Field(body, subject)
 
 
 def not_ended(message: str) -> dict[str, str]:

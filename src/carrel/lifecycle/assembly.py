@@ -6,6 +6,7 @@ from datetime import timedelta
 from random import Random
 
 from carrel.bookings.client.interface import BookingService
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
@@ -91,17 +92,23 @@ def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
     )
 
 
-def terminator_on(state: ClusterState, cluster: Cluster) -> Terminator:
+def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float = 5.0) -> Terminator:
     """Any replica may be called: it writes the hand-over with `cluster`, and the leader does the rest."""
+
+    def has_gpus(pod: Pod) -> bool:
+        runs_with_gpu = bool(pod.spec.node_name) and isinstance(state.requested_by(pod), PodRequest)
+        return runs_with_gpu or bool(state.ledger.shares_of(pod.metadata.uid))
+
     hand_overs, pods = hand_overs_on(state, cluster), state.pods.store
     expiry = Expiry(cluster, pods.snapshot, hand_overs, _expiry_options(state))
     context = TerminatorContext(
         pods=pods.snapshot,
         pod_named=pods.get,
-        has_gpus=lambda uid: bool(state.ledger.shares_of(uid)),
+        has_gpus=has_gpus,
         may_lose_gpus=state.may_lose_gpus,
         now=state.options.now,
         rng=Random(),  # noqa: S311 - not a secret
+        answer_within_s=answer_within_s,
     )
     return Terminator(expiry, hand_overs, context)
 

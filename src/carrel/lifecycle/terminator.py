@@ -1,9 +1,11 @@
 """Ends GPU pods on request: MAIA's pod terminator.
 
-Only pods whose booking is over, and pods without a booking. The request is written down as a hand-over, and the leader
-carries it out. So any replica may be called, and a second call for the same pod changes nothing.
+Only pods whose booking is over, and pods without a booking, whoever placed them: MAIA's pods also come from other
+schedulers. The request is written down as a hand-over, and the leader carries it out. So any replica may be called, and
+a second call for the same pod changes nothing. As with MAIA, the caller is answered when the pod is being deleted.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +19,9 @@ from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.expiry import Expiry
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 
+POLL_S = 0.05
+"""How often the cache is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class TerminatorContext:
@@ -25,11 +30,13 @@ class TerminatorContext:
     pods: Callable[[], Iterable[Pod]]
     pod_named: Callable[[str, str], Pod | None]
     """By name and namespace."""
-    has_gpus: Callable[[str], bool]
-    """By uid."""
+    has_gpus: Callable[[Pod], bool]
+    """Whether it holds GPUs by a Lease, or runs and asks for some."""
     may_lose_gpus: Callable[[Pod], bool]
     now: Callable[[], datetime]
     rng: Random
+    answer_within_s: float = 5.0
+    """A caller waits that long at most for the leader: kube-apiserver gives MAIA's webhook ten seconds in all."""
 
 
 class Terminator:
@@ -42,7 +49,7 @@ class Terminator:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
         low = [pod for pod in self._context.pods() if self._context.may_lose_gpus(pod) and not is_ending(pod)]
-        return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod.metadata.uid))]
+        return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod))]
 
     async def terminate_one(self) -> Pod | None:
         """Ends one of them that holds a GPU, chosen at random. None: there is none.
@@ -51,7 +58,7 @@ class Terminator:
         """
         begun = set(await self._hand_overs.record_names())
         candidates = [pod for pod in self.terminable_pods() if record_name(pod.metadata.uid) not in begun]
-        candidates = [pod for pod in candidates if self._context.has_gpus(pod.metadata.uid)]
+        candidates = [pod for pod in candidates if self._context.has_gpus(pod)]
         while candidates:
             pod = candidates.pop(self._context.rng.randrange(len(candidates)))
             if await self._end(pod):
@@ -69,4 +76,16 @@ class Terminator:
 
     async def _end(self, pod: Pod) -> bool:
         why = Why.REVOKED if self._context.may_lose_gpus(pod) else Why.EXPIRED
-        return bool(await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())))
+        if not await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())):
+            return False
+        await self._wait_ending(pod)
+        return True
+
+    async def _wait_ending(self, pod: Pod) -> None:
+        """Until it is being deleted; not for ever. What was written down is carried out in any case."""
+        tries = int(self._context.answer_within_s / POLL_S)
+        for _ in range(tries):
+            now = self._context.pod_named(pod.metadata.name, pod.metadata.namespace)
+            if now is None or now.metadata.uid != pod.metadata.uid or is_ending(now):
+                return
+            await asyncio.sleep(POLL_S)

@@ -17,7 +17,11 @@ OWN, MAIA = STATUS_PATH, SCHEDULABILITY_PATH
 
 @pytest.mark.parametrize(
     ("route", "gpus"),
-    [pytest.param(OWN, 2, id="by Carrel's own route"), pytest.param(MAIA, 1, id="in MAIA's JSON, without the number")],
+    [
+        pytest.param(OWN, 2, id="by Carrel's own route"),
+        pytest.param(MAIA, 1, id="in MAIA's JSON, without the number"),
+        pytest.param(MAIA.rstrip("/"), 1, id="in MAIA's JSON, at an address without a slash at the end"),
+    ],
 )
 async def test_the_booking_service_answers_the_webhook(opened: Opened, route: str, gpus: int) -> None:
     ada = await opened.caller(MEMBER)

@@ -9,8 +9,18 @@ import pytest
 from tests.kit.booking import ADMIN, DAY, MAIA_TOKEN, MEMBER, NOW, Answer, Opened, at
 from tests.kit.gpus import A6000
 
-ADDRESSES = ["/maia-api/gpu-schedulability/", "/maia/gpu-booking/gpu-schedulability/"]
-SUMMARIES = ["/maia-api/gpu-stats/", "/maia/resources/gpu_status_summary/"]
+ADDRESSES = [
+    "/maia-api/gpu-schedulability/",
+    "/maia-api/gpu-schedulability",
+    "/maia/gpu-booking/gpu-schedulability/",
+    "/maia/gpu-booking/gpu-schedulability",
+]
+SUMMARIES = [
+    "/maia-api/gpu-stats/",
+    "/maia-api/gpu-stats",
+    "/maia/resources/gpu_status_summary/",
+    "/maia/resources/gpu_status_summary",
+]
 
 
 async def ask(opened: Opened, address: str = ADDRESSES[0], **more: Any) -> Answer:
@@ -32,6 +42,20 @@ async def test_schedulable_means_that_a_booking_is_active_now(opened: Opened, ad
     assert during.body == b'{"schedulable": true, "until": "2026-11-19T12:00:00Z", "gpu": "NVIDIA-RTX-A6000"}'
     assert before.body == after.body == b'{"schedulable": false, "until": null}'
     assert (during.status, during.headers["content-type"]) == (200, "application/json")
+
+
+async def test_the_token_may_come_as_a_bearer_token_and_field_names_in_any_letter_case(opened: Opened) -> None:
+    ada = await opened.caller(MEMBER)
+    await ada.book(days=2)
+    asked = {"User_Email": MEMBER, "Namespace": "lab-x"}
+
+    answers = [
+        await opened.nobody.post(ADDRESSES[0], asked, authorization=header)
+        for header in (f"Bearer {MAIA_TOKEN}", "Bearer wrong", MAIA_TOKEN)
+    ]
+
+    assert [answer.status for answer in answers] == [200, 403, 403]
+    assert answers[0].json["schedulable"] is True
 
 
 async def test_a_booking_for_one_namespace_does_not_count_in_another(opened: Opened) -> None:

@@ -1,5 +1,6 @@
 """MAIA's pod terminator over HTTP, called by MAIA's clients and by others."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,6 +9,8 @@ import aiohttp
 import pytest
 
 from carrel.http.serving import Address, serving
+from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.lifecycle.assembly import terminator_on
 from carrel.lifecycle.terminator_api import terminator_app
 from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
@@ -49,9 +52,12 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def calling(lab: Lab, replica: Replica, token: str = TOKEN, sent: str = TOKEN) -> AsyncIterator[Caller]:
+async def calling(
+    lab: Lab, replica: Replica, token: str = TOKEN, sent: str = TOKEN, answer_within_s: float = 0
+) -> AsyncIterator[Caller]:
+    """By default the answer does not wait for the leader, which in these tests does nothing meanwhile."""
     await catch_up(lab, replica)
-    app = terminator_app(terminator_on(replica, replica.cluster), token)
+    app = terminator_app(terminator_on(replica, replica.cluster, answer_within_s), token)
     async with serving(app, Address()) as url, aiohttp.ClientSession() as session:
         yield Caller(url, session, sent)
 
@@ -99,6 +105,39 @@ async def test_expired_pods_are_listed_and_ended_by_name() -> None:
         await settle(lab, TierController(replica))
 
         assert '"why":"expired"' in (await pods_of(lab))["over"].metadata.annotations["carrel.dev/handed-over"]
+
+
+async def test_a_pod_with_maias_mark_that_another_scheduler_placed_is_ended_too() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        for name, limits in {"foreign": WHOLE, "cpu": {}}.items():
+            container = {"name": "main", "image": "work", "resources": {"limits": limits}}
+            metadata = {"name": name, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}
+            body = {"metadata": metadata, "spec": {"nodeName": "n1", "containers": [container]}}
+            await lab.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **body}, "lab")
+        async with calling(lab, replica) as maia:
+            assert await maia.get("/get-expired-pods") == (200, {"status": "success", "expired_pods": ["foreign"]})
+            wanted = {"Pod_Name": "foreign", "Namespace": "lab"}
+            ended = await maia.post("/delete-expired-pod", wanted)
+            assert ended == (200, {"status": "success", "deleted_pod": "foreign"})
+
+        await settle(lab, TierController(replica))
+
+        assert "carrel.dev/handed-over" in (await pods_of(lab))["foreign"].metadata.annotations
+
+
+async def test_the_caller_is_answered_when_the_pod_is_being_deleted() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        async with calling(lab, replica, answer_within_s=300) as maia:
+            answer = asyncio.create_task(maia.post("/random-delete"))
+
+            async def is_written_down() -> bool:
+                return bool((await lab.client.list(CONFIG_MAPS, Selection("carrel"))).items)
+
+            await becomes(is_written_down, "the leader can see it")
+            assert not answer.done(), "nobody has deleted the pod yet"
+            await settle(lab, TierController(replica))
+            assert await answer == (200, {"status": "success", "deleted_pod": "train"})
 
 
 @pytest.mark.parametrize("sent", ["", "another-token", TOKEN[:-1], f"{TOKEN}x"], ids=["none", "wrong", "short", "long"])

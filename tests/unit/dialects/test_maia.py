@@ -110,6 +110,8 @@ def test_a_verdict_is_read_and_written_word_for_word() -> None:
     assert maia.write_verdict(Verdict(True, END, "NVIDIA-RTX-A6000")) == yes
     assert maia.write_verdict(Verdict(False)) == {"schedulable": False, "until": None}
     assert maia.read_verdict({"schedulable": True, "until": "2025-06-15T02:00:00+02:00"}).until == END
+    capitalised = {"Schedulable": True, "Until": "2025-06-15T00:00:00Z", "GPU": "NVIDIA-RTX-A6000"}
+    assert maia.read_verdict(capitalised) == Verdict(True, END, "NVIDIA-RTX-A6000"), "as the manual writes it"
 
 
 @pytest.mark.parametrize("body", [{}, {"schedulable": "yes"}, {"schedulable": True, "until": "soon"}, [], "no"])

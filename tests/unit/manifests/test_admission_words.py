@@ -114,19 +114,26 @@ def test_only_carrels_accounts_and_admins_may_read_bookings() -> None:
 
 
 @pytest.mark.parametrize(
-    "conditions",
+    ("conditions", "accounts"),
     [
-        webhook()["matchConditions"],
-        *(policy(name)["matchConditions"] for name in POLICIES),
+        pytest.param(webhook()["matchConditions"], {"controller"}, id="the webhook: who makes pods"),
+        pytest.param(
+            policy("carrel-protected-keys")["matchConditions"],
+            {"agent", "controller", "extender"},
+            id="protected keys: who writes on pods",
+        ),
+        pytest.param(policy("carrel-gpu-pods")["matchConditions"], {"controller"}, id="GPU pods: who makes pods"),
+        pytest.param(
+            policy("carrel-bookings")["matchConditions"], {"booking", "controller"}, id="bookings: who mirrors them"
+        ),
     ],
-    ids=["the webhook", "protected keys", "GPU pods", "bookings"],
 )
-def test_only_accounts_of_carrels_own_namespace_are_exempt(conditions: list[Mapping[str, str]]) -> None:
-    accounts = [each for each in rbac() if each["kind"] == "ServiceAccount"]
-    ours = {each["metadata"]["name"] for each in accounts if each["metadata"]["namespace"] == "carrel"}
+def test_only_named_accounts_of_carrel_are_exempt(conditions: list[Mapping[str, str]], accounts: set[str]) -> None:
+    exempt = words_of(named(conditions, "not-by-carrel"))
+    made = {each["metadata"]["name"] for each in rbac() if each["kind"] == "ServiceAccount"}
 
-    assert named(conditions, "not-by-carrel") == f"!request.userInfo.username.startsWith('{CARREL}')"
-    assert {"carrel-agent", "carrel-controller", "carrel-extender"} <= ours
+    assert exempt == {f"{CARREL}carrel-{account}" for account in accounts}
+    assert {f"carrel-{account}" for account in accounts} <= made
 
 
 def test_no_user_is_trusted_by_default() -> None:

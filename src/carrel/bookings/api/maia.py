@@ -31,7 +31,9 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.post("/maia-api/gpu-schedulability/")
+@router.post("/maia-api/gpu-schedulability")
 @router.post("/maia/gpu-booking/gpu-schedulability/")
+@router.post("/maia/gpu-booking/gpu-schedulability")
 async def schedulability(service: CurrentService, request: Request) -> Response:
     """Has this person an active booking? Or, with a booking in the body: make one."""
     try:
@@ -49,7 +51,7 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
     # address. So MAIA's clients may book for such a name; spaces and the like only look like somebody else's name.
     if enquiry.wish and not is_user_name(normal(enquiry.user)):
         return _answer(maia.not_booked(["user_email must be an e-mail address or a user name."]), 400)
-    if not service.knows_token(enquiry.token):
+    if not service.knows_token(enquiry.token or _bearer(request)):
         return _answer(maia.not_booked(["The token is wrong."]), 403)
     try:
         if enquiry.wish is not None:
@@ -63,9 +65,11 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
 
 
 @router.get("/maia-api/gpu-stats/")
+@router.get("/maia-api/gpu-stats")
 @router.get("/maia/resources/gpu_status_summary/")
+@router.get("/maia/resources/gpu_status_summary")
 async def summary(service: CurrentService, request: Request) -> Response:
-    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    bearer = _bearer(request)
     if service.cluster_view is not None:
         free = idle_gpus(service.cluster_view.ledger)
         tenancies = tuple(_tenancies(service)) if service.knows_token(bearer) else ()
@@ -116,6 +120,11 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
             expiration=until,
             expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
         )
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _size(service: ServiceContext, share: Share) -> int:

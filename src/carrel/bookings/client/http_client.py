@@ -119,6 +119,8 @@ def _routes(url: str) -> tuple[str, str]:
     except ValueError:
         return "", url
     path = parts.path.rstrip("/")
+    if path.endswith(SCHEDULABILITY_PATH.rstrip("/").rpartition("/")[2]):
+        return "", parts._replace(path=f"{path}/").geturl()  # MAIA's dashboard redirects a POST without the slash
     if not path.endswith(STATUS_PATH):
         return "", url
     maia_path = path.removesuffix(STATUS_PATH) + SCHEDULABILITY_PATH
