@@ -27,7 +27,9 @@ from tests.kit.reviews import Reviewed, ReviewedCluster
 Json = dict[str, Any]
 
 EVE, TRUSTED = "eve@lab.example", "admin"
-CARREL = "system:serviceaccount:carrel:carrel-extender"
+CARREL = "system:serviceaccount:carrel:carrel-controller"
+EXTENDER = "system:serviceaccount:carrel:carrel-extender"
+MAIAS_TERMINATOR = "system:serviceaccount:carrel:pod-terminator"
 GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
 GPU = {"nvidia.com/gpu": "1"}
 PODS = "/api/v1/namespaces/default/pods"
@@ -126,6 +128,16 @@ def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
     assert rules.asked(unadmitted_pod("of-eve"), rules.eve)
     assert not rules.asked(unadmitted_pod("of-carrel"), rules.carrel)
     assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
+
+
+def test_other_programs_in_carrels_namespace_are_treated_as_any_user(rules: RulesCluster, guarded: str) -> None:
+    maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), UserClient(rules.api, EXTENDER)
+    written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-0"}}}
+
+    assert rules.asked(unadmitted_pod("copied"), maias)
+    assert maias.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 403
+    assert extender.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 200, "it writes what a pod was given"
+    assert rules.asked(unadmitted_pod("made"), extender), "it makes no pods"
 
 
 def test_a_debug_container_is_asked_about_where_the_pod_has_a_gpu(rules: RulesCluster) -> None:
