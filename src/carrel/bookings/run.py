@@ -86,7 +86,7 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
         service = _service(resources, carrel, authenticator)
-        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
+        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.link)
         notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
