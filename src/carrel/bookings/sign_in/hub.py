@@ -131,8 +131,13 @@ class HubClient:
             "client_id": self.options.client_id,
             "client_secret": self.options.client_secret,
         }
-        answer = await self._json("POST", "/oauth2/token", data=form)
-        token = answer.get("access_token")
+        status, answer = await self._ask("POST", "/oauth2/token", data=form)
+        if status == 401:
+            raise SignInFailed(
+                "JupyterHub refuses this service. Its admin compares --hub-client-id and --hub-client-secret with the"
+                " hub's configuration"
+            )
+        token = _checked(status, answer).get("access_token")
         if not isinstance(token, str) or not token.isascii():
             raise SignInFailed("JupyterHub sent no token")
         user = read_user(await self._json("GET", "/user", headers=_bearer(token)))
