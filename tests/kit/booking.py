@@ -56,6 +56,9 @@ class FakeInventory:
     def idle(self) -> Mapping[str, int] | None:
         return self.idle_gpus
 
+    def next_idle(self) -> Mapping[str, datetime]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Answer:

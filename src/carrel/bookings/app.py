@@ -5,6 +5,7 @@ from fastapi import FastAPI
 from carrel import __version__
 from carrel.bookings.api import DOCUMENTED, install_api
 from carrel.bookings.api.maia import install_maia
+from carrel.bookings.base_path import UnderBasePath
 from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
 from carrel.bookings.pages import PagesContext, install_pages
 from carrel.bookings.service import ServiceContext
@@ -21,12 +22,19 @@ def booking_app(service: ServiceContext) -> AsgiApp:
     app = fastapi_app(service)
     metrics = BookingMetrics()
     install_health(app, service, metrics)
-    return RequestGuard(
-        MeasuredApp(app, metrics), service.limits, service.monotonic, is_https=service.authenticator.options.is_https
+    options = service.authenticator.options
+    guarded = RequestGuard(
+        MeasuredApp(app, metrics),
+        service.limits,
+        service.monotonic,
+        is_https=options.is_https,
+        own_source=options.own_source,
     )
+    return UnderBasePath(guarded, options.base_path) if options.base_path else guarded
 
 
 def fastapi_app(service: ServiceContext) -> FastAPI:
+    base_path = service.authenticator.options.base_path
     # FastAPI's documentation pages load scripts from other sites, so only the document itself is served.
     app = FastAPI(
         title="Carrel bookings",
@@ -36,6 +44,7 @@ def fastapi_app(service: ServiceContext) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        servers=[{"url": base_path}] if base_path else None,
         responses=DOCUMENTED,
     )
     app.state.service = service
@@ -51,6 +60,7 @@ def fastapi_app(service: ServiceContext) -> FastAPI:
         context.now,
         service.cluster_view,
         service.stopping,
+        base_path,
     )
     install_pages(app, pages_context)
     return app

@@ -27,6 +27,7 @@ class GroupSource(Enum):
 
     IDENTITY_PROVIDER = "oidc"
     CLUSTER = "cluster"
+    HUB = "jupyterhub"
 
 
 class GroupRole(Enum):

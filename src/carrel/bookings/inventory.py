@@ -1,8 +1,9 @@
 """Which GPUs can be booked: those that the cluster reports, or those of a file where there is no cluster."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from carrel.bookings.capacity import ModelCapacity, capacity_of
@@ -24,6 +25,11 @@ class GpuInventory(Protocol):
         """By model, how many healthy GPUs no pod holds a part of now. None without a cluster: it is not known."""
         ...
 
+    def next_idle(self) -> Mapping[str, datetime]:
+        """Of models of which none is idle: when the first booking ends whose pods hold a GPU. A model is not in it if
+        that is not known."""
+        ...
+
 
 class FileInventory:
     """The GPUs of a file, in the form of `carrel demo --cluster`. It is read once."""
@@ -38,6 +44,9 @@ class FileInventory:
 
     def idle(self) -> None:
         return None
+
+    def next_idle(self) -> Mapping[str, datetime]:
+        return {}
 
 
 RECOUNT_S = 5.0
@@ -61,13 +70,17 @@ class ClusterInventory:
         is_synced: Callable[[], bool],
         keeps_its_gpus: Callable[[str], bool] = lambda uid: False,
         clock: Callable[[], float] = time.monotonic,
+        covered_until: Callable[[str], datetime | None] = lambda uid: None,
     ) -> None:
-        """`keeps_its_gpus` says of a pod, by its uid, whether no booking can displace it."""
+        """`keeps_its_gpus` says of a pod, by its uid, whether no booking can displace it; `covered_until`, when the
+        booking ends that covers it."""
         self._ledger = ledger
         self._is_synced = is_synced
         self._keeps_its_gpus = keeps_its_gpus
         self._clock = clock
+        self._covered_until = covered_until
         self._counted = _Counted()
+        self._next_idle: tuple[_Counted, Mapping[str, datetime]] = (self._counted, {})
 
     @property
     def is_known(self) -> bool:
@@ -78,6 +91,13 @@ class ClusterInventory:
 
     def idle(self) -> Mapping[str, int]:
         return self._count().idle
+
+    def next_idle(self) -> Mapping[str, datetime]:
+        counted = self._count()
+        if self._next_idle[0] is not counted:
+            busy = {model for model, idle in counted.idle.items() if not idle}
+            self._next_idle = (counted, next_idle_gpus(self._ledger, busy, self._covered_until))
+        return self._next_idle[1]
 
     def _count(self) -> _Counted:
         moment, now = self._ledger.moment, self._clock()
@@ -90,6 +110,23 @@ class ClusterInventory:
         """The GPUs of which such a pod holds a part."""
         cards = (card for name in self._ledger.nodes for card in self._ledger.cards(name) if card.shares)
         return {card.gpu.uuid for card in cards if any(map(self._keeps_its_gpus, card.shares))}
+
+
+def next_idle_gpus(
+    ledger: Ledger, models: Collection[str], covered_until: Callable[[str], datetime | None]
+) -> dict[str, datetime]:
+    """By model: when the first GPU is free of all pods that hold a part of it. When a pod ends that no booking covers,
+    nobody knows."""
+    found: dict[str, datetime] = {}
+    for name in ledger.nodes:
+        for card in ledger.cards(name) if models else ():
+            model = card.gpu.model
+            if model in models and card.shares and not card.gpu.unusable:
+                ends = [covered_until(uid) for uid in card.shares]
+                known = [end for end in ends if end is not None]
+                if len(known) == len(ends):
+                    found[model] = min(max(known), found.get(model, max(known)))
+    return found
 
 
 def idle_gpus(ledger: Ledger) -> dict[str, int]:

@@ -15,7 +15,7 @@ from carrel.bookings.groups import GroupSource
 
 
 class Role(Enum):
-    """What a person may do in the lab. Each role includes those above it, except `service`."""
+    """What a person may do in the lab. Each role includes those above it, except the last two."""
 
     MEMBER = "member"
     """Makes own bookings and sees everything that is not secret."""
@@ -25,6 +25,8 @@ class Role(Enum):
     """Also changes rules and roles."""
     SERVICE = "service"
     """A component of Carrel, such as the webhook: asks about anybody's booking, books nothing."""
+    HUB = "hub"
+    """A JupyterHub, which starts pods for its users: asks what they may start, and nothing else."""
 
 
 class Scope(Enum):
@@ -44,6 +46,8 @@ class How(Enum):
     TOKEN = "token"  # noqa: S105 # a word, not a secret
     SERVICE_ACCOUNT = "serviceaccount"
     """A token that Kubernetes confirmed, of a ServiceAccount or a user."""
+    HUB = "hub"
+    """A token of its own users that JupyterHub confirmed, such as that of a notebook server."""
     DEV = "dev"
 
 
@@ -87,6 +91,10 @@ class Person:
     @property
     def is_service(self) -> bool:
         return Role.SERVICE in self.roles
+
+    @property
+    def is_hub(self) -> bool:
+        return Role.HUB in self.roles
 
     @property
     def may_book(self) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -86,7 +87,7 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
         service = _service(resources, carrel, authenticator)
-        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.public_url)
+        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.link)
         notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
@@ -121,6 +122,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
         cluster_view_of(carrel) if carrel is not None else None,
         settings.limits(),
         mirror=mirror,
+        hub_people=settings.hub_people(),
     )
 
 
@@ -129,7 +131,13 @@ def _cluster_inventory(carrel: ClusterState) -> ClusterInventory:
         pod = carrel.pods.store.by_uid(uid)
         return pod is not None and carrel.tier(pod) is None
 
-    return ClusterInventory(carrel.ledger, lambda: carrel.informers.is_synced, keeps_its_gpus)
+    def covered_until(uid: str) -> datetime | None:
+        covered = carrel.covered_pods.of(uid)
+        return covered.entitlement.ends if covered is not None else None
+
+    return ClusterInventory(
+        carrel.ledger, lambda: carrel.informers.is_synced, keeps_its_gpus, covered_until=covered_until
+    )
 
 
 def cluster_view_of(carrel: ClusterState) -> ClusterView:

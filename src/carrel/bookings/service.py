@@ -18,6 +18,7 @@ from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.sign_in import Authenticator
 from carrel.bookings.sign_in.request_guard import RequestLimits
+from carrel.dialects.hub_people import HubPeople
 
 DEFAULT_LIMITS = RequestLimits()
 
@@ -38,6 +39,8 @@ class ServiceContext:
     """None: there is no cluster to write bookings into."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
+    hub_people: HubPeople = field(default_factory=HubPeople)
+    """Which people the users of a hub are."""
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""

@@ -17,11 +17,19 @@ from carrel.leases.cluster_state import ClusterOptions, ClusterState
 
 def read_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
     try:
-        return asyncio.run(_read(settings, access))
+        return read_allowed_cluster(settings, access)
     except Forbidden as error:
         raise command_failed(
             "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
         ) from None
+
+
+def read_allowed_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+    """Raises `Forbidden` if we may not read it. After any other failure the command ends."""
+    try:
+        return asyncio.run(_read(settings, access))
+    except Forbidden:
+        raise
     except NotFound as error:
         why = f"{error}: Carrel is not installed there"
         raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None

@@ -37,8 +37,16 @@ class BookingServiceSettings:
         typer.Option(help="Token to use instead of the login; better in the environment.", envvar="CARREL_TOKEN"),
     ] = ""
     """Everybody who may list processes can see options."""
-    insecure: Annotated[bool, typer.Option(help="Send the token without TLS, even to another machine.")] = False
-    """Whoever reads the traffic could book in your name."""
+    insecure: Annotated[
+        bool,
+        typer.Option(help="Send the token without TLS, even to another machine.", envvar="CARREL_INSECURE"),
+    ] = False
+    """Whoever reads the traffic could book in your name. Within a cluster that may be nobody."""
+    hub_token: Annotated[
+        str,
+        typer.Option(help="Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True),
+    ] = ""
+    """JupyterHub gives it to each notebook server: there, nobody needs to log in."""
 
 
 @dataclass(frozen=True)

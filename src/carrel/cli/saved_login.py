@@ -21,16 +21,23 @@ class Login:
 
 def login_of(settings: BookingServiceSettings) -> Login:
     """From the options, the environment or the saved login. Without one, the command ends with the reason."""
+    login = known_login(settings)
+    if not login.server:
+        why = "There is no --server, no CARREL_URL and no saved login."
+        raise command_failed("No booking service is known", why, "carrel login https://gpus.lab.org", USAGE)
+    check_address(login.server, settings.insecure)
+    if not login.token:
+        hint = f"carrel login {login.server}"
+        raise command_failed(f"Not logged in to {login.server}", "There is no token for it.", hint, USAGE)
+    return login
+
+
+def known_login(settings: BookingServiceSettings) -> Login:
+    """What is known of it. A token that was given or saved for this service wins over that of the notebook."""
     saved = read()
     server = settings.server.rstrip("/") or (saved.server if saved else "")
     token = settings.token or (saved.token if saved and saved.server == server else "")
-    if not server:
-        why = "There is no --server, no CARREL_URL and no saved login."
-        raise command_failed("No booking service is known", why, "carrel login https://gpus.lab.org", USAGE)
-    check_address(server, settings.insecure)
-    if not token:
-        raise command_failed(f"Not logged in to {server}", "There is no token for it.", f"carrel login {server}", USAGE)
-    return Login(server, token)
+    return Login(server, token or settings.hub_token)
 
 
 def check_address(server: str, insecure: bool) -> None:

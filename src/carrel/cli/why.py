@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from carrel.cli.options import DataFormat, PodQuerySettings
+from carrel.cli.options import BookingServiceSettings, DataFormat, PodQuerySettings
 
 MOST_HOLDERS = 8
 """Who are named in a table."""
@@ -19,6 +19,27 @@ if TYPE_CHECKING:
 class WhySettings(PodQuerySettings):
     pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME; default: all pods that wait.")] = ""
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False
+    booking_service: Annotated[
+        str,
+        typer.Option(
+            help="URL of the booking service, which is asked if the cluster cannot be; default: the last login.",
+            envvar="CARREL_URL",
+        ),
+    ] = ""
+    """In a notebook nobody may read the cluster. The booking service knows the person's own pods."""
+    token: Annotated[
+        str, typer.Option(help="Token for the booking service.", envvar="CARREL_TOKEN", show_default=False)
+    ] = ""
+    insecure: Annotated[
+        bool, typer.Option(help="Send the token without TLS, even to another machine.", envvar="CARREL_INSECURE")
+    ] = False
+    hub_token: Annotated[
+        str,
+        typer.Option(help="Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True),
+    ] = ""
+
+    def booking_settings(self) -> BookingServiceSettings:
+        return BookingServiceSettings(self.booking_service, self.token, self.insecure, self.hub_token)
 
 
 def why(settings: WhySettings) -> None:
@@ -28,39 +49,72 @@ def why(settings: WhySettings) -> None:
 
     Without a pod, it lists every pod that waits for a GPU.
 
+    If you may not read the cluster, as in a notebook, it asks the booking service, which knows your own pods.
+
     Examples:
 
       carrel why pod/train-0 -n lab
 
       carrel why -A
     """
-    from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
-    from carrel.cli.output import print_data
-    from carrel.process import cluster_access
+    from carrel.cli.cluster_reader import find_pod, full_name, pod_name
+    from carrel.cli.own_pods import print_own_pods
 
-    access = cluster_access(settings)
     name = pod_name(settings.pod)
-    carrel = read_cluster(settings, access)
-    namespace = settings.namespace or access.namespace
+    found = _cluster(settings)
+    if found is None:
+        print_own_pods(settings, name)
+        return
+    carrel, own_namespace = found
+    namespace = settings.namespace or own_namespace
     if name:
-        pod = find_pod(carrel, namespace, name)
-        answer = _answer(carrel, pod)
-        if settings.output is DataFormat.TABLE:
-            typer.echo("\n".join(_lines(answer)))
-        else:
-            print_data(answer, settings.output)
+        print_answer(_answer(carrel, find_pod(carrel, namespace, name)), settings.output)
         return
     waiting = [
         _answer(carrel, pod)
         for pod in sorted(carrel.pods.store, key=full_name)
         if (settings.all_namespaces or pod.metadata.namespace == namespace) and _waits(carrel, pod)
     ]
-    if settings.output is not DataFormat.TABLE:
-        print_data(waiting, settings.output)
-    elif not waiting:
-        where = "." if settings.all_namespaces else f" in {namespace}; -A shows all namespaces."
-        typer.echo(f"No pod waits for a GPU{where}")
-    for each in waiting if settings.output is DataFormat.TABLE else ():
+    where = "." if settings.all_namespaces else f" in {namespace}; -A shows all namespaces."
+    print_answers(waiting, settings.output, f"No pod waits for a GPU{where}")
+
+
+def _cluster(settings: WhySettings) -> "tuple[ClusterState, str] | None":
+    """The cluster, and our namespace there. None: we may not read it, but have a token for a booking service."""
+    from carrel.cli.cluster_reader import read_allowed_cluster, read_cluster
+    from carrel.cli.saved_login import known_login
+    from carrel.kubernetes.cluster import Forbidden
+    from carrel.parsing import Malformed
+    from carrel.process import cluster_access
+
+    is_named = settings.server or settings.kubeconfig or settings.context
+    if is_named or not known_login(settings.booking_settings()).token:
+        access = cluster_access(settings)
+        return read_cluster(settings, access), access.namespace
+    try:
+        access = settings.access()
+        return read_allowed_cluster(settings, access), access.namespace
+    except (Malformed, Forbidden):
+        return None
+
+
+def print_answer(answer: dict[str, Any], output: DataFormat) -> None:
+    from carrel.cli.output import print_data
+
+    if output is DataFormat.TABLE:
+        typer.echo("\n".join(_lines(answer)))
+    else:
+        print_data(answer, output)
+
+
+def print_answers(answers: list[dict[str, Any]], output: DataFormat, if_none: str) -> None:
+    from carrel.cli.output import print_data
+
+    if output is not DataFormat.TABLE:
+        print_data(answers, output)
+    elif not answers:
+        typer.echo(if_none)
+    for each in answers if output is DataFormat.TABLE else ():
         typer.echo(f"{each['pod']}: {each['why']}")
 
 

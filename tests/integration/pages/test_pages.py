@@ -248,7 +248,7 @@ async def test_a_calendar_feed_is_shown_once_works_and_can_be_revoked(opened: Op
     made = await member.send("/feed")
     page = text_of(made)
     assert made.headers["cache-control"] == "no-store"
-    address = re.search(r"<code>(/[^<]+)</code>", page)
+    address = re.search(r"<code>http://carrel.test(/[^<]+)</code>", page)
     assert address is not None
 
     feed = await opened.nobody.get(address[1])

@@ -16,6 +16,9 @@ from yarl import URL
 from carrel.bookings.sign_in import (
     Authenticator,
     CurrentPerson,
+    HubClient,
+    HubOptions,
+    HubTokens,
     OidcClient,
     OidcOptions,
     Rate,
@@ -28,7 +31,10 @@ from carrel.bookings.sign_in import (
     TokenReviewer,
     install_sign_in,
 )
+from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import Address, serving
+from tests.kit import hub_provider
+from tests.kit.hub_provider import HubProvider
 from tests.kit.lab import Clock
 from tests.kit.oidc_provider import CLIENT, SECRET, OidcProvider
 from tests.kit.people import PeopleInMemory
@@ -37,6 +43,7 @@ NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 MANY = Rate(per_second=1000, burst=100_000)
 HIGH_LIMITS = RequestLimits(address=MANY)
 NO_ROLES = RoleOptions()
+OF_THE_LAB = HubPeople("lab.example")
 
 
 @dataclass
@@ -44,6 +51,8 @@ class ServicePlan:
     """How this service differs from the usual one."""
 
     provider: OidcProvider | None = None
+    hub: HubProvider | None = None
+    hub_people: HubPeople = OF_THE_LAB
     kubernetes: Callable[[RoleOptions, Clock], TokenReviewer] | None = None
     is_dev: bool = False
     roles: RoleOptions = NO_ROLES
@@ -93,11 +102,17 @@ async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
             plan.provider.url = await stack.enter_async_context(serving(plan.provider.app, Address()))
             provider = OidcOptions(plan.provider.url, CLIENT, SECRET, f"{url}/sign-in/callback")
             sign_in = OidcClient(provider, http, clock)
+        hub = None
+        if plan.hub is not None:
+            plan.hub.url = await stack.enter_async_context(serving(plan.hub.app, Address()))
+            options = HubOptions(plan.hub.url, hub_provider.CLIENT, hub_provider.SECRET, url, people=plan.hub_people)
+            plan.hub.redirect_uri = f"{url}/oauth_callback"
+            hub = HubTokens(HubClient(options, http), plan.roles, clock.seconds)
         kubernetes = plan.kubernetes(plan.roles, clock) if plan.kubernetes else None
         authenticator = Authenticator(
             people,
             plan.roles,
-            SignInMethods(sign_in, kubernetes, plan.is_dev),
+            SignInMethods(sign_in, kubernetes, plan.is_dev, hub),
             SignInOptions("https://carrel.example" if plan.is_https else ""),
             RateLimiter(plan.per_person, clock.seconds),
             clock,

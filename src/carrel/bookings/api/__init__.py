@@ -10,12 +10,13 @@ Reading order:
     groups           who is in a group, and who books for it
     notices          what other components report
     status           what other components ask
+    startable pods   what a person may start now, which a hub asks too; a person's own pods
     maia             MAIA's own addresses
 """
 
 from fastapi import APIRouter, FastAPI
 
-from carrel.bookings.api import administration, availability, bookings, groups, notices, status
+from carrel.bookings.api import administration, availability, bookings, groups, notices, pods, startable, status
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -23,7 +24,7 @@ __all__ = ["DOCUMENTED", "install_api"]
 
 def install_api(app: FastAPI) -> None:
     router = APIRouter(prefix="/api/v1")
-    for part in (bookings, availability, administration, groups, notices, status):
+    for part in (bookings, availability, administration, groups, notices, pods, startable, status):
         router.include_router(part.router)
     app.include_router(router)
     install_answers(app)

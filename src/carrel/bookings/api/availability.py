@@ -102,8 +102,8 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
 async def make_feed(service: CurrentService, person: CurrentPerson, request: Request) -> FeedOut:
     require_scope(person, Scope.BOOK)
     secret = await service.commands.make_feed(person)
-    base = service.authenticator.options.public_url or str(request.base_url)
-    return FeedOut(url=f"{base.rstrip('/')}/api/v1/feeds/{secret}.ics")
+    base = service.authenticator.options.url_for(request)
+    return FeedOut(url=f"{base}/api/v1/feeds/{secret}.ics")
 
 
 @router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")

@@ -23,6 +23,8 @@ class PagesContext:
     """None: there is no cluster. The GPUs come from a file, and there is no map."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process stops: live streams end then. Otherwise the process would wait for them."""
+    base_path: str = ""
+    """Before the path of every link."""
 
     @property
     def group_commands(self) -> GroupCommands:

@@ -13,7 +13,7 @@ from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
-from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, require_scope
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_words import BookingInUse, CoverageWords
 
@@ -82,7 +82,10 @@ class HomePage:
     async def make_feed(self, request: Request, person: CurrentPerson) -> Response:
         """The secret address is shown only once. Creating another revokes it."""
         require_scope(person, Scope.BOOK)
-        response = await self._page(request, person, feed=await self._context.commands.make_feed(person))
+        authenticator: Authenticator = request.app.state.authenticator
+        secret = await self._context.commands.make_feed(person)
+        address = f"{authenticator.options.url_for(request)}/api/v1/feeds/{secret}.ics"
+        response = await self._page(request, person, feed=address)
         response.headers["cache-control"] = "no-store"
         return response
 

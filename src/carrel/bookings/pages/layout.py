@@ -1,10 +1,12 @@
 """Renders the templates: the frame around every page, its navigation, the signed-in person and the theme."""
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from jinja2.ext import Extension
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -25,6 +27,14 @@ NAVIGATION = (("/", "Home"), ("/timeline", "Timeline"), ("/map", "Map"), ("/usag
 """Only admins see the link to the admin page."""
 
 
+class LinksUnderBasePath(Extension):
+    """Templates are written as if the service had its host for itself: each of their links gets the base path here, so
+    that none can be forgotten."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return re.sub(r'\b(href|action|src|hx-get|sse-connect)="/', r'\1="{{ base_path }}/', source)
+
+
 class PageRenderer:
     def __init__(self, context: PagesContext) -> None:
         self.context = context
@@ -34,6 +44,7 @@ class PageRenderer:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=StrictUndefined,
+            extensions=[LinksUnderBasePath],
         )
         self._templates.filters |= {
             "memory": wording.memory,
@@ -46,7 +57,7 @@ class PageRenderer:
             "field": self.field,
             "detail": self.detail,
         }
-        self._templates.globals |= {"version": __version__}
+        self._templates.globals |= {"version": __version__, "base_path": context.base_path}
         self.coverage_words = CoverageWords(lambda instant: wording.at(instant, context.zone), wording.model)
 
     def when(self, instant: datetime) -> Markup:

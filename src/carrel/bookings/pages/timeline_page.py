@@ -64,9 +64,15 @@ class ShownBooking:
     """Who may use it; empty: only its person."""
     use: str = ""
     """`1 of 2 in use: lab/train-7`; empty: it does not run, or there is no cluster."""
+    base_path: str = ""
 
     def is_of(self, person: Person) -> bool:
         return person.email == self.booking.user or person.email in self.people
+
+    def link(self, person: Person) -> str:
+        """Empty: it is not for this person to change."""
+        may_open = self.booking.user == person.email or person.is_lab_admin
+        return f"{self.base_path}/bookings/{self.booking.id}" if may_open else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +225,16 @@ class TimelinePage:
 
     def _shown(self, booking: Booking) -> ShownBooking:
         """With what the cluster knows of it."""
-        cluster = self._context.cluster
+        cluster, base_path = self._context.cluster, self._context.base_path
         if cluster is None:
-            return ShownBooking(booking)
+            return ShownBooking(booking, base_path=base_path)
         right, use = cluster.coverage.booking(booking.id), cluster.coverage.use_of(booking.id)
-        return ShownBooking(booking, right.people if right else frozenset(), str(use) if use else "")
+        return ShownBooking(booking, right.people if right else frozenset(), str(use) if use else "", base_path)
 
     def _booking_row(self, booking: Booking, person: Person) -> TableRow:
         shown = self._shown(booking)
-        link = f"/bookings/{booking.id}" if booking.user == person.email or person.is_lab_admin else ""
         who = f"{booking.group}, booked by {booking.user}" if booking.group else booking.user
-        return TableRow(booking.model, who, booking.cards, booking.start, booking.ends, shown.use, link)
+        return TableRow(booking.model, who, booking.cards, booking.start, booking.ends, shown.use, shown.link(person))
 
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
         drawn = self._selection(feedback)
@@ -332,7 +337,7 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
         label=label,
         # It begins with what is seen: people who speak to the page say that.
         title=f"{label}: {who}{amount} of {wording.model(booking.model)}, {length}",
-        link=f"/bookings/{booking.id}" if is_own or person.is_lab_admin else "",
+        link=shown.link(person),
         is_share=booking.share,
     )
 

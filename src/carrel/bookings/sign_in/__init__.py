@@ -4,7 +4,7 @@ Reading order:
 
     authenticator                    finds the person of each request, from its session, token or cluster token
     secrets roles                    the secrets that people carry; which roles a person has
-    oidc token_review                sign-in with an OpenID Connect provider; tokens of the cluster
+    oidc hub token_review            sign-in with an OpenID Connect provider, with a JupyterHub; tokens of the cluster
     routes account_routes sign_in_pages     the HTTP routes: sign in and out, tokens, roles; their small pages
     request_guard rate_limiter       limits for every request, and security headers
     settings                         the options, and the authenticator that they describe
@@ -13,6 +13,7 @@ Reading order:
 from carrel.bookings.sign_in.authenticator import (
     Authenticator,
     CurrentPerson,
+    CurrentPersonOrHub,
     NotSignedIn,
     SignInMethods,
     SignInOptions,
@@ -20,6 +21,7 @@ from carrel.bookings.sign_in.authenticator import (
     forbidden,
     require_scope,
 )
+from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
 from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
 from carrel.bookings.sign_in.request_guard import PER_ADDRESS, PER_PERSON, RequestGuard, RequestLimits
@@ -32,6 +34,10 @@ __all__ = [
     "PER_PERSON",
     "Authenticator",
     "CurrentPerson",
+    "CurrentPersonOrHub",
+    "HubClient",
+    "HubOptions",
+    "HubTokens",
     "NotSignedIn",
     "OidcClient",
     "OidcOptions",

@@ -98,7 +98,9 @@ class CredentialRoutes:
         """Asks the person whether the command line on their machine may get a token."""
         asked = {name: str(value) for name, value in wanted.model_dump().items()}
         csrf = self.authenticator.csrf_token(request)
-        return sign_in_pages.allow_command_line(person.email, csrf, asked, f"http://127.0.0.1:{wanted.port}")
+        return sign_in_pages.allow_command_line(
+            self.authenticator.options, person.email, csrf, asked, f"http://127.0.0.1:{wanted.port}"
+        )
 
     async def allow(
         self, request: Request, person: CurrentPerson, wanted: Annotated[CliLoginRequest, Form()]
@@ -176,8 +178,8 @@ class CredentialRoutes:
         """Grants or removes a role, in addition to the settings and the groups of the provider."""
         if not person.is_platform_admin:
             raise forbidden("You may not grant roles", "This needs the role platform-admin.")
-        if given.role is Role.SERVICE or not is_address(normal(email)):
-            why = "A role is granted to an e-mail address. Services are named in the settings."
+        if given.role in (Role.SERVICE, Role.HUB) or not is_address(normal(email)):
+            why = "A role is granted to an e-mail address. Services and hubs are named in the settings."
             raise Problem(
                 422, "bad-role", "This role cannot be granted", why, "grant member, lab-admin or platform-admin"
             )

@@ -1,6 +1,7 @@
 """`Authenticator.authenticate` finds the person who sends a request, from the one credential that it carries.
 
-- `Authorization: Bearer carrel_…` is a token of Carrel. Any other bearer is a token of the cluster, if there is one.
+- `Authorization: Bearer carrel_…` is a token of Carrel. One in the form of JupyterHub's tokens is a token of a hub's
+  user, if there is a hub. Any other bearer is a token of the cluster, if there is one. None is sent to two of them.
 - The session cookie comes from a browser. A browser sends it also when another site causes the request, so a write with
   a cookie must also prove that it comes from our own pages (CSRF).
 
@@ -8,10 +9,10 @@ An invalid credential is refused even if the request also carries a valid one.
 """
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Depends
@@ -19,9 +20,10 @@ from starlette.requests import Request
 
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, People, Person, Scope
-from carrel.bookings.sign_in.oidc import OidcClient
+from carrel.bookings.sign_in.hub import HubTokens
+from carrel.bookings.sign_in.oidc import OidcClient, VerifiedClaims
 from carrel.bookings.sign_in.rate_limiter import RateLimiter
-from carrel.bookings.sign_in.request_guard import too_many
+from carrel.bookings.sign_in.request_guard import OWN_HOST, too_many
 from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
 from carrel.bookings.sign_in.token_review import TokenReviewer
@@ -41,6 +43,18 @@ class NotSignedIn(Problem):
         self.with_headers({"www-authenticate": "Bearer"})
 
 
+class SignInProvider(Protocol):
+    """To which a browser is redirected, and which then says who the person is."""
+
+    async def url(self, state: str, nonce: str, verifier: str) -> str:
+        """Raises `SignInFailed`."""
+        ...
+
+    async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
+        """Raises `SignInFailed`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SignInMethods:
     """The ways to sign in. None: this way is not available."""
@@ -49,6 +63,12 @@ class SignInMethods:
     token_reviewer: TokenReviewer | None = None
     is_dev: bool = False
     """Everybody on this machine may sign in as anybody. Only for a service that listens on loopback."""
+    hub: HubTokens | None = None
+
+    def providers(self) -> "Mapping[str, SignInProvider]":
+        """Where people sign in with a browser, by the name of the way."""
+        ways: dict[str, SignInProvider | None] = {"oidc": self.oidc, "hub": self.hub.client if self.hub else None}
+        return {name: way for name, way in ways.items() if way is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +79,8 @@ class SignInOptions:
     """As browsers see it. Empty: the address of the request, for a service on loopback."""
     session: timedelta = timedelta(hours=12)
     max_token_age: timedelta = timedelta(days=90)
+    base_path: str = ""
+    """Under which browsers see the service there, such as `/services/carrel`. Empty: it has the host for itself."""
 
     @property
     def is_https(self) -> bool:
@@ -66,8 +88,29 @@ class SignInOptions:
 
     @property
     def cookie(self) -> str:
-        """With https, the `__Host-` prefix: other hosts of the domain cannot set such a cookie."""
-        return "__Host-carrel" if self.is_https else "carrel"
+        """With https, the `__Host-` prefix: other hosts of the domain cannot set such a cookie. Browsers allow it only
+        for a whole host; under a path, the next best prefix is used."""
+        prefix = "__Secure-" if self.base_path else "__Host-"
+        return f"{prefix}carrel" if self.is_https else "carrel"
+
+    @property
+    def cookie_path(self) -> str:
+        """To other services of the same host, browsers do not send the cookie."""
+        return self.base_path or "/"
+
+    @property
+    def own_source(self) -> str:
+        """What pages may load from and send forms to: nothing of other services of the same host."""
+        return f"{self.public_url}{self.base_path}/" if self.public_url and self.base_path else OWN_HOST
+
+    @property
+    def link(self) -> str:
+        """The address of the service for people who read mail; empty: it is not known."""
+        return f"{self.public_url}{self.base_path}" if self.public_url else ""
+
+    def url_for(self, request: Request) -> str:
+        """The address of the service, without a slash at the end."""
+        return self.link or str(request.base_url).rstrip("/") + self.base_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +125,8 @@ class Authenticator:
     async def authenticate(self, request: Request) -> Person:
         """Raises `Problem`: 401 not signed in, 403 not from our page or no role, 429 too fast, 503 no cluster."""
         person = await self._authenticated(request)
-        # Carrel's own processes ask on behalf of many people.
-        wait_s = 0.0 if person.is_service else self.rate_limiter.wait_s(person.email)
+        # Carrel's own processes and hubs ask on behalf of many people.
+        wait_s = 0.0 if person.is_service or person.is_hub else self.rate_limiter.wait_s(person.email)
         if wait_s:
             raise too_many(wait_s)
         return person
@@ -113,14 +156,27 @@ class Authenticator:
     async def _by_bearer(self, bearer: str) -> Person:
         person = None
         if len(bearer) <= MAX_CREDENTIAL:
-            is_carrel_token = bearer.startswith(TOKEN_PREFIX)
-            person = await (self._by_token(bearer) if is_carrel_token else self._by_kubernetes(bearer))
+            if bearer.startswith(TOKEN_PREFIX):
+                person = await self._by_token(bearer)
+            elif self.methods.hub is not None and self.methods.hub.is_meant(bearer):
+                person = await self._by_hub(self.methods.hub, bearer)
+            else:
+                person = await self._by_kubernetes(bearer)
         if person is None:
             raise NotSignedIn("The token is unknown, expired or revoked.")
         accepted = await self._with_roles(person)
         if accepted.groups is not None:
-            await self.people.saw_groups(accepted.email, GroupSource.CLUSTER, accepted.groups, self.now())
+            source = GroupSource.HUB if accepted.how is How.HUB else GroupSource.CLUSTER
+            await self.people.saw_groups(accepted.email, source, accepted.groups, self.now())
         return accepted
+
+    async def _by_hub(self, hub: HubTokens, bearer: str) -> Person | None:
+        person = await hub.person(bearer)
+        if person is None or person.groups is not None or not self.roles.member_groups:
+            return person
+        # The token may not read groups: those of the last sign-in count.
+        seen = await self.people.seen_groups(person.email)
+        return replace(person, roles=self.roles.by_groups(seen))
 
     async def _by_token(self, bearer: str) -> Person | None:
         token = await self.people.token(hashed(bearer), self.now())
@@ -149,7 +205,7 @@ class Authenticator:
 
     async def _with_roles(self, person: Person) -> Person:
         """A service gets no other roles: a grant to its name must not make it a person."""
-        if person.is_service:
+        if person.is_service or person.is_hub:
             return person
         more = self.roles.by_email(person.email, await self.people.granted(person.email))
         if not person.roles | more:
@@ -195,12 +251,21 @@ def is_for_loopback(request: Request) -> bool:
 
 
 async def current_person(request: Request) -> Person:
-    """The person of a request, for a route: `person: CurrentPerson`."""
+    """The person of a request, for a route: `person: CurrentPerson`. A hub is no person, and is refused."""
+    person = await current_person_or_hub(request)
+    if person.is_hub and not person.is_service:
+        raise forbidden("A hub may not ask this", "It may ask what its users may start, at /api/v1/startable.")
+    return person
+
+
+async def current_person_or_hub(request: Request) -> Person:
+    """For the route that a hub may ask too."""
     authenticator: Authenticator = request.app.state.authenticator
     return await authenticator.authenticate(request)
 
 
 CurrentPerson = Annotated[Person, Depends(current_person)]
+CurrentPersonOrHub = Annotated[Person, Depends(current_person_or_hub)]
 
 
 def forbidden(what: str, why: str) -> Problem:

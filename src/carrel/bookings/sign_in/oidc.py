@@ -36,6 +36,10 @@ class SignInFailed(Exception):
     """The provider did not prove who the person is. The message is for that person."""
 
 
+class ProviderUnavailable(SignInFailed):
+    """The provider does not answer, so nobody can sign in there now."""
+
+
 @dataclass(frozen=True, slots=True)
 class OidcOptions:
     """An OpenID Connect provider, and our registration there."""
@@ -56,7 +60,8 @@ class VerifiedClaims:
 
     email: str
     name: str
-    groups: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    """None: the provider does not tell them."""
 
 
 def code_challenge(verifier: str) -> str:
@@ -199,16 +204,16 @@ class OidcClient:
     async def _json(self, method: str, url: str, **form: Any) -> Mapping[str, Any]:
         try:
             async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **form) as answer:
-                body = await _whole(answer.content)
+                body = await whole_answer(answer.content)
                 found = json.loads(body) if answer.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
-            raise SignInFailed(f"No answer from the identity provider: {type(error).__name__}") from None
+            raise ProviderUnavailable(f"No answer from the identity provider: {type(error).__name__}") from None
         if not isinstance(found, dict):
             raise SignInFailed(f"The identity provider answered {answer.status}")
         return found
 
 
-async def _whole(content: aiohttp.StreamReader) -> bytes:
+async def whole_answer(content: aiohttp.StreamReader) -> bytes:
     """An answer that is larger than any provider's is cut off; it is no valid JSON then."""
     body = b""
     async for chunk in content.iter_any():

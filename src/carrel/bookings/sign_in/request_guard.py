@@ -27,9 +27,9 @@ CONTENT_SECURITY = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """Nothing from other hosts, nothing inline, not in a frame."""
+OWN_HOST = "'self'"
 
 HEADERS = {
-    "content-security-policy": CONTENT_SECURITY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
@@ -38,6 +38,12 @@ HEADERS = {
     "cache-control": "private, no-cache",
 }
 """Unless the answer sets the header itself."""
+
+
+def content_security(own_source: str = OWN_HOST, form_action: str = "") -> str:
+    """The policy for a service that has only a part of its host; forms may also be sent to `form_action`."""
+    forms = f"form-action {OWN_HOST} {form_action}".rstrip()
+    return CONTENT_SECURITY.replace(f"form-action {OWN_HOST}", forms).replace(OWN_HOST, own_source)
 
 
 _LENGTH = re.compile("[0-9]{1,18}")
@@ -59,11 +65,21 @@ class RequestLimits:
 
 
 class RequestGuard:
-    def __init__(self, app: AsgiApp, limits: RequestLimits, clock: Callable[[], float], *, is_https: bool) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        limits: RequestLimits,
+        clock: Callable[[], float],
+        *,
+        is_https: bool,
+        own_source: str = OWN_HOST,
+    ) -> None:
+        """`own_source` is what pages may load from, in the words of the Content-Security-Policy."""
         self._app = app
         self._limits = limits
         self._rate_limiter = RateLimiter(limits.address, clock)
-        self._headers = {**HEADERS, **({"strict-transport-security": "max-age=31536000"} if is_https else {})}
+        security = {"content-security-policy": content_security(own_source)}
+        self._headers = HEADERS | security | ({"strict-transport-security": "max-age=31536000"} if is_https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

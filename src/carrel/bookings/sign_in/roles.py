@@ -20,6 +20,13 @@ class RoleOptions:
     """If there are any, only people in one of these groups are members."""
     services: frozenset[str] = frozenset()
     """Kubernetes names of Carrel's own processes, such as `system:serviceaccount:carrel:webhook`."""
+    hubs: frozenset[str] = frozenset()
+    """Kubernetes names of the hubs that start pods for people."""
+
+    def by_account(self, username: str) -> frozenset[Role]:
+        """The roles of a ServiceAccount. It has none unless the settings name it."""
+        roles = {Role.SERVICE: username in self.services, Role.HUB: username in self.hubs}
+        return frozenset(role for role, has in roles.items() if has)
 
     def by_groups(self, groups: Iterable[str]) -> frozenset[Role]:
         """The roles that the groups of the identity provider give."""

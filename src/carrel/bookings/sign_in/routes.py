@@ -1,9 +1,10 @@
-"""The routes for signing in and out with a browser: with an OpenID Connect provider, or with `--dev` on one machine."""
+"""The routes for signing in and out with a browser: with an OpenID Connect provider, with a JupyterHub, or with `--dev`
+on one machine."""
 
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
@@ -12,8 +13,15 @@ from starlette.responses import RedirectResponse, Response
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, Role, Session, is_address, normal
 from carrel.bookings.sign_in import sign_in_pages
-from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, NotSignedIn, is_for_loopback
-from carrel.bookings.sign_in.oidc import LEEWAY, SignInFailed
+from carrel.bookings.sign_in.authenticator import (
+    Authenticator,
+    CurrentPerson,
+    NotSignedIn,
+    SignInProvider,
+    is_for_loopback,
+)
+from carrel.bookings.sign_in.hub import CALLBACK
+from carrel.bookings.sign_in.oidc import LEEWAY, ProviderUnavailable, SignInFailed
 from carrel.bookings.sign_in.secrets import derived, hashed, is_same, new_secret
 from carrel.http.problems import Problem, answer_problem
 
@@ -23,12 +31,18 @@ MAX_PATH = 1000
 ATTEMPT_LIFETIME = timedelta(minutes=10)
 """How long a person may take at the provider."""
 SEE_OTHER = 303
+PROVIDERS = {"oidc": "The identity provider", "hub": "JupyterHub"}
+"""For people, by the way to sign in."""
+GROUP_SOURCES = {"oidc": GroupSource.IDENTITY_PROVIDER, "hub": GroupSource.HUB}
 PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 def local_path(wanted: str) -> str:
     """The path to open after signing in. Never another site, however it is written."""
-    is_local = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    path = unquote(wanted.partition("?")[0].partition("#")[0])
+    # Browsers read a backslash as a slash, and leave the base path by dots.
+    is_plain = "\\" not in path and not {".", ".."} & set(path.split("/"))
+    is_local = wanted.startswith("/") and not wanted.startswith("//") and is_plain and wanted.isprintable()
     return wanted if is_local and len(wanted) <= MAX_PATH else "/"
 
 
@@ -43,6 +57,8 @@ class SignInAttempt:
     begun: datetime
     secret: str
     back_to: str
+    way: str = "oidc"
+    """With which provider: another one cannot finish it."""
 
     @property
     def state(self) -> str:
@@ -57,17 +73,18 @@ class SignInAttempt:
         return self._derived("verifier")
 
     def _derived(self, purpose: str) -> str:
-        return derived(self.secret, f"{purpose} {self.begun.isoformat()}")
+        return derived(self.secret, f"{purpose} {self.way} {self.begun.isoformat()}")
 
     def as_cookie(self) -> str:
-        return urlencode({"begun": self.begun.isoformat(), "secret": self.secret, "back_to": self.back_to})
+        facts = {"begun": self.begun.isoformat(), "secret": self.secret, "back_to": self.back_to, "way": self.way}
+        return urlencode(facts)
 
     @classmethod
     def of_cookie(cls, cookie: str) -> "SignInAttempt | None":
         found = dict(parse_qsl(cookie))
         try:
             begun = datetime.fromisoformat(found["begun"]).astimezone(UTC)
-            return cls(begun, found["secret"], local_path(found.get("back_to", "/")))
+            return cls(begun, found["secret"], local_path(found.get("back_to", "/")), found["way"])
         except (KeyError, ValueError, OverflowError):
             return None
 
@@ -88,48 +105,67 @@ class SignInRoutes:
 
     async def begin(self, request: Request) -> Response:
         methods, back_to = self.authenticator.methods, local_path(request.query_params.get("back", "/"))
+        options, providers = self.authenticator.options, methods.providers()
         if methods.is_dev:
-            return sign_in_pages.dev_form(back_to)
-        if methods.oidc is None:
-            return sign_in_pages.sign_in_unavailable()
-        attempt = SignInAttempt(self.authenticator.now(), new_secret(), back_to)
+            return sign_in_pages.dev_form(options, back_to)
+        if not providers:
+            return sign_in_pages.sign_in_unavailable(options)
+        way = request.query_params.get("with", "") if len(providers) > 1 else next(iter(providers))
+        if way not in providers:
+            return sign_in_pages.choice(options, providers, back_to)
+        attempt = SignInAttempt(self.authenticator.now(), new_secret(), back_to, way)
         try:
-            url = await methods.oidc.url(attempt.state, attempt.nonce, attempt.verifier)
+            url = await providers[way].url(attempt.state, attempt.nonce, attempt.verifier)
         except SignInFailed as failure:
-            return _failed(str(failure))
+            return self._failed(failure)
         response = RedirectResponse(url, SEE_OTHER)
         self._set(response, self._attempt_cookie, attempt.as_cookie(), ATTEMPT_LIFETIME)
         return response
 
     async def finish(self, request: Request) -> Response:
-        """The state must belong to the attempt of this browser, and an attempt works once."""
-        given, oidc = request.query_params, self.authenticator.methods.oidc
-        attempt = SignInAttempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
-        if oidc is None:
-            return sign_in_pages.sign_in_unavailable()
-        if attempt is None or not is_same(given.get("state", ""), attempt.state):
-            return _failed("This sign-in was not started in this browser")
-        if not -LEEWAY <= self.authenticator.now() - attempt.begun < ATTEMPT_LIFETIME:
-            return _failed("This sign-in took too long")
-        if "error" in given:
-            return _failed(f"The identity provider reported: {given['error'][:200]}")
+        return await self._finish(request, "oidc")
+
+    async def finish_with_hub(self, request: Request) -> Response:
+        return await self._finish(request, "hub")
+
+    async def _finish(self, request: Request, way: str) -> Response:
+        provider = self.authenticator.methods.providers().get(way)
+        if provider is None:
+            return sign_in_pages.sign_in_unavailable(self.authenticator.options)
         try:
-            claims = await oidc.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
+            return await self._finished(request, way, provider)
         except SignInFailed as failure:
-            return _failed(str(failure))
+            return self._failed(failure)
+
+    async def _finished(self, request: Request, way: str, provider: SignInProvider) -> Response:
+        """The state must belong to the attempt of this browser, and an attempt works once. Raises `SignInFailed`."""
+        given, options = request.query_params, self.authenticator.options
+        attempt = SignInAttempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
+        if attempt is None or attempt.way != way or not is_same(given.get("state", ""), attempt.state):
+            raise SignInFailed("This sign-in was not started in this browser")
+        if not -LEEWAY <= self.authenticator.now() - attempt.begun < ATTEMPT_LIFETIME:
+            raise SignInFailed("This sign-in took too long")
+        if "error" in given:
+            raise SignInFailed(f"{PROVIDERS[way]} reported: {given['error'][:200]}")
+        claims = await provider.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
         people, role_options, now = self.authenticator.people, self.authenticator.roles, self.authenticator.now()
         if not await people.use_once(hashed(attempt.secret), now + ATTEMPT_LIFETIME):
-            return _failed("This sign-in was already used")
-        roles = role_options.by_groups(claims.groups)
+            raise SignInFailed("This sign-in was already used")
+        roles = role_options.by_groups(claims.groups or ())
         if not roles | role_options.by_email(claims.email, await people.granted(claims.email)):
-            return _failed(f"{claims.email} is in no group that may use this service")
-        # Before the session: whoever is signed in was seen with the groups of that sign-in.
-        await people.saw_groups(claims.email, GroupSource.IDENTITY_PROVIDER, claims.groups, now)
+            untold = "" if claims.groups is not None else f": {PROVIDERS[way]} does not tell your groups"
+            raise SignInFailed(f"{claims.email} is in no group that may use this service{untold}")
+        if claims.groups is not None:
+            # Before the session: whoever is signed in was seen with the groups of that sign-in.
+            await people.saw_groups(claims.email, GROUP_SOURCES[way], claims.groups, now)
         response = await self._signed_in(request, SignedInPerson(claims.email, claims.name, roles), attempt.back_to)
-        response.delete_cookie(
-            self._attempt_cookie, path="/", secure=self.authenticator.options.is_https, httponly=True
-        )
+        response.delete_cookie(self._attempt_cookie, options.cookie_path, secure=options.is_https, httponly=True)
         return response
+
+    def _failed(self, failure: SignInFailed) -> Response:
+        log.warning("sign_in_failed: %r", str(failure))
+        status = 503 if isinstance(failure, ProviderUnavailable) else 403
+        return sign_in_pages.failed(self.authenticator.options, str(failure), status)
 
     async def dev_sign_in(self, request: Request) -> Response:
         """`--dev`: everybody on this machine may choose a name. A request through a proxy may come from anywhere."""
@@ -141,17 +177,20 @@ class SignInRoutes:
         form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
         email, role = normal(form.get("email", "")), form.get("role", Role.MEMBER.value)
         if not is_address(email) or role not in ("member", "lab-admin", "platform-admin"):
-            return _failed("An e-mail address and a role are needed")
+            return self._failed(SignInFailed("An e-mail address and a role are needed"))
         signed_in = SignedInPerson(email, "", frozenset({Role.MEMBER, Role(role)}), How.DEV)
         return await self._signed_in(request, signed_in, local_path(form.get("back", "/")))
 
     async def sign_out(self, request: Request, person: CurrentPerson) -> Response:
         """The parameter `person` makes sure that the request comes from our own page."""
         await self.authenticator.people.end_session(hashed(self.authenticator.session_secret(request)))
-        response = RedirectResponse("/", SEE_OTHER)
-        options = self.authenticator.options
-        response.delete_cookie(options.cookie, path="/", secure=options.is_https, httponly=True, samesite="lax")
+        options, has_hub = self.authenticator.options, self.authenticator.methods.hub is not None
+        response = RedirectResponse("/signed-out" if has_hub else "/", SEE_OTHER)
+        response.delete_cookie(options.cookie, options.cookie_path, secure=options.is_https, httponly=True)
         return response
+
+    async def signed_out(self) -> Response:
+        return sign_in_pages.signed_out(self.authenticator.options)
 
     async def _signed_in(self, request: Request, signed_in: SignedInPerson, back_to: str) -> Response:
         """A new secret each time, and the old session ends: a cookie that somebody planted before does not work."""
@@ -172,14 +211,10 @@ class SignInRoutes:
         return f"{self.authenticator.options.cookie}-sign-in"
 
     def _set(self, response: Response, name: str, secret: str, age: timedelta) -> None:
-        is_https = self.authenticator.options.is_https
-        seconds = int(age.total_seconds())
-        response.set_cookie(name, secret, seconds, path="/", secure=is_https, httponly=True, samesite="lax")
-
-
-def _failed(why: str) -> Response:
-    log.warning("sign_in_failed: %r", why)
-    return sign_in_pages.failed(why)
+        options, seconds = self.authenticator.options, int(age.total_seconds())
+        response.set_cookie(
+            name, secret, seconds, path=options.cookie_path, secure=options.is_https, httponly=True, samesite="lax"
+        )
 
 
 async def _redirect_to_sign_in(request: Request, problem: Exception) -> Response:
@@ -196,6 +231,8 @@ def sign_in_router(authenticator: Authenticator) -> APIRouter:
     routes = SignInRoutes(authenticator)
     router.add_api_route("/sign-in", routes.begin, methods=["GET"], response_model=None)
     router.add_api_route("/sign-in/callback", routes.finish, methods=["GET"], response_model=None)
+    router.add_api_route(CALLBACK, routes.finish_with_hub, methods=["GET"], response_model=None)
+    router.add_api_route("/signed-out", routes.signed_out, methods=["GET"], response_model=None)
     router.add_api_route("/sign-in/dev", routes.dev_sign_in, methods=["POST"], response_model=None)
     router.add_api_route("/sign-out", routes.sign_out, methods=["POST"], response_model=None)
     return router

@@ -1,6 +1,7 @@
 """The settings of the sign-in, and the authenticator that they describe. All mistakes are reported at once."""
 
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
+
+from carrel.parsing import Malformed
+from carrel.settings import HubSettings
 
 if TYPE_CHECKING:
     import aiohttp
@@ -19,16 +23,24 @@ if TYPE_CHECKING:
 
 Names = list[str] | None
 """An option that may be given several times; in the environment, words separated by spaces."""
+_BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
 
 
 @dataclass(frozen=True)
-class SignInSettings:
+class SignInSettings(HubSettings):
     """Who may sign in, and with which role."""
 
     public_url: Annotated[
         str, typer.Option(help="URL of this service, as browsers see it.", envvar="CARREL_PUBLIC_URL")
     ] = ""
     """Never taken from a request, which anybody can forge. With https, cookies are secure."""
+    base_path: Annotated[
+        str,
+        typer.Option(
+            help="Path under which browsers see this service, such as /services/carrel.", envvar="CARREL_BASE_PATH"
+        ),
+    ] = ""
+    """A JupyterHub shows its services under its own host, and its proxy does not take the path off."""
     dev: Annotated[bool, typer.Option(help="Everybody on this machine may sign in as anybody.")] = False
     """For trials: there is no password."""
     oidc_issuer: Annotated[
@@ -51,6 +63,34 @@ class SignInSettings:
     oidc_groups_claim: Annotated[
         str, typer.Option(help="Claim with the groups.", envvar="CARREL_OIDC_GROUPS_CLAIM")
     ] = "groups"
+    hub_url: Annotated[
+        str,
+        typer.Option(
+            help="JupyterHub to sign in with, as browsers see it, such as https://hub.lab.org.",
+            envvar="CARREL_HUB_URL",
+        ),
+    ] = ""
+    """Its users sign in here without another password, and their own tokens are accepted."""
+    hub_api_url: Annotated[
+        str,
+        typer.Option(
+            help="API of the hub for this service, such as http://hub.jhub:8081/hub/api; default: HUB_URL/hub/api.",
+            envvar="CARREL_HUB_API_URL",
+        ),
+    ] = ""
+    """Within a cluster the address that browsers use may not be reachable."""
+    hub_client_id: Annotated[
+        str, typer.Option(help="Client ID at the hub: service-NAME.", envvar="CARREL_HUB_CLIENT_ID")
+    ] = "service-carrel"
+    hub_client_secret: Annotated[
+        str,
+        typer.Option(
+            help="The api_token of the service in the hub's configuration; better in the environment.",
+            envvar="CARREL_HUB_CLIENT_SECRET",
+            show_default=False,
+        ),
+    ] = ""
+    """Everybody who may list processes can see options."""
     member_group: Annotated[
         Names, typer.Option(help="Group whose members may book; without it, everybody.", envvar="CARREL_MEMBER_GROUPS")
     ] = None
@@ -100,13 +140,17 @@ class SignInSettings:
             platform_admin_groups=_set(self.platform_admin_group),
             member_groups=_set(self.member_group),
             services=frozenset(SERVICE_ACCOUNT + name for name in self.service or ()),
+            hubs=self.spawner_accounts(),
         )
 
     def sign_in_options(self) -> "SignInOptions":
         from carrel.bookings.sign_in import SignInOptions
 
         return SignInOptions(
-            self.public_url.rstrip("/"), timedelta(hours=self.session_hours), timedelta(days=self.token_days)
+            self.public_url.rstrip("/"),
+            timedelta(hours=self.session_hours),
+            timedelta(days=self.token_days),
+            self.base_path.rstrip("/"),
         )
 
     def limits(self) -> "RequestLimits":
@@ -125,7 +169,10 @@ def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
     if settings.dev and settings.public_url and not is_loopback(public.hostname or ""):
         yield f"--dev lets everybody in who can reach {settings.public_url}; use it on this machine only"
     if settings.public_url and (public.scheme not in ("http", "https") or not public.netloc or public.path.strip("/")):
-        yield f"--public-url is {settings.public_url!r}; expected something like https://gpus.lab.org"
+        expected = "expected something like https://gpus.lab.org; a path belongs to --base-path"
+        yield f"--public-url is {settings.public_url!r}; {expected}"
+    if not _BASE_PATH.fullmatch(settings.base_path):
+        yield f"--base-path is {settings.base_path!r}; expected something like /services/carrel"
     if settings.oidc_issuer:
         issuer = urlsplit(settings.oidc_issuer)
         if issuer.scheme != "https" and not is_loopback(issuer.hostname or ""):
@@ -134,6 +181,7 @@ def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
             yield "--oidc-issuer needs --oidc-client-id"
         if not settings.public_url:
             yield "--oidc-issuer needs --public-url: the provider redirects people there"
+    yield from _mistakes_about_hub(settings)
     for name in settings.service or ():
         if name.count(":") != 1 or name.startswith(":") or name.endswith(":"):
             yield f"--service is {name!r}; expected NAMESPACE:NAME"
@@ -142,6 +190,28 @@ def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
             ipaddress.ip_network(network)
         except ValueError as error:
             yield f"--trusted-proxy: {error}"
+
+
+def _mistakes_about_hub(settings: SignInSettings) -> Iterable[str]:
+    try:
+        settings.hub_people()
+    except Malformed as malformed:
+        yield f"--hub-users: {malformed}"
+    if not settings.hub_url:
+        return
+    for option, url in (("--hub-url", settings.hub_url), ("--hub-api-url", settings.hub_api_url)):
+        address = urlsplit(url)
+        if url and (address.scheme not in ("http", "https") or not address.netloc):
+            yield f"{option} is {url!r}; expected something like https://hub.lab.org"
+    hub = urlsplit(settings.hub_url)
+    if hub.scheme == "http" and not is_loopback(hub.hostname or ""):
+        yield "--hub-url must be https: whoever answers there decides who people are"
+    if settings.dev:
+        yield "--dev and --hub-url exclude each other"
+    if not settings.hub_client_secret:
+        yield "--hub-url needs --hub-client-secret, the api_token of this service in the hub's configuration"
+    if not settings.public_url:
+        yield "--hub-url needs --public-url: the hub redirects people there"
 
 
 def is_loopback(host: str) -> bool:
@@ -168,6 +238,9 @@ def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Aut
     from carrel.bookings.sign_in import (
         PER_PERSON,
         Authenticator,
+        HubClient,
+        HubOptions,
+        HubTokens,
         OidcClient,
         OidcOptions,
         RateLimiter,
@@ -177,13 +250,13 @@ def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Aut
     )
 
     roles, options = settings.roles(), settings.sign_in_options()
-    sign_in = kubernetes = None
+    sign_in = kubernetes = hub = None
     if settings.oidc_issuer:
         provider = OidcOptions(
             issuer=settings.oidc_issuer,
             client_id=settings.oidc_client_id,
             client_secret=settings.oidc_client_secret,
-            redirect_uri=f"{options.public_url}/sign-in/callback",
+            redirect_uri=f"{options.link}/sign-in/callback",
             scopes=tuple(settings.oidc_scopes.split()),
             email_claim=settings.oidc_email_claim,
             groups_claim=settings.oidc_groups_claim,
@@ -192,7 +265,18 @@ def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Aut
     if context.cluster is not None:
         review_options = TokenReviewOptions(settings.token_audience, settings.kubernetes_user_prefix)
         kubernetes = TokenReviewer(context.cluster, roles, context.clock, review_options)
-    methods = SignInMethods(sign_in, kubernetes, settings.dev)
+    if settings.hub_url:
+        hub_options = HubOptions(
+            url=settings.hub_url.rstrip("/"),
+            client_id=settings.hub_client_id,
+            client_secret=settings.hub_client_secret,
+            public_url=options.public_url,
+            base_path=options.base_path,
+            api_url=settings.hub_api_url.rstrip("/"),
+            people=settings.hub_people(),
+        )
+        hub = HubTokens(HubClient(hub_options, context.http), roles, context.clock)
+    methods = SignInMethods(sign_in, kubernetes, settings.dev, hub)
     return Authenticator(context.people, roles, methods, options, RateLimiter(PER_PERSON, context.clock), context.now)
 
 

@@ -1,15 +1,23 @@
-"""The pages around signing in: the form of `--dev`, the question of `carrel login`, and failures."""
+"""The pages around signing in: the form of `--dev`, the question of `carrel login`, and failures.
 
+Each is written as if the service had its host for itself; `page` adds the base path to every link.
+"""
+
+import re
+from collections.abc import Iterable
 from html import escape
+from urllib.parse import urlencode
 
 from starlette.responses import HTMLResponse
 
-from carrel.bookings.sign_in.request_guard import CONTENT_SECURITY
+from carrel.bookings.sign_in.authenticator import SignInOptions
+from carrel.bookings.sign_in.request_guard import content_security
 
 STYLESHEET = "/static/carrel.css"
+WAYS = {"oidc": "Sign in with your identity provider", "hub": "Sign in with JupyterHub"}
 
 
-def page(title: str, body: str, status: int = 200, form_action: str = "'self'") -> HTMLResponse:
+def page(options: SignInOptions, title: str, body: str, status: int = 200, form_action: str = "") -> HTMLResponse:
     """`body` is HTML in which user input is already escaped."""
     html = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -17,11 +25,12 @@ def page(title: str, body: str, status: int = 200, form_action: str = "'self'") 
         f'<title>{escape(title)} · Carrel</title><link rel="stylesheet" href="{STYLESHEET}"></head>'
         f'<body><main class="sign-in"><h1>{escape(title)}</h1>{body}</main></body></html>'
     )
-    security = CONTENT_SECURITY.replace("form-action 'self'", f"form-action {form_action}")
-    return HTMLResponse(html, status, {"content-security-policy": security, "cache-control": "no-store"})
+    linked = re.sub(r'\b(href|action)="/', rf'\1="{options.base_path}/', html)
+    security = content_security(options.own_source, form_action)
+    return HTMLResponse(linked, status, {"content-security-policy": security, "cache-control": "no-store"})
 
 
-def dev_form(back_to: str) -> HTMLResponse:
+def dev_form(options: SignInOptions, back_to: str) -> HTMLResponse:
     body = (
         "<p>This service runs with <code>--dev</code>, for trials on one machine. You can sign in as anybody.</p>"
         '<form method="post" action="/sign-in/dev">'
@@ -33,23 +42,39 @@ def dev_form(back_to: str) -> HTMLResponse:
         '<option value="platform-admin">Platform admin</option></select>'
         '<button type="submit">Sign in</button></form>'
     )
-    return page("Sign in", body)
+    return page(options, "Sign in", body)
 
 
-def sign_in_unavailable() -> HTMLResponse:
+def choice(options: SignInOptions, ways: Iterable[str], back_to: str) -> HTMLResponse:
+    """Where the service has more than one way to sign in."""
+    links = "".join(
+        f'<p><a class="button" href="/sign-in?{escape(urlencode({"with": way, "back": back_to}))}">{WAYS[way]}</a></p>'
+        for way in ways
+    )
+    return page(options, "Sign in", links)
+
+
+def signed_out(options: SignInOptions) -> HTMLResponse:
+    """Without this page a browser would go on to a provider that knows the person still, and be signed in again."""
+    return page(options, "You are signed out", '<p><a class="button" href="/sign-in">Sign in</a></p>')
+
+
+def sign_in_unavailable(options: SignInOptions) -> HTMLResponse:
     why = (
         "<p>This service has no identity provider. Ask its admin to configure one, or use a token: "
         "<code>carrel login --token</code>.</p>"
     )
-    return page("Sign-in is not configured", why, 503)
+    return page(options, "Sign-in is not configured", why, 503)
 
 
-def failed(why: str) -> HTMLResponse:
+def failed(options: SignInOptions, why: str, status: int = 403) -> HTMLResponse:
     body = f'<p role="alert">{escape(why)}.</p><p><a href="/sign-in">Try again</a></p>'
-    return page("You are not signed in", body, 403)
+    return page(options, "You are not signed in", body, status)
 
 
-def allow_command_line(email: str, csrf: str, asked: dict[str, str], callback: str) -> HTMLResponse:
+def allow_command_line(
+    options: SignInOptions, email: str, csrf: str, asked: dict[str, str], callback: str
+) -> HTMLResponse:
     fields = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
         for name, value in {"csrf": csrf, **asked}.items()
@@ -63,4 +88,4 @@ def allow_command_line(email: str, csrf: str, asked: dict[str, str], callback: s
         '<p><a href="/">No, go to the home page</a></p>'
     )
     # Browsers apply form-action also to the redirect after a form.
-    return page("Allow the command line?", body, form_action=f"'self' {callback}")
+    return page(options, "Allow the command line?", body, form_action=callback)

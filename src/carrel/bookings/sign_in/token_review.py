@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from carrel.bookings.people import How, Person, Role, is_address, normal
+from carrel.bookings.people import How, Person, is_address, normal
 from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.kubernetes.cluster import Cluster
@@ -65,9 +65,9 @@ class TokenReviewer:
             return None
         user = status.get("user", {})
         username = str(user.get("username", ""))
-        if username in self.roles.services:
+        if roles := self.roles.by_account(username):
             is_bound = POD_UID in (user.get("extra") or {})
-            return Person(username, roles=frozenset({Role.SERVICE}), how=How.SERVICE_ACCOUNT) if is_bound else None
+            return Person(username, roles=roles, how=How.SERVICE_ACCOUNT) if is_bound else None
         return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:

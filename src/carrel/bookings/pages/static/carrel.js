@@ -15,7 +15,7 @@
       const next = (root.dataset.theme || system) === "dark" ? "light" : "dark";
       root.dataset.theme = next;
       // The server reads the cookie, so that the next page does not first appear in the other theme.
-      document.cookie = `carrel_theme=${next}; path=/; max-age=31536000; samesite=lax`;
+      document.cookie = `carrel_theme=${next}; path=${root.dataset.basePath || "/"}; max-age=31536000; samesite=lax`;
     });
   }
 

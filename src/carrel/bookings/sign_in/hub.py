@@ -1,0 +1,250 @@
+"""Sign-in with a JupyterHub, and its users' own tokens.
+
+A hub is an OAuth 2 provider, but no OpenID Connect one: it publishes nothing about itself, issues no ID token, knows no
+scopes such as `openid`, and wants the client's secret in the form. Who the person is, it says at `/hub/api/user`.
+Carrel is a service of the hub. People and tokens need the scope `access:services!service=NAME` of it: otherwise another
+service that got a person's token could book in their name.
+
+An answer about a token is cached for a minute, so that a busy caller costs one question.
+"""
+
+import asyncio
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import aiohttp
+
+from carrel.bookings.people import How, Person, Scope, is_address
+from carrel.bookings.sign_in.oidc import (
+    TIMEOUT,
+    ProviderUnavailable,
+    SignInFailed,
+    VerifiedClaims,
+    code_challenge,
+    whole_answer,
+)
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.dialects.hub_people import HubPeople
+from carrel.http.problems import Problem
+
+CACHED_S = 60.0
+MAX_CACHED = 1_000
+MOST_QUESTIONS = 16
+"""To the hub at the same time: guessed tokens must not keep it busy."""
+TOKEN_FORM = re.compile("[0-9a-f]{32}")
+"""How JupyterHub writes tokens. A token of the cluster looks different, and must never be sent to the hub."""
+CALLBACK = "/oauth_callback"
+"""Where a hub sends people back to, by default."""
+REFUSED = (401, 403)
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """A JupyterHub, and our registration there as a service."""
+
+    url: str
+    """As browsers see it, without `/hub`."""
+    client_id: str
+    client_secret: str = field(repr=False)
+    public_url: str
+    base_path: str = ""
+    api_url: str = ""
+    """Where this service itself asks. Empty: at the address that browsers use."""
+    people: HubPeople = field(default_factory=HubPeople)
+
+    @property
+    def api(self) -> str:
+        return self.api_url or f"{self.url}/hub/api"
+
+    @property
+    def service_name(self) -> str:
+        """A hub calls the client of its service `service-NAME`."""
+        return self.client_id.removeprefix("service-")
+
+    @property
+    def redirect_uri(self) -> str:
+        """Letter for letter as the hub has registered it: of a service on its own host, without the host."""
+        hub, own = urlsplit(self.url), urlsplit(self.public_url)
+        is_on_hub = self.base_path and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
+        return f"{'' if is_on_hub else self.public_url}{self.base_path}{CALLBACK}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubUser:
+    """The owner of a token, as the hub describes them."""
+
+    name: str
+    is_service: bool
+    groups: tuple[str, ...] | None
+    """None: the token may not read them."""
+    scopes: frozenset[str]
+
+    def may_use(self, service: str) -> bool:
+        return not self.scopes.isdisjoint({"access:services", f"access:services!service={service}"})
+
+
+def read_user(found: Mapping[str, Any]) -> HubUser:
+    """Raises `SignInFailed` if the answer names nobody."""
+    name, groups, scopes = found.get("name"), found.get("groups"), found.get("scopes")
+    if not isinstance(name, str) or not name:
+        raise SignInFailed("JupyterHub did not say who you are")
+    return HubUser(
+        name=name,
+        is_service=found.get("kind") != "user",
+        groups=tuple(map(str, groups)) if isinstance(groups, list) else None,
+        scopes=frozenset(map(str, scopes)) if isinstance(scopes, list) else frozenset(),
+    )
+
+
+class HubClient:
+    def __init__(self, options: HubOptions, http: aiohttp.ClientSession) -> None:
+        self.options = options
+        self._http = http
+        self._questions = asyncio.Semaphore(MOST_QUESTIONS)
+
+    async def url(self, state: str, nonce: str, verifier: str) -> str:
+        """The address at the hub to which the browser is redirected. Without scopes: those that the hub has set for
+        this service. A hub before 6 ignores the code challenge."""
+        parameters = {
+            "response_type": "code",
+            "client_id": self.options.client_id,
+            "redirect_uri": self.options.redirect_uri,
+            "state": state,
+            "code_challenge": code_challenge(verifier),
+            "code_challenge_method": "S256",
+        }
+        return f"{self.options.url}/hub/api/oauth2/authorize?{urlencode(parameters)}"
+
+    async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
+        """Raises `SignInFailed`. The token is used once, here, and not kept."""
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self.options.redirect_uri,
+            "code_verifier": verifier,
+            "client_id": self.options.client_id,
+            "client_secret": self.options.client_secret,
+        }
+        status, answer = await self._ask("POST", "/oauth2/token", data=form)
+        if status == 401:
+            raise SignInFailed(
+                "JupyterHub refuses this service. Its admin compares --hub-client-id and --hub-client-secret with the"
+                " hub's configuration"
+            )
+        token = _checked(status, answer).get("access_token")
+        if not isinstance(token, str) or not token.isascii():
+            raise SignInFailed("JupyterHub sent no token")
+        user = read_user(await self._json("GET", "/user", headers=_bearer(token)))
+        if user.is_service:
+            raise SignInFailed(f"{user.name} is a service of JupyterHub, not a person")
+        return VerifiedClaims(self.person(user.name), user.name, user.groups)
+
+    async def owner(self, token: str) -> HubUser | None:
+        """Whose token it is; None: the hub does not know it. Raises `SignInFailed`."""
+        async with self._questions:
+            status, found = await self._ask("GET", "/user", headers=_bearer(token))
+        if status in REFUSED:
+            return None
+        return read_user(_checked(status, found))
+
+    def person(self, name: str) -> str:
+        """The address of a user. Raises `SignInFailed` if they have none."""
+        person = self.options.people.person_of(name)
+        if not is_address(person):
+            raise SignInFailed(
+                f"JupyterHub calls you {name!r}, which is no e-mail address, and people book under addresses."
+                " An admin of this service sets --username-domain, or lists you in the file of --hub-users"
+            )
+        return person
+
+    async def _json(self, method: str, path: str, **call: Any) -> Mapping[str, Any]:
+        return _checked(*await self._ask(method, path, **call))
+
+    async def _ask(self, method: str, path: str, **call: Any) -> tuple[int, object]:
+        """The status, and the JSON of the answer if it is 200. What was sent is in no message."""
+        url = self.options.api + path
+        try:
+            async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **call) as answer:
+                body = await whole_answer(answer.content)
+                return answer.status, json.loads(body) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+            raise ProviderUnavailable(f"No answer from JupyterHub: {type(error).__name__}") from None
+
+
+def _checked(status: int, found: object) -> Mapping[str, Any]:
+    if status >= 500:
+        raise ProviderUnavailable(f"JupyterHub answered {status}")
+    if not isinstance(found, dict):
+        raise SignInFailed(f"JupyterHub answered {status}")
+    return found
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@dataclass(slots=True)
+class HubTokens:
+    """Finds the person behind a hub user's own token, such as that of a notebook server."""
+
+    client: HubClient
+    roles: RoleOptions
+    clock: Callable[[], float]
+    _cache: OrderedDict[str, tuple[float, HubUser | None]] = field(default_factory=OrderedDict)
+
+    def is_meant(self, bearer: str) -> bool:
+        return TOKEN_FORM.fullmatch(bearer) is not None
+
+    async def person(self, token: str) -> Person | None:
+        """None: the hub does not know the token. Raises `Problem` if it knows it, and it is of no use here."""
+        try:
+            user = await self._owner(token)
+            if user is None:
+                return None
+            self._check(user)
+            email = self.client.person(user.name)
+        except ProviderUnavailable as failure:
+            why = f"{failure}, so Carrel cannot check its tokens."
+            raise Problem(503, "hub-unavailable", "JupyterHub cannot be asked", why, "carrel login") from None
+        except SignInFailed as failure:
+            raise Problem(
+                403, "hub-user", "JupyterHub's token is of no use here", f"{failure}.", "carrel login"
+            ) from None
+        # Whatever runs in a notebook has its token, so it may never do what admins may.
+        return Person(
+            email,
+            user.name,
+            roles=self.roles.by_groups(user.groups or ()),
+            how=How.HUB,
+            scopes=frozenset({Scope.READ, Scope.BOOK}),
+            groups=frozenset(user.groups) if user.groups is not None else None,
+        )
+
+    async def _owner(self, token: str) -> HubUser | None:
+        key = hashed(token)
+        known = self._cache.get(key)
+        if known and self.clock() - known[0] < CACHED_S:
+            return known[1]
+        asked_at = self.clock()
+        user = await self.client.owner(token)
+        self._cache[key] = (asked_at, user)
+        self._cache.move_to_end(key)
+        if len(self._cache) > MAX_CACHED:
+            self._cache.popitem(last=False)
+        return user
+
+    def _check(self, user: HubUser) -> None:
+        service = self.client.options.service_name
+        if user.is_service:
+            raise SignInFailed(f"It belongs to {user.name}, a service of JupyterHub; a person's own is needed")
+        if not user.may_use(service):
+            raise SignInFailed(
+                f"It does not have the scope access:services!service={service}. An admin of JupyterHub adds it to the"
+                " roles user and server"
+            )

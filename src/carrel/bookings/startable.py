@@ -1,0 +1,137 @@
+"""What a person may start now: their bookings, the GPUs that are free without one, and what they should know."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+
+from carrel.bookings.notifications.messages import reminder
+from carrel.bookings.pages import ClusterView, wording
+from carrel.bookings.queries import BookingContext, BookingQueries
+from carrel.bookings.records import BookingRecord, Query, State
+from carrel.bookings.rules import Booking
+from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
+from carrel.ledger.coverage import Entitlement
+
+SOON = timedelta(days=1)
+"""A booking that starts within this time is told already."""
+MOST_BOOKINGS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class UsableBooking:
+    """A booking of a person, or of a group of theirs, that runs or starts soon."""
+
+    record: BookingRecord
+    runs: bool
+    may_change: bool
+    use: BookingInUse | None = None
+    """None: it does not run, or there is no cluster."""
+
+    @property
+    def booking(self) -> Booking:
+        return self.record.booking
+
+    @property
+    def used(self) -> int:
+        return self.use.used if self.use else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FreeGpus:
+    """The GPUs of a model that a pod without a booking can get now."""
+
+    model: str
+    gpus: int
+    next_free: datetime | None = None
+    """When one is free, if none is now and it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Startable:
+    bookings: tuple[UsableBooking, ...]
+    free: tuple[FreeGpus, ...]
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartableQuery:
+    """Answers with three reads of the database, however many bookings and groups there are."""
+
+    context: BookingContext
+    cluster: ClusterView | None
+    url: str
+    """Of the booking pages."""
+
+    async def of(self, email: str) -> Startable:
+        now = self.context.now()
+        bookings = await self._bookings(email, now)
+        return Startable(bookings, await self._free(now), tuple(self._notices(bookings, now)))
+
+    async def _bookings(self, email: str, now: datetime) -> tuple[UsableBooking, ...]:
+        async with self.context.store.reading() as reading:
+            groups = await reading.groups_of(email)
+            query = Query(
+                user=email,
+                groups=frozenset(groups),
+                states=frozenset({State.ACTIVE, State.PLANNED}),
+                end=now + SOON,
+                limit=MOST_BOOKINGS,
+            )
+            found = await reading.search(query, now)
+        usable = [self._usable(record, groups, now) for record in found]
+        return tuple(sorted(usable, key=lambda each: (not each.runs, each.booking.start, each.booking.id)))
+
+    def _usable(self, record: BookingRecord, groups: Mapping[str, bool], now: datetime) -> UsableBooking:
+        booking = record.booking
+        use = self.cluster.coverage.use_of(booking.id) if self.cluster else None
+        may_change = groups.get(booking.group, False) if booking.group else True
+        return UsableBooking(record, booking.is_active(now), may_change, use)
+
+    async def _free(self, now: datetime) -> tuple[FreeGpus, ...]:
+        idle = self.context.inventory.idle()
+        if idle is not None:
+            next_idle = self.context.inventory.next_idle()
+            return tuple(FreeGpus(model, gpus, next_idle.get(model)) for model, gpus in idle.items())
+        # Without a cluster, only the calendar says what is free.
+        models = await BookingQueries(self.context).availability(now.astimezone(self.context.zone).date(), 0)
+        free = [(each, max(0, each.free_now)) for each in models]
+        return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.next_free) for each, gpus in free)
+
+    # --- in words ----------------------------------------------------------------------------------------------------
+
+    def _notices(self, bookings: Iterable[UsableBooking], now: datetime) -> Iterable[str]:
+        words = words_with_zone(self.context.zone)
+        for each in bookings:
+            entitlement = self._entitlement(each.booking)
+            name = words.booking(entitlement)
+            if not each.runs:
+                yield f"{name} starts {moment_of(each.booking.start, self.context.zone)}"
+                continue
+            if reminder(each.booking, now):
+                extend = f"; extend it at {self.url}/bookings/{each.booking.id}" if each.may_change else ""
+                yield f"{name} ends {moment_of(each.booking.ends, self.context.zone)}{extend}"
+            if each.use and each.used >= each.booking.cards:
+                beyond = Beyond(entitlement, BeyondReason.IN_USE, each.use.pods)
+                yield f"{words.why_beyond(beyond)}; what you start now runs on what is free"
+
+    def _entitlement(self, booking: Booking) -> Entitlement:
+        return Entitlement(
+            booking=booking.id,
+            people=frozenset(),
+            model=booking.model,
+            gpus=booking.cards,
+            start=booking.start,
+            ends=booking.ends,
+            share_of=self.context.rules.shares_per_card if booking.share else 1,
+            group=booking.group,
+        )
+
+
+def words_with_zone(zone: tzinfo) -> CoverageWords:
+    """For answers that are read outside of our pages."""
+    return CoverageWords(lambda instant: moment_of(instant, zone), wording.model)
+
+
+def moment_of(instant: datetime, zone: tzinfo) -> str:
+    """With the name of the zone: whoever reads it need not be in the lab's."""
+    return f"{wording.at(instant, zone)} {instant.astimezone(zone):%Z}"
