@@ -21,6 +21,7 @@ DEFAULT_OPTIONS = SchedulerOptions()
 
 
 def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
+    state.gang_sizes.wake = state.wake
     gang_context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
     context = SchedulerContext(
