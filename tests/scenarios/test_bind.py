@@ -30,6 +30,7 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
         ]
         assert await lab.annotations("train") == {
             "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_GPU_ID": "0",
             "ALIYUN_COM_GPU_MEM_DEV": "16276",
             "ALIYUN_COM_GPU_MEM_POD": "8138",
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",

@@ -1,4 +1,4 @@
-"""A gang whose size neither its pods nor their claim say is as large as what made its pods says, or as it has become."""
+"""A gang whose size neither its pods nor their claim say is as large as what made its pods says, or as it becomes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -184,7 +184,9 @@ async def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
         notes = {**CLAIMED, "leaderworkerset.sigs.k8s.io/size": "2"}
         labels = {"leaderworkerset.sigs.k8s.io/group-key": "a"}
         pods = [await lab.pod(f"lws-0-{i}", annotations=notes, labels=labels) for i in range(2)]
-        other = await lab.pod("lws-1", annotations=notes, labels={**labels, "leaderworkerset.sigs.k8s.io/group-key": "b"})
+        other = await lab.pod(
+            "lws-1", annotations=notes, labels={**labels, "leaderworkerset.sigs.k8s.io/group-key": "b"}
+        )
         await becomes_known(replica, [*pods, other])
 
         assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
@@ -221,13 +223,13 @@ async def test_pods_that_are_all_there_are_woken_when_the_seconds_are_over() -> 
         await eventually(lambda: all("carrel.dev/woken-at" in each.metadata.annotations for each in replica.pods.store))
 
 
-async def test_a_maker_that_is_gone_says_nothing_so_its_pods_are_counted() -> None:
+async def test_pods_of_a_kind_of_maker_that_carrel_does_not_know_are_counted() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
-        owner = await a_maker(lab, JOBS, "train", a_job(2))
-        await lab.client.delete(JOBS, "train", "lab")
+        owner = {"apiVersion": "example.com/v1", "kind": "Simulation", "name": "train", "uid": "1", "controller": True}
         pods = await pods_by(lab, owner, ["train-a"])
         await becomes_known(replica, pods)
+
         assert "has 1 pod so far" in await why(replica, pods[0])
 
 

@@ -4,8 +4,8 @@
     LeaderWorkerSet         one gang for each group: its size is an annotation of the pods, its group a label
     Job                     min(parallelism, completions that are left)
     JobSet                  the same for each of its Jobs whose pods are in the gang
-    ReplicaSet              replicas. A Deployment raises them step by step during a rolling update, and its new pods are
-                            a gang of their own: pods of another revision do not wait for each other
+    ReplicaSet              replicas. A Deployment raises them step by step during a rolling update; its new pods are a
+                            gang of their own: pods of different revisions do not wait for each other
     StatefulSet             replicas, if it starts its pods in parallel
     PyTorchJob, MPIJob      replicas of each kind of pod that is in the gang
 
@@ -170,7 +170,10 @@ def _of_stateful_set(stateful_set: Field) -> int | Refusal:
 def _of_replica_specs(spec: Field, is_in_gang: IsInGang) -> int:
     """Of Kubeflow's jobs: `pytorchReplicaSpecs`, `mpiReplicaSpecs`, by the role of the pods."""
     roles = [
-        role for key, group in spec.entries().items() if key.endswith("ReplicaSpecs") for role in group.entries().values()
+        role
+        for key, group in spec.entries().items()
+        if key.endswith("ReplicaSpecs")
+        for role in group.entries().values()
     ]
     chosen = [role for role in roles if is_in_gang(role["template"].object())] or roles
     return sum(_or_one(role["replicas"]) for role in chosen)

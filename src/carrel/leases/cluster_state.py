@@ -207,7 +207,7 @@ class ClusterState:
 
     def _on_gang_pod(self, old: Pod | None, new: Pod | None) -> None:
         if any(pod is not None and any(_gang_keys(pod)) for pod in (old, new)):
-            self.gang_sizes.on_pods()
+            self.gang_sizes.on_pod(old, new)
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class ClusterState:
     def _on_request_part(self, old: GpuClaim | PodGroup | None, new: GpuClaim | PodGroup | None) -> None:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
-            self.gang_sizes.on_pods()
+            self.gang_sizes.on_claims()
             self.covered_pods.on_requests()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:

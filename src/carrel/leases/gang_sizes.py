@@ -1,5 +1,5 @@
-"""How many pods a gang has, where neither its pods nor their claim say it: as what made them says, else as many as there
-are once no new one has come for some seconds.
+"""How many pods a gang has, where neither its pods nor their claim say it: as many as what made them says, else as many
+as there are once no new one has come for some seconds.
 
 What made the pods (`dialects.gang_makers`) is read when it is first needed and kept for a few seconds, never watched:
 most clusters have many Jobs and ReplicaSets and few gangs without a size (`decisions/0028`). A question never waits for
@@ -29,8 +29,6 @@ FRESH_S = 5.0
 """How long what a maker says is believed: a Job's completions and the replicas of a ReplicaSet change."""
 FORGET_S = 600.0
 """Makers about which nobody has asked for so long are forgotten."""
-MOST_REMEMBERED = 1_000
-"""Gangs whose last pod is remembered; then all are forgotten, and wait a few seconds longer."""
 AT_LEAST = 2
 """How large a gang counts as, while its size is not known: it is one, so it has two pods or more."""
 
@@ -82,8 +80,7 @@ class GangSizes:
         self._found: dict[Maker, _Found] = {}
         self._asked_at: dict[Maker, float] = {}
         self._tasks: dict[Maker, asyncio.Task[None]] = {}
-        self._arrived: dict[str, float] = {}  # gang → when its last pod came
-        self._members: dict[str, frozenset[str]] = {}  # gang → the uids of its pods then
+        self._arrived: dict[str, float] = {}  # uid → when the pod came
         self._answers: dict[str, _Answer] = {}
         self._unplanned: dict[str, tuple[Pod, str]] = {}  # gang that waits for its size → a pod of it, and its name
         self.wake: Callable[[Sequence[Holder]], None] = lambda holders: None
@@ -98,16 +95,24 @@ class GangSizes:
         known = self._answers.get(full_name)
         if known is None or known.until <= self._context.clock():
             known = self._answers[full_name] = self._work_out(pod, name, full_name)
-            if known.gang is not None and known.gang.unplanned:
-                self._unplanned[full_name] = pod, name
+        if known.gang is not None and known.gang.unplanned:
+            self._unplanned[full_name] = pod, name
         return known.gang
 
-    def on_pods(self) -> None:
-        """Pods or claims have changed."""
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod that names a gang has come, changed or gone."""
+        if new is None and old is not None:
+            self._arrived.pop(old.metadata.uid, None)
+        elif new is not None and old is None:
+            self._arrived[new.metadata.uid] = self._context.clock()
+        self._answers.clear()
+
+    def on_claims(self) -> None:
+        """Pods may name other gangs than before."""
         self._answers.clear()
 
     def refresh(self) -> None:
-        """To be called every few seconds: wakes the pods of gangs whose size is known by now, and forgets old makers."""
+        """To be called every few seconds: wakes the pods of gangs whose size is known by now; forgets old makers."""
         now = self._context.clock()
         for full_name, (pod, name) in tuple(self._unplanned.items()):
             del self._unplanned[full_name]
@@ -144,7 +149,8 @@ class GangSizes:
             else:
                 made[found.by] = found.pods
         size = counted + sum(made.values())
-        settled_at = self._last_arrival(full_name, members) + self._context.settle_s
+        settled_at = max((self._arrived.get(each.metadata.uid, now) for each in members), default=0.0)
+        settled_at += self._context.settle_s
         if counted and settled_at > now:
             why = (
                 f"gang {full_name} has {len(members)} pod{'s' * (len(members) != 1)} so far, and nothing says how many"
@@ -162,24 +168,15 @@ class GangSizes:
         ]
         return there if pod.metadata.uid else [*there, pod]
 
-    def _last_arrival(self, full_name: str, members: Sequence[Pod]) -> float:
-        uids = frozenset(each.metadata.uid for each in members)
-        if len(self._members) >= MOST_REMEMBERED:
-            self._members.clear()
-        if not uids <= self._members.get(full_name, frozenset()):
-            self._arrived[full_name] = self._context.clock()
-        self._members[full_name] = uids
-        return self._arrived[full_name]
-
     # --- what made the pods ------------------------------------------------------------------------------------------
 
     def _ask(self, maker: Maker, gang: str) -> _Found | None:
         """What is known of the maker; it is read again if that is old. None: it has not been read yet."""
         now, found = self._context.clock(), self._found.get(maker)
         self._asked_at[maker] = now
-        if found is None or now - found.at >= FRESH_S:
-            if self._context.reads_makers and maker not in self._tasks:
-                self._begin(maker, gang)
+        is_old = found is None or now - found.at >= FRESH_S
+        if is_old and self._context.reads_makers and maker not in self._tasks:
+            self._begin(maker, gang)
         return found
 
     def _begin(self, maker: Maker, gang: str) -> None:
@@ -199,7 +196,7 @@ class GangSizes:
             return  # asked again with a later question
         self._found[maker] = found
         if before is None or (before.pods, before.by) != (found.pods, found.by):
-            self.on_pods()
+            self._answers.clear()
             self._context.changed()
             self.refresh()
 
@@ -226,4 +223,3 @@ class GangSizes:
     def _names(self, template: Mapping[str, Any], maker: Maker, gang: str) -> bool:
         named = self._context.gang_of_template(template, maker.namespace)
         return bool(named) and gang in (named, f"{named}@{gang.rpartition('@')[2]}")
-
