@@ -99,8 +99,18 @@ class DialectSettings(MemoryUnitSettings):
     ] = 4
     """A shared claim needs an amount, or GPUs could be oversubscribed."""
 
+    gang_settle: Annotated[
+        float,
+        typer.Option(
+            help="Seconds without a new pod after which a gang whose size nothing says is complete.",
+            envvar="CARREL_GANG_SETTLE",
+            min=0,
+        ),
+    ] = 5.0
+    """Long enough for somebody who creates the pods one by one with a script; a gang that says its size never waits."""
+
     def dialect_options(self) -> DialectOptions:
-        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu)
+        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu, self.gang_settle)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_a_claim_of_two_gpus_is_in_the_containers_environment(carrel: CarrelNode
         placed, told = carrel.run(ours, reading_own_gpus(manifest))
 
         assert told["CUDA_VISIBLE_DEVICES"] == ",".join(uuids(carrel))
-        assert placed["metadata"]["annotations"]["gpu.scheduling/allocated"] == "0,1"
+        assert placed["metadata"]["annotations"]["gpu.scheduling/allocated"] == f"{placed['spec']['nodeName']}:0,1"
 
 
 def test_a_whole_gpu_is_the_one_that_was_promised(carrel: CarrelNode) -> None:

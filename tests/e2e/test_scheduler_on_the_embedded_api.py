@@ -60,7 +60,7 @@ def test_a_pod_with_a_claim_is_placed_and_annotated(cluster_in_memory: EmbeddedC
     cluster_in_memory.kubectl("apply", "-f", "-", given=claim)
     found = placed(cluster_in_memory, a_pod("claims", annotations={"gpu.scheduling/claim": "pair"}))
     assert found["spec"]["nodeName"] == "n2", "only its GPUs are linked"
-    assert found["metadata"]["annotations"]["gpu.scheduling/allocated"] == "0,1"
+    assert found["metadata"]["annotations"]["gpu.scheduling/allocated"] == "n2:0,1"
 
 
 def test_a_pod_with_a_whole_gpu_is_placed_and_the_next_waits_with_the_reason(

@@ -238,7 +238,8 @@ def test_two_hundred_mixed_pods_on_fifty_nodes_are_all_placed_and_no_gpu_is_over
         check_leases(cluster, ours)
         for each in cluster.pods(ours).values():
             if "gpu.scheduling/claim" in each["metadata"].get("annotations", {}):
-                ids = each["metadata"]["annotations"]["gpu.scheduling/allocated"]
+                node, _, ids = each["metadata"]["annotations"]["gpu.scheduling/allocated"].partition(":")
+                assert node == each["spec"]["nodeName"]
                 assert ids in ("2,3", "4,5"), "a claim of two GPUs lies in one island"
 
 

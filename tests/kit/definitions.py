@@ -1,9 +1,29 @@
-"""The definition of GpuNodeStatus of an older release, and of this one."""
+"""The definition of GpuNodeStatus of an older release, and of this one; and that of any kind of another product."""
+
+from typing import Any
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Cluster, Json, MergePatch
-from carrel.kubernetes.objects.resources import CRDS
+from carrel.kubernetes.objects.resources import CRDS, Resource
 from carrel.manifests import crds
+
+
+def definition(resource: Resource[Any]) -> Json:
+    """Of a kind of another product, which takes whatever fields come."""
+    name = resource.plural.removesuffix("s")
+    names = {"plural": resource.plural, "singular": name, "kind": resource.kind, "listKind": f"{resource.kind}List"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": CRDS.api_version,
+        "kind": CRDS.kind,
+        "metadata": {"name": f"{resource.plural}.{resource.group}"},
+        "spec": {
+            "group": resource.group,
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [{"name": resource.version, "served": True, "storage": True, "schema": schema}],
+        },
+    }
 
 
 async def forget_field(cluster: Cluster, *path: str) -> None:

@@ -69,7 +69,7 @@ def test_gpushare_assumptions(assumption: gpushare.Assumption) -> None:
 @given(st.lists(INDICES, min_size=1))
 def test_claim_allocations(ids: list[int]) -> None:
     indices = ",".join(map(str, ids))
-    assert gpuclaim.write_allocated(ids) == {"gpu.scheduling/allocated": indices}
+    assert gpuclaim.write_allocated("node-a", ids) == {"gpu.scheduling/allocated": f"node-a:{indices}"}
     assert gpuclaim.claim_status(gpuclaim.ClaimPhase.BOUND, "node-a", ids)["allocated"] == f"node-a:{indices}"
 
 

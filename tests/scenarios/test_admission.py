@@ -284,6 +284,12 @@ CLAIM = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"co
         pytest.param(
             replace(full(), claims=[CLAIM]), a_pod(annotations={"gpu.scheduling/claim": "c"}), id="a claim that exists"
         ),
+        pytest.param(
+            replace(full(), claims=[CLAIM]),
+            a_pod(GPU, annotations={"gpu.scheduling/claim": "c"}),
+            id="a claim, and as many GPUs in its limits",
+        ),
+        pytest.param(full(), a_pod({"nvidia.com/gpumem": "3000"}), id="HAMi's part of a GPU"),
         pytest.param(replace(FULL, namespace={"carrel.dev/when-full": "cpu"}), a_pod(GPU), id="the namespace says cpu"),
         pytest.param(
             replace(full(when_full=WhenFull.WAIT), namespace={"carrel.dev/when-full": "cpu"}),
@@ -328,6 +334,57 @@ async def test_a_pod_runs_on_cpu_when_no_gpu_is_free_for_it(cluster: ReviewedClu
     assert reviewed.allowed and reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
     assert reviewed.warnings[-1].startswith("runs without a GPU: ")
     assert (await cluster.create(reviewed.object)).patch == []
+
+
+async def test_a_pod_that_runs_on_cpu_asks_for_no_node_with_a_gpu_any_more() -> None:
+    has_gpu = {"key": "nvidia.com/gpu.present", "operator": "Exists"}
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [has_gpu]}]}
+    }
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    pod = a_pod(
+        GPU,
+        nodeSelector={"cloud.google.com/gke-accelerator": "nvidia-l4", "room": "b12"},
+        affinity={"nodeAffinity": required},
+        tolerations=tolerations,
+    )
+
+    reviewed = await full().create(pod)
+
+    assert reviewed.warnings[-1].startswith("runs without a GPU: ")
+    assert reviewed.object["spec"]["nodeSelector"] == {"room": "b12"}
+    assert not reviewed.object["spec"].get("affinity")
+    assert reviewed.object["spec"]["tolerations"] == tolerations
+
+
+@pytest.mark.parametrize("claims", [[CLAIM], []], ids=["the claim exists", "the claim comes later"])
+async def test_a_claim_and_as_many_gpus_in_the_limits_are_one_request(claims: list[Json]) -> None:
+    containers = [{"name": "main", "resources": {"limits": GPU}}, {"name": "log"}]
+    cluster = ReviewedCluster(claims=claims)
+    reviewed = await cluster.create(a_pod(annotations={"gpu.scheduling/claim": "c"}, containers=containers))
+
+    assert reviewed.allowed
+    assert reviewed.env("main") == DEVICES
+    assert reviewed.env("log") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (await cluster.create(reviewed.object)).patch == []
+
+
+async def test_a_pod_that_asks_for_mig_slices_is_refused_unless_its_namespace_is_exempt() -> None:
+    pod = a_pod({"nvidia.com/mig-1g.5gb": "1"})
+    refused = await ReviewedCluster().create(pod)
+    assert not refused.allowed
+    assert "asks for nvidia.com/mig-1g.5gb: Carrel does not manage MIG slices" in refused.message
+
+    assert (await ReviewedCluster(namespace={"carrel.dev/exempt": "true"}).create(pod)).patch == []
+    assert (await ReviewedCluster().create(a_pod({"nvidia.com/mig-1g.5gb": "0"}))).patch == []
+
+
+async def test_a_claim_and_another_number_of_gpus_in_the_limits_are_refused() -> None:
+    pod = a_pod({"nvidia.com/gpu": "2"}, annotations={"gpu.scheduling/claim": "c"})
+    reviewed = await ReviewedCluster(claims=[CLAIM]).create(pod)
+
+    assert not reviewed.allowed
+    assert "of 1 GPU and asks for 2 by nvidia.com/gpu; make the numbers equal" in reviewed.message
 
 
 @pytest.mark.parametrize(

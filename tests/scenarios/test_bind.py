@@ -30,6 +30,7 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
         ]
         assert await lab.annotations("train") == {
             "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_GPU_ID": "0",
             "ALIYUN_COM_GPU_MEM_DEV": "16276",
             "ALIYUN_COM_GPU_MEM_POD": "8138",
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
@@ -57,7 +58,7 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
         pytest.param(
             {"gpu.scheduling/claim": "pair"},
             {},
-            {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1", "gpu.scheduling/allocated": "0,1"},
+            {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1", "gpu.scheduling/allocated": "n1:0,1"},
             {"gpu-n1-0": None, "gpu-n1-1": None},
             id="a claim",
         ),

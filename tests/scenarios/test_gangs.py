@@ -285,8 +285,10 @@ async def test_a_pod_group_gives_the_size_of_the_gang_where_kai_is_installed() -
             assert answer == Refusal("gang lab/pg-job waits for 1 more member: 2 of 3 are here")
 
 
-async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself() -> None:
+async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself_when_no_other_has_come() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", annotations={"gpu-fraction": "0.5", "pod-group-name": "pg-job"})
+        assert isinstance(await schedule(replica, pod, ["n1"]), Refusal)
 
+        lab.clock.now += timedelta(seconds=6)
         assert await schedule(replica, pod, ["n1"]) is None

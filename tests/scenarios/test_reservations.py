@@ -382,7 +382,7 @@ async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:
         pod = await node_lab.run_pod("a", annotations={"gpu.scheduling/claim": "one"})
         await node_lab.catch_up()
 
-        assert (await node_lab.lab.annotations("a"))["gpu.scheduling/allocated"] == "1"
+        assert (await node_lab.lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"
         assert list(await node_lab.lab.held()) == ["gpu-n1-0"], "the slot has another number"
         assert node_lab.replica.cluster_ledger.indices_of(
             node_lab.replica.cluster_ledger.leases_of(pod["metadata"]["uid"])

@@ -10,7 +10,8 @@ and so does a second review of the changed pod. In order:
 1. Pods that Carrel's own accounts create are left alone. Keys that only they may write, and the scheduling gate that
    only they may give, are removed from other pods.
 2. A pod that asks for no GPU is left alone. One whose request cannot be met, that names its node, or that wants a
-   scheduler that does not know Carrel, is refused with the reason.
+   scheduler that does not know Carrel, is refused with the reason. So is one that asks for MIG slices, unless an admin
+   has exempted its namespace.
 3. If a controller's pod lost its GPU, the controller's next pod runs without a GPU.
 4. Whose pod is it? Without a person it is opportunistic (or is refused, if the cluster is strict). In a namespace that
    an admin has exempted, pods have no tier and need no person.
@@ -35,7 +36,7 @@ from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
 from carrel.admission.when_full import WhenFull, how_to_say_it, is_unreadable, when_full
 from carrel.bookings.client.interface import BookingLookup
-from carrel.dialects import carrel, hand_over_record, registry, visible_devices
+from carrel.dialects import carrel, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
@@ -112,6 +113,8 @@ class PodAdmission:
     async def _created(self, request: AdmissionRequest, pod: Pod, changed: ChangedPod) -> AdmissionDecision:
         if (forged := self._unproven_request(pod, changed)) is not None:
             return _refused(forged)
+        if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
+            return _refused(slices)
         asked, record = self._asked_gpus(pod), self._record_for(changed)
         mark = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid)) if record else {}
         changed.strip(keep=mark if asked is None else _recorded(pod))

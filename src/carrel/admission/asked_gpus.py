@@ -1,11 +1,11 @@
 """What a new pod asks for, as far as it is known: the GpuClaim that it names may be created after it."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from carrel.dialects.interface import Dialect, PodRequest
+from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
-from carrel.dialects.registry import dialects_of, model_of
+from carrel.dialects.registry import dialects_of, missing_claim, model_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
@@ -22,7 +22,7 @@ class AskedGpus:
     dialect: Dialect
     request: Request
     is_known: bool = True
-    """False: the pod's GpuClaim does not exist yet, or cannot be read. Then one whole GPU is assumed."""
+    """False: the pod's GpuClaim does not exist yet, or cannot be read. Then its dialect says what is assumed."""
     is_in_gang: bool = False
 
 
@@ -41,7 +41,7 @@ def asked_gpus(pod: Pod, request_of: RequestOf) -> AskedGpus | Refusal | None:
 
 def _by_claim(pod: Pod, dialect: Dialect, request_of: RequestOf) -> AskedGpus | Refusal:
     assert dialect.claim_name is not None
-    dialect.claim_name(pod)  # raises if it is no valid name
+    name = dialect.claim_name(pod)  # raises if it is no valid name
     model = model_of(pod)
     if isinstance(model, Refusal):
         return model
@@ -49,9 +49,11 @@ def _by_claim(pod: Pod, dialect: Dialect, request_of: RequestOf) -> AskedGpus | 
         found = request_of(pod, (dialect,))
     except Malformed:
         found = None  # the claim is at fault, and may be corrected before the pod is placed
+    if isinstance(found, Refusal) and found != missing_claim(pod, name):
+        return found
     if isinstance(found, PodRequest):
         return AskedGpus(dialect, found.request, is_in_gang=_is_in_gang(pod, found.request))
-    assumed = Request(1, WHOLE, model)
+    assumed = replace(dialect.assumed(pod, Reading()), model=model)
     return AskedGpus(dialect, assumed, is_known=False, is_in_gang=_is_in_gang(pod, assumed))
 
 

@@ -129,7 +129,11 @@ class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectS
         from carrel.leases.cluster_state import ClusterOptions
 
         return ClusterOptions(
-            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
+            self.carrel_namespace,
+            self.dialect_options(),
+            seal=self.seal(),
+            tier_policy=self.tier_policy(),
+            reads_makers=False,
         )
 
     def served_names(self) -> tuple[str, ...]:

@@ -85,7 +85,9 @@ class BookingSettings(
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(self.carrel_namespace, self.dialect_options(), tier_policy=self.tier_policy())
+        return ClusterOptions(
+            self.carrel_namespace, self.dialect_options(), tier_policy=self.tier_policy(), reads_makers=False
+        )
 
     def wrong(self) -> list[str]:
         """Every setting that cannot be used, all at once."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 
 import aiohttp
 
@@ -13,6 +14,7 @@ from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.pod_progress import is_waiting
 
 
 def read_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
@@ -59,9 +61,13 @@ def _same_question(settings: ClusterQuerySettings) -> str:
 async def _read(settings: ClusterQuerySettings, access: Access) -> ClusterState:
     client = Client(HttpTransport(access))
     try:
-        options = ClusterOptions(namespace=settings.carrel_namespace, dialect_options=settings.dialect_options())
-        carrel = ClusterState(client, options)
+        # A command that reads once cannot see whether more pods of a gang come.
+        dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
+        carrel = ClusterState(client, ClusterOptions(settings.carrel_namespace, dialect_options))
         await carrel.informers.read_once()
+        for pod in filter(is_waiting, carrel.pods.store):
+            carrel.requested_by(pod)
+        await carrel.gang_sizes.wait_looked_up()
         carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
         return carrel
     finally:

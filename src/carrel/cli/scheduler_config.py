@@ -19,12 +19,19 @@ class SchedulerConfigSettings:
         int, typer.Option(help="The extender's --gang-timeout, in seconds.", min=1, envvar="CARREL_GANG_TIMEOUT")
     ] = 120
     """kube-scheduler must wait longer than the extender. Otherwise it would give up binds that succeed."""
+    peers: Annotated[
+        bool,
+        typer.Option("--peers/--no-peers", help="Serve the names of peers' schedulers too, such as kai-scheduler."),
+    ] = True
+    """A pod without a GPU that names one would wait for ever where the peer does not run. Where it runs: --no-peers."""
 
 
 def scheduler_config(settings: SchedulerConfigSettings) -> None:
     """Print the configuration of the kube-scheduler that asks Carrel: profile `gpu-scheduler`.
 
-    kube-scheduler asks Carrel about every pod of this profile: claims and fractions have no resource to select by.
+    The names of peers' schedulers are served as well: a pod that names one and asks for no GPU must not wait for ever.
+
+    kube-scheduler asks Carrel about every pod of these profiles: claims and fractions have no resource to select by.
 
     Examples:
 
@@ -37,4 +44,6 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
     from carrel.scheduling import scheduler_config as config
 
     extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S)
-    typer.echo(yaml.safe_dump(config.scheduler_config(extender, settings.kubeconfig), sort_keys=False), nl=False)
+    peers = config.PEERS_SERVED if settings.peers else ()
+    printed = config.scheduler_config(extender, settings.kubeconfig, peers)
+    typer.echo(yaml.safe_dump(printed, sort_keys=False), nl=False)

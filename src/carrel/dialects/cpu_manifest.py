@@ -1,18 +1,19 @@
 """A pod's manifest without its GPU: the manifest with which a workload continues when it has lost its GPU.
 
 Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
-and the labels that only nodes with a GPU have, the scheduler and the priority that it had for its GPU. Its name,
-labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars, resources of the pod
-as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge pages there), scheduling gates that
-nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all
-GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver. The variables of each dialect are
-taken off.
+and the labels that only nodes with a GPU have (`gpu_node_labels`), the scheduler and the priority that it had for its
+GPU. Its name, labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars,
+tolerations, resources of the pod as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge
+pages there), scheduling gates that nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES`
+is reset: an image may ask for all GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver.
+The variables of each dialect are taken off.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from carrel.dialects import carrel, gpuclaim, nvidia, protected_keys, registry
+from carrel.dialects.gpu_node_labels import without_gpu_nodes
 from carrel.kubernetes.objects.pods import annotation_field
 
 Manifest = dict[str, Any]
@@ -40,9 +41,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         spec["schedulingGates"] = gates
     if spec.get("runtimeClassName") == nvidia.RUNTIME_CLASS:
         del spec["runtimeClassName"]
-    selector = {
-        key: value for key, value in spec.pop("nodeSelector", {}).items() if key not in registry.ALL.node_labels
-    }
+    spec = without_gpu_nodes(spec)
     for group in ("initContainers", "containers"):
         if group in spec:
             spec[group] = [_container(each) for each in spec[group]]
@@ -58,7 +57,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**named, "labels": labels, "annotations": {**kept, **notes}},
-        "spec": {**spec, **({"nodeSelector": selector} if selector else {})},
+        "spec": spec,
     }
 
 

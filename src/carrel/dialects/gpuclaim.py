@@ -1,7 +1,8 @@
 """The GpuClaim scheduler's words: whole GPUs by claim, and what each node has.
 
     pod annotation   gpu.scheduling/claim        the GpuClaim in the pod's namespace
-    pod annotation   gpu.scheduling/allocated    `0,1`: host indices of its GPUs; older: `node-a:0,1`
+    resources.limits nvidia.com/gpu              may be said as well, with the count of the claim: it is one request
+    pod annotation   gpu.scheduling/allocated    `node-a:0,1`: its node, and the host indices of its GPUs
     Lease            gpu-<node>-<index>          holderIdentity = uid of the pod
     Lease labels     gpu.scheduling/managed: "true"    gpu.scheduling/pod: <pod>
     GpuClaim spec    selector.matchLabels, devices.{count,policy,preferIds,exclusivity}, gangRef,
@@ -16,7 +17,7 @@ GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from fractions import Fraction
@@ -119,7 +120,7 @@ def claim_status(
         "phase": phase.value,
         "nodeName": node or None,
         "gpuIds": list(ids),
-        "allocated": f"{node}:{_joined(ids)}" if ids else None,
+        "allocated": allocated(node, ids) if ids else None,
         "message": message or None,
         "observedGeneration": generation,
     }
@@ -141,9 +142,13 @@ def _amount(claim: GpuClaim, shared_claims_per_card: int) -> Amount:
 # --- what a pod was given --------------------------------------------------------------------------------------------
 
 
-def write_allocated(ids: Sequence[int]) -> dict[str, str]:
-    """Without the node: the peers' webhook hands the value to `CUDA_VISIBLE_DEVICES` as it is."""
-    return {ALLOCATED: _joined(ids)}
+def allocated(node: str, ids: Sequence[int]) -> str:
+    """The node and the indices, as on a pod and in the status of a claim."""
+    return f"{node}:{_joined(ids)}"
+
+
+def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
+    return {ALLOCATED: allocated(node, ids)}
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -315,11 +320,25 @@ def _one_of(words: Mapping[str, T], word: str, where: str, field: str) -> T:
 
 def _request_of(pod: Pod, reading: Reading) -> Request | Refusal:
     assert reading.claim is not None, "the registry looks the claim up"
-    return request_of(reading.claim, reading.options.shared_claims_per_card)
+    claimed, limit = request_of(reading.claim, reading.options.shared_claims_per_card), nvidia.request_of(pod, reading)
+    if isinstance(claimed, Refusal) or limit is None:
+        return claimed
+    where = f"{subject(pod.metadata)} names the GpuClaim {reading.claim.metadata.name!r}"
+    if claimed.amount != WHOLE:
+        return Refusal(f"{where} of shared GPUs and asks for whole ones by {nvidia.GPU}; leave {nvidia.GPU} out")
+    if limit.cards != claimed.cards:
+        counts = f"of {claimed.cards} GPU{'s' * (claimed.cards != 1)} and asks for {limit.cards} by {nvidia.GPU}"
+        return Refusal(f"{where} {counts}; make the numbers equal, or leave {nvidia.GPU} out")
+    return replace(claimed, containers=limit.containers, by_kubelet=limit.by_kubelet)
+
+
+def _assumed(pod: Pod, reading: Reading) -> Request:
+    return nvidia.request_of(pod, reading) or Request(1, WHOLE)
 
 
 def _bind_annotations(binding: PodBinding) -> dict[str, str]:
-    return write_allocated([gpu.index for gpu in binding.placement.gpus])
+    placement = binding.placement
+    return write_allocated(placement.node, [gpu.index for gpu in placement.gpus])
 
 
 DIALECT = Dialect(
@@ -328,7 +347,9 @@ DIALECT = Dialect(
     example="gpuclaim-exclusive.yaml",
     request_of=_request_of,
     annotations=(CLAIM,),
+    takes_over=(nvidia.GPU,),
     claim_name=claim_name,
+    assumed=_assumed,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
     written_annotations=(ALLOCATED,),

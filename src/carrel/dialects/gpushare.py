@@ -1,10 +1,11 @@
 """gpushare's words: one GPU shared by memory.
 
     resources.limits             aliyun.com/gpu-mem               units of the pod; one unit is a MiB, a GiB or between
+                                 aliyun.com/gpu-count             one, beside gpu-mem, which it repeats; else refused
     Node capacity                aliyun.com/gpu-mem, gpu-count    units and GPUs of the node
     Node label                   gpushare: "true"                 the node takes part
                                  cgpu.disable.isolation: "true"   its containers get CGPU_DISABLE=true
-    pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the GPU
+    pod annotations, at bind     ALIYUN_COM_GPU_MEM_IDX           index of the GPU; ALIYUN_GPU_ID in the peer's document
                                  ALIYUN_COM_GPU_MEM_DEV           units of that GPU
                                  ALIYUN_COM_GPU_MEM_POD           units of the pod
                                  ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
@@ -25,6 +26,7 @@ from carrel.dialects import carrel
 from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, variable_from
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
+from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
@@ -42,16 +44,16 @@ CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ALLOCATION = "scheduler.framework.gpushare.allocation"
+GPU_ID = "ALIYUN_GPU_ID"
 WRITTEN = (
     INDEX,
+    GPU_ID,
     CARD_UNITS,
     POD_UNITS,
     ASSIGNED,
     ASSUME_TIME,
     ALLOCATION,
-    # Known to the peers by name, written by none of them.
-    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",
-    "ALIYUN_GPU_ID",
+    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",  # known to the peers by name, written by none of them
 )
 """What only a scheduler writes on a pod."""
 
@@ -79,9 +81,13 @@ class Assumption:
     assumed_at_ns: int
 
 
-def request_of(pod: Pod, reading: Reading) -> Request | None:
+def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     """All containers of the pod share one GPU. Unlike the peer, an init container's greed counts: it runs too."""
     asked, unit = resource_asked(pod, GPU_MEM), reading.options.memory_unit
+    count = resource_asked(pod, GPU_COUNT).total
+    if count > 1 or (count and not asked.total):
+        help_ = f"ask for {GPU_MEM}, which is memory of one GPU, or for whole GPUs by nvidia.com/gpu"
+        return Refusal(f"{subject(pod.metadata)} asks for {count} {GPU_COUNT}, which gives no GPU; {help_}")
     if not asked.total:
         return None
     needs = tuple(
@@ -109,6 +115,7 @@ def read_assumption(pod: Pod) -> Assumption | None:
 def write_assumption(assumption: Assumption) -> dict[str, str]:
     return {
         INDEX: str(assumption.index),
+        GPU_ID: str(assumption.index),
         CARD_UNITS: str(assumption.card_units),
         POD_UNITS: str(assumption.pod_units),
         ASSIGNED: "true" if assumption.assigned else "false",
@@ -218,8 +225,7 @@ DIALECT = Dialect(
     words=GPU_MEM,
     example="gpushare-memory.yaml",
     request_of=request_of,
-    resources=(GPU_MEM,),
-    other_resources=(GPU_COUNT,),
+    resources=(GPU_MEM, GPU_COUNT),
     bind_annotations=bind_annotations,
     variables=variables,
     variable_names=(*TOLD, CONTAINER_UNITS),

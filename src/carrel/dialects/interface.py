@@ -15,7 +15,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder
 
 Json = dict[str, Any]
@@ -68,6 +68,10 @@ def no_annotations(binding: PodBinding) -> dict[str, str]:
     return {}
 
 
+def one_whole_gpu(pod: Pod, reading: Reading) -> Request:
+    return Request(1, WHOLE)
+
+
 def no_variables(pod: Pod, container: Mapping[str, Any]) -> Sequence[Json]:
     return ()
 
@@ -96,6 +100,8 @@ class Dialect:
     """Annotations that make a pod which asks for one of `takes_over` speak this dialect."""
     claim_name: Callable[[Pod], str] | None = None
     """The GpuClaim that the pod names. It may be created after the pod, so admission cannot read the request."""
+    assumed: Callable[[Pod, Reading], Request] = one_whole_gpu
+    """What a pod counts as asking for while its GpuClaim does not exist."""
     other_resources: tuple[str, ...] = ()
     """Further resources of the dialect. Taken off a pod that goes on without a GPU, like those above."""
     other_annotations: tuple[str, ...] = ()

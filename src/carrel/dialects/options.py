@@ -45,6 +45,8 @@ class DialectOptions:
     """What one `aliyun.com/gpu-mem` is."""
     shared_claims_per_card: int = 4
     """How many shared GpuClaims that name no memory fit on one GPU."""
+    gang_settle_s: float = 5.0
+    """A gang whose size nothing says is as large as it is when no pod has come for so many seconds."""
 
 
 DEFAULT_DIALECT_OPTIONS = DialectOptions()

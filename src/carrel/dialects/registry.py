@@ -5,7 +5,7 @@ written but cannot be had is a `Refusal`; what cannot be understood raises `Malf
 
 Some words go with every dialect: the model (`carrel.dev/gpu-model`, or `nvidia.com/gpu.product` in the node selector),
 and the size of a gang. A gang is as large as the claim (`gangSize`) or the pod (`carrel.dev/gang-size`,
-`kai.scheduler/batch-min-member`) says, else as `gang_size` counts. A gang of one pod is no gang.
+`kai.scheduler/batch-min-member`) says, else as `gang_of` finds out. A gang of one pod is no gang.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ DIALECTS = (
 
 ClaimNamed = Callable[[str, str], GpuClaim | None]
 """The GpuClaim of a namespace and a name."""
-GangSize = Callable[[str, str], int]
-"""How many pods the gang of a namespace and a name has, where neither pod nor claim says."""
+GangOf = Callable[[Pod, str], Gang | None]
+"""The gang of this name to which a pod belongs, where neither pod nor claim says how large it is."""
 
 
 class DialectTable:
@@ -67,14 +67,14 @@ class DialectTable:
 ALL = DialectTable(DIALECTS)
 
 
-def one_pod(namespace: str, gang: str) -> int:
-    return 1
+def no_gang(pod: Pod, name: str) -> None:
+    return None
 
 
 def request_of(
     pod: Pod,
     claim_named: ClaimNamed,
-    gang_size: GangSize = one_pod,
+    gang_of: GangOf = no_gang,
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
     spoken: tuple[Dialect, ...] | None = None,
 ) -> PodRequest | Refusal | None:
@@ -90,17 +90,21 @@ def request_of(
         name = dialect.claim_name(pod)
         claim = claim_named(pod.metadata.namespace, name)
         if claim is None:
-            where = f"{subject(pod.metadata)} names the GpuClaim {name!r}"
-            return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
+            return missing_claim(pod, name)
     request, model = dialect.request_of(pod, Reading(dialect_options, claim)), model_of(pod)
     if request is None or isinstance(request, Refusal):
         return request
     if isinstance(model, Refusal):
         return model
-    gang = _gang_of(pod, claim, gang_size)
+    gang = _gang_of(pod, claim, gang_of)
     if model or gang:
         request = replace(request, model=model, gang=gang)
     return PodRequest(dialect, request, claim.metadata.name if claim else "")
+
+
+def missing_claim(pod: Pod, name: str) -> Refusal:
+    where = f"{subject(pod.metadata)} names the GpuClaim {name!r}"
+    return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
@@ -137,11 +141,22 @@ def model_of(pod: Pod) -> str | Refusal:
     return asked or selected
 
 
-def _gang_of(pod: Pod, claim: GpuClaim | None, gang_size: GangSize) -> Gang | None:
-    namespace = pod.metadata.namespace
-    name = (claim.spec.gang_ref if claim else "") or pod.metadata.annotations.get(kai.POD_GROUP, "")
+def gang_name(pod: Pod, claim_named: ClaimNamed) -> str:
+    """The gang that the pod names, by itself or by its claim; empty: none, or it asks for no GPU."""
+    claim_name = pod.metadata.annotations.get(gpuclaim.CLAIM, "")
+    name = _gang_named(pod, claim_named(pod.metadata.namespace, claim_name) if claim_name else None)
+    return name if name and dialects_of(pod) else ""
+
+
+def _gang_named(pod: Pod, claim: GpuClaim | None) -> str:
+    return (claim.spec.gang_ref if claim else "") or pod.metadata.annotations.get(kai.POD_GROUP, "")
+
+
+def _gang_of(pod: Pod, claim: GpuClaim | None, gang_of: GangOf) -> Gang | None:
+    name = _gang_named(pod, claim)
     if not name:
         return None
     said = (claim.spec.gang_size if claim else None) or carrel.gang_size_of(pod) or kai.gang_size_of(pod)
-    size = said or gang_size(namespace, name)
-    return Gang(f"{namespace}/{name}", size) if size > 1 else None
+    if said:
+        return Gang(f"{pod.metadata.namespace}/{name}", said) if said > 1 else None
+    return gang_of(pod, name)

@@ -1,19 +1,23 @@
 """What one process knows of the cluster: its caches, its own ledger, and what pods asked for."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
+from carrel.dialects.gang_makers import pod_of_template
+from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest
+from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
-from carrel.dialects.registry import request_of
+from carrel.dialects.registry import gang_name, request_of
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
@@ -25,6 +29,7 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.covered_pods import CoverageContext, CoveredPods
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
+from carrel.leases.gang_sizes import GangSizeContext, GangSizes
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pod_progress import slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
@@ -33,7 +38,7 @@ from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.requests import WHOLE, Gang, Request
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, Tier, TierPolicy
 from carrel.parsing import Malformed
 
@@ -61,6 +66,8 @@ class ClusterOptions:
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+    reads_makers: bool = True
+    """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 
 
 DEFAULT_CLUSTER_OPTIONS = ClusterOptions()
@@ -79,6 +86,7 @@ class ClusterState:
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
                 PERSON_OF: lambda pod: filter(None, [person_of(pod)]),
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
+                GANG_OF: _gang_keys,
             },
         )
         self.claims: Reflector[GpuClaim] = self.informers.watch(
@@ -105,6 +113,8 @@ class ClusterState:
         self.pod_groups.on_change(self._on_request_part)
         self.namespaces.on_change(self._on_namespace)
         self.cluster_ledger.on_shares = self.covered_pods.on_shares
+        self.gang_sizes = GangSizes(self._gang_size_context())
+        self.pods.on_change(self._on_gang_pod)
 
         lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: uuid4().hex[:12])
         reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
@@ -150,7 +160,7 @@ class ClusterState:
     def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
         """Of a pod that is about to be created: nothing can be recorded on it yet. `spoken` are its dialects, if they
         are known. Raises `Malformed`."""
-        return request_of(pod, self._claim_named, self._gang_size, self.options.dialect_options, spoken)
+        return request_of(pod, self._claim_named, self._gang_of, self.options.dialect_options, spoken)
 
     def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; a request that cannot be read is refused."""
@@ -162,12 +172,42 @@ class ClusterState:
     def _claim_named(self, namespace: str, name: str) -> GpuClaim | None:
         return self.claims.store.get(name, namespace)
 
-    def _gang_size(self, namespace: str, gang: str) -> int:
-        """If neither pod nor claim gives the size of a gang: as in its PodGroup, else the number of its claims."""
-        group = self.pod_groups.store.get(gang, namespace)
-        if group is not None and group.spec.min_member > 0:
-            return group.spec.min_member
-        return len(self.claims.store.find(GANG_OF, f"{namespace}/{gang}"))
+    # --- gangs whose size neither pod nor claim says -----------------------------------------------------------------
+
+    def _gang_of(self, pod: Pod, name: str) -> Gang | None:
+        """As KAI's PodGroup of this name says, else as `gang_sizes` finds out."""
+        group = self.pod_groups.store.get(name, pod.metadata.namespace)
+        if group is None or group.spec.min_member < 1:
+            return self.gang_sizes(pod, name)
+        size = group.spec.min_member
+        return Gang(f"{pod.metadata.namespace}/{name}", size) if size > 1 else None
+
+    def _gang_size_context(self) -> GangSizeContext:
+        return GangSizeContext(
+            cluster=self.cluster,
+            pods_naming=self._pods_naming,
+            gang_of_template=self._gang_of_template,
+            clock=self.options.clock,
+            settle_s=self.options.dialect_options.gang_settle_s,
+            changed=self.covered_pods.on_requests,
+            reads_makers=self.options.reads_makers,
+        )
+
+    def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
+        claims = self.claims.store.find(GANG_OF, f"{namespace}/{gang}")
+        found = [*self.pods.store.find(GANG_OF, _group_key(namespace, gang))]
+        for claim in claims:
+            found += self.pods.store.find(GANG_OF, _claim_key(namespace, claim.metadata.name))
+        named = {pod.metadata.uid: pod for pod in found if gang_name(pod, self._claim_named) == gang}
+        return list(named.values())
+
+    def _gang_of_template(self, template: Mapping[str, Any], namespace: str) -> str:
+        name = gang_name(pod_of_template(template, namespace), self._claim_named)
+        return f"{namespace}/{name}" if name else ""
+
+    def _on_gang_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if any(pod is not None and any(_gang_keys(pod)) for pod in (old, new)):
+            self.gang_sizes.on_pod(old, new)
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
@@ -258,6 +298,7 @@ class ClusterState:
     def _on_request_part(self, old: GpuClaim | PodGroup | None, new: GpuClaim | PodGroup | None) -> None:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
+            self.gang_sizes.on_claims()
             self.covered_pods.on_requests()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -288,6 +329,23 @@ class ClusterState:
         asked = self.requested_by(pod)
         gang = asked.request.gang if isinstance(asked, PodRequest) else None
         return gang is not None and self.gang_members(gang).bound > 0
+
+
+def _gang_keys(pod: Pod) -> Iterator[str]:
+    """By what the pod may name a gang."""
+    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
+    if claim := notes.get(CLAIM):
+        yield _claim_key(namespace, claim)
+    if group := notes.get(POD_GROUP):
+        yield _group_key(namespace, group)
+
+
+def _claim_key(namespace: str, claim: str) -> str:
+    return f"claim {namespace}/{claim}"
+
+
+def _group_key(namespace: str, group: str) -> str:
+    return f"group {namespace}/{group}"
 
 
 def _is_exempt(namespace: Namespace | None) -> bool:

@@ -82,6 +82,8 @@ class WaitingReason:
         members = self._context.members_of(gang)
         if members.bound:
             return None
+        if gang.unplanned:
+            return Refusal(gang.unplanned)
         with self._precedence.served() if self._context.leaves_room(pod) else nullcontext():
             plan = self._planner.plan(gang, members, nodes)
         return plan if isinstance(plan, Refusal) else None

@@ -81,6 +81,8 @@ class Gang:
 
     name: str
     size: int
+    unplanned: str = field(default="", compare=False)
+    """Why it cannot be placed as long as no member runs, whatever is free; empty: nothing is in the way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 A free piece of a GPU is *stranded* for a request if it cannot be used for it: it is too small, of the wrong model,
 or the node has too few such GPUs. How much is stranded for the mix of recent requests, before and after the
 placement, is what the placement costs. Ties go to the node where the pod leaves the least over.
+
+Before all that counts what the pod itself prefers: a node where its GPUs are neighbours, in one NVLink island and with
+the bandwidth that it asks for comes before one where they are not.
 """
 
 from collections import Counter, deque
@@ -14,7 +17,7 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import NodeRoom
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
 WINDOW = 500
 """How many requests count as recent: enough to know the mix, few enough to follow it when it changes."""
@@ -63,6 +66,8 @@ class Demand:
 class Cost:
     """How bad it is to place a request on a node; less is better."""
 
+    apart: int
+    """How far the GPUs are from what the request prefers: missing bandwidth, further islands, gaps between indices."""
     stranded: float
     left_over: float
     """In GPUs: what stays free on the GPUs that the pod takes, or how many free GPUs it leaves behind."""
@@ -109,7 +114,23 @@ def cost(ledger: Ledger, request: Request, node: str, typical: Typical, pod: str
     before = [(card.gpu, max(card.free, 0)) for card in ledger.cards(node) if not card.gpu.unusable]
     after = [(gpu, free - _taken(answer, gpu)) for gpu, free in before]
     change = stranded(after, typical) - stranded(before, typical)
-    return Cost(round(change / GRAIN) * GRAIN, sum(free / gpu.memory for gpu, free in after), node)
+    left_over = sum(free / gpu.memory for gpu, free in after)
+    return Cost(_apart(answer), round(change / GRAIN) * GRAIN, left_over, node)
+
+
+def _apart(placement: Placement) -> int:
+    request, gpus = placement.request, placement.gpus
+    if request.cards == 1 or request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):
+        return 0
+    apart = 0
+    if request.topology.mode is not TopologyMode.IGNORE:
+        islands = {gpu.island or gpu.uuid for gpu in gpus}
+        slow = sum(gpu.bandwidth_gbps < request.topology.min_bandwidth_gbps for gpu in gpus)
+        apart += len(islands) - 1 + slow
+    if request.policy is GpuPolicy.CONTIGUOUS:
+        indices = sorted(gpu.index for gpu in gpus)
+        apart += indices[-1] - indices[0] + 1 - len(indices)
+    return apart
 
 
 def stranded(cards: Iterable[Free], typical: Typical) -> float:

@@ -1,19 +1,23 @@
 """Puts the parts of the extender together, for one process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from carrel.dialects.interface import PodRequest
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, GpuPolicy
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
-from carrel.scheduling.scheduler import Scheduler, SchedulerContext
+from carrel.scheduling.scheduler import RequestedBy, Scheduler, SchedulerContext
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
     spread: bool = False
-    """Prefer the emptiest node instead of the one where the least is wasted."""
+    """Prefer the emptiest node and the emptiest GPU instead of those where the least is wasted."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
 
 
@@ -21,11 +25,12 @@ DEFAULT_OPTIONS = SchedulerOptions()
 
 
 def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
+    state.gang_sizes.wake = state.wake
     gang_context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
     context = SchedulerContext(
         cluster=state.cluster,
-        requested_by=state.requested_by,
+        requested_by=_spreading(state.requested_by) if options.spread else state.requested_by,
         now=state.options.now,
         booked=state.booked_waiting,
         covered=state.covered,
@@ -36,6 +41,19 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         spread=options.spread,
     )
     return Scheduler(state.cluster_ledger, state.lease_writer, gangs, context)
+
+
+def _spreading(requested_by: RequestedBy) -> RequestedBy:
+    """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
+
+    def spread_over_gpus(pod: Pod) -> PodRequest | Refusal | None:
+        asked = requested_by(pod)
+        if not isinstance(asked, PodRequest) or asked.request.amount == WHOLE:
+            return asked
+        says_nothing = asked.request.policy is GpuPolicy.PACK and asked.request.spreads_over_nodes is None
+        return replace(asked, request=replace(asked.request, policy=GpuPolicy.SPREAD)) if says_nothing else asked
+
+    return spread_over_gpus
 
 
 def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:

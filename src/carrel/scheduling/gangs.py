@@ -109,6 +109,8 @@ class GangScheduler:
         members = self._members_of(gang)
         if members.bound:
             return None
+        if gang.unplanned:
+            return Refusal(gang.unplanned)
         if holder not in (member for member, _ in members.waiting):
             return Refusal(f"gang {gang.name} does not know {holder} yet")
         self._remember(gang, members, holder, nodes)

@@ -48,4 +48,5 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     while True:
         state.cluster_ledger.mark_silent_agents(state.options.now())
         scheduler.expire_gangs()
+        state.gang_sizes.refresh()
         await asyncio.sleep(HOUSEKEEPING_S)

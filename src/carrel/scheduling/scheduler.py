@@ -150,7 +150,7 @@ class Scheduler:
         best = self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod))
         spreads = pod_request.request.spreads_over_nodes
         if self._context.spread if spreads is None else spreads:
-            best.sort(key=lambda each: (-each.left_over, each.node))
+            best.sort(key=lambda each: (each.apart, -each.left_over, each.node))
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
 

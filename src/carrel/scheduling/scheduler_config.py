@@ -1,18 +1,26 @@
 """The configuration file with which kube-scheduler asks Carrel.
 
-One profile, `gpu-scheduler`, with one extender. It has no `managedResources`: with them kube-scheduler would ask only
+One profile, `gpu-scheduler`, and one for each scheduler of a peer whose place Carrel takes: the webhook sends GPU pods
+to `gpu-scheduler`, but a pod that names `kai-scheduler` and asks for no GPU would wait for ever if nobody served that
+name. All have one extender. It has no `managedResources`: with them kube-scheduler would ask only
 about pods that name such a resource in their limits, and the dialects that use annotations (claims, fractions, Carrel's
 own) name none. So kube-scheduler asks the extender about every pod of the profile, and the extender accepts every node
 for a pod that asks for no GPU. Such pods should use another profile, which costs nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from carrel.dialects.registry import ALL
 
 PROFILE = "gpu-scheduler"
 PREFIX = "/carrel"
 WEIGHT = 5
 """Of the extender's score among the scheduler's own, which have weight 1 to 3: for these pods GPUs matter most."""
+
+
+PEERS_SERVED = tuple(sorted(ALL.scheduler_names - {PROFILE}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,8 @@ class Extender:
     """How long kube-scheduler waits for an answer. Must be longer than the time-out of a gang, whose binds wait."""
 
 
-def scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]:
+def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[str] = PEERS_SERVED) -> dict[str, Any]:
+    """`peers` are the schedulers of others that do not run in the cluster, and are served as well."""
     connection = {"clientConnection": {"kubeconfig": kubeconfig}} if kubeconfig else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -31,7 +40,7 @@ def scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]
         **connection,
         # Several kube-schedulers can run side by side only if each has a Lease of its own.
         "leaderElection": {"leaderElect": True, "resourceName": PROFILE},
-        "profiles": [{"schedulerName": PROFILE}],
+        "profiles": [{"schedulerName": name} for name in (PROFILE, *peers)],
         "extenders": [
             {
                 "urlPrefix": f"{extender.url.rstrip('/')}{PREFIX}",

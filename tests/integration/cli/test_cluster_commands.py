@@ -237,7 +237,10 @@ async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None
 
     config = yaml.safe_load(said.out)
     assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
-    assert config["profiles"] == [{"schedulerName": "gpu-scheduler"}]
+    names = [each["schedulerName"] for each in config["profiles"]]
+    assert names == ["gpu-scheduler", "hami-scheduler", "kai-scheduler"], "who names one without a GPU must not wait"
+    alone = yaml.safe_load((await carrel("scheduler-config", "--no-peers")).out)
+    assert alone["profiles"] == [{"schedulerName": "gpu-scheduler"}]
     assert config["extenders"] == [
         {
             "urlPrefix": "http://127.0.0.1:39999/carrel",

@@ -54,10 +54,10 @@ GPU = "GPU-[-0-9a-f]{36}"
 EXPECTED: Mapping[str, Placed | Refused | Waits] = {
     "booked.yaml": Placed(1, WHOLE, user=BOB, made_by=BOB, tier="booked"),
     "carrel-memory.yaml": Placed(2, 8138, A100, {"carrel.dev/devices": f"{GPU},{GPU}"}),
-    "gpuclaim-exclusive.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": "0,1|1,2|2,3"}),
-    "gpuclaim-gang.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": r"\d,\d"}),
-    "gpuclaim-island.yaml": Placed(4, WHOLE, A100, {"gpu.scheduling/allocated": "0,1,2,3|4,5,6,7"}),
-    "gpuclaim-shared.yaml": Placed(1, 4069, annotations={"gpu.scheduling/allocated": r"\d"}),
+    "gpuclaim-exclusive.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": r"[\w-]+:(0,1|1,2|2,3)"}),
+    "gpuclaim-gang.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": r"[\w-]+:\d,\d"}),
+    "gpuclaim-island.yaml": Placed(4, WHOLE, A100, {"gpu.scheduling/allocated": r"[\w-]+:(0,1,2,3|4,5,6,7)"}),
+    "gpuclaim-shared.yaml": Placed(1, 4069, annotations={"gpu.scheduling/allocated": r"[\w-]+:\d"}),
     "gpushare-memory.yaml": Placed(
         1,
         8138,

@@ -112,8 +112,8 @@ def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
     assert gpuclaim.claim_status(ClaimPhase.PENDING, message="no room")["allocated"] is None
 
 
-def test_an_allocation_is_written_as_cuda_reads_it() -> None:
-    assert gpuclaim.write_allocated([0, 1]) == {"gpu.scheduling/allocated": "0,1"}
+def test_an_allocation_is_written_as_in_the_document_with_its_node() -> None:
+    assert gpuclaim.write_allocated("node-a", [0, 1]) == {"gpu.scheduling/allocated": "node-a:0,1"}
 
 
 @pytest.mark.parametrize(("node", "index"), [("node-a", 0), ("gpu-1", 15), ("rack-1.lab.example", 3)])

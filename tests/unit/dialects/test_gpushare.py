@@ -7,12 +7,14 @@ from carrel.dialects.gpushare import Assumption, InspectedCard, InspectedNode, I
 from carrel.dialects.interface import Reading
 from carrel.dialects.options import DialectOptions, Unit
 from carrel.ledger.gpus import MiB
+from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing import Malformed
 from tests.kit.objects import config_map, init_container, pod
 
 PLACED = {
     "ALIYUN_COM_GPU_MEM_IDX": "1",
+    "ALIYUN_GPU_ID": "1",
     "ALIYUN_COM_GPU_MEM_DEV": "16276",
     "ALIYUN_COM_GPU_MEM_POD": "8138",
     "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
@@ -62,8 +64,25 @@ def test_the_unit_is_the_clusters() -> None:
 )
 def test_init_containers_count_by_when_they_run(init: list[dict[str, object]], expected: int) -> None:
     request = gpushare.request_of(pod(limits=[{"aliyun.com/gpu-mem": "1000"}], init=init), in_units(Unit.MIB))
-    assert request is not None
-    assert request.amount == Memory(MiB(expected))
+    assert request == Request(1, Memory(MiB(expected)))
+
+
+def test_a_count_of_one_beside_the_memory_repeats_it() -> None:
+    limits = {"aliyun.com/gpu-mem": "1000", "aliyun.com/gpu-count": "1"}
+    assert gpushare.request_of(pod(limits=[limits]), in_units(Unit.MIB)) == Request(1, Memory(MiB(1000)))
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param({"aliyun.com/gpu-count": "1"}, id="alone"),
+        pytest.param({"aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "1000"}, id="two"),
+    ],
+)
+def test_a_count_that_gives_no_gpu_is_refused(limits: dict[str, str]) -> None:
+    refusal = gpushare.request_of(pod(limits=[limits]), in_units(Unit.MIB))
+    assert isinstance(refusal, Refusal)
+    assert f"asks for {limits['aliyun.com/gpu-count']} aliyun.com/gpu-count, which gives no GPU" in refusal.reason
 
 
 @pytest.mark.parametrize("limits", [{}, {"aliyun.com/gpu-mem": "0"}, {"cpu": "1"}])

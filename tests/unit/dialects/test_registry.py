@@ -43,8 +43,9 @@ REQUESTS = {
 }
 
 
-OTHERS = [pair for pair in combinations(DIALECTS, 2) if set(pair) != {nvidia.DIALECT, hami.DIALECT}]
-"""Each two dialects. HAMi's pods name NVIDIA's resource too, and mean theirs."""
+ALSO_NVIDIA = (hami.DIALECT, gpuclaim.DIALECT)
+OTHERS = [pair for pair in combinations(DIALECTS, 2) if not (pair[0] is nvidia.DIALECT and pair[1] in ALSO_NVIDIA)]
+"""Each two dialects. HAMi's pods name NVIDIA's resource too and mean theirs; a claim's pods may repeat its count."""
 
 
 def claims(spec: dict[str, Any] | None = None) -> Any:
@@ -244,6 +245,36 @@ def test_two_models_are_refused_by_name() -> None:
     assert "A100" in refusal.reason
 
 
+# --- a claim and NVIDIA's resource -----------------------------------------------------------------------------------
+
+
+def test_a_claim_and_as_many_gpus_in_the_limits_are_one_request() -> None:
+    asking = pod({"gpu.scheduling/claim": "my-gpu-request"}, limits=[{"nvidia.com/gpu": "2"}, {}])
+
+    ask = request_of(asking, claims())
+
+    assert ask == PodRequest(gpuclaim.DIALECT, Request(2, WHOLE), "my-gpu-request")
+    assert ask.request.containers == (ContainerNeed("c0", 2, WHOLE),)
+    assert ask.request.by_kubelet, "the pod asks the kubelet itself: no reservation pod may take a second GPU"
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        pytest.param({"count": 2}, "of 2 GPUs and asks for 3 by nvidia.com/gpu; make the numbers equal", id="fewer"),
+        pytest.param({"count": 1}, "of 1 GPU and asks for 3 by nvidia.com/gpu; make the numbers equal", id="one"),
+        pytest.param({"count": 3, "exclusivity": "Shared"}, "shared GPUs and asks for whole ones", id="shared"),
+    ],
+)
+def test_a_claim_and_other_limits_are_refused_with_both_numbers(devices: dict[str, Any], words: str) -> None:
+    asking = pod({"gpu.scheduling/claim": "my-gpu-request"}, limits=[{"nvidia.com/gpu": "3"}])
+
+    refusal = request_of(asking, claims({"devices": devices}))
+
+    assert isinstance(refusal, Refusal)
+    assert words in refusal.reason
+
+
 # --- gangs -----------------------------------------------------------------------------------------------------------
 
 IN_GANG = {"devices": {"count": 4}, "gangRef": "my-distributed-training-job"}
@@ -254,14 +285,14 @@ IN_GANG = {"devices": {"count": 4}, "gangRef": "my-distributed-training-job"}
     [
         pytest.param({}, {**IN_GANG, "gangSize": 8}, 2, 8, id="the claim says"),
         pytest.param({"carrel.dev/gang-size": "4"}, IN_GANG, 2, 4, id="the pod says"),
-        pytest.param({}, IN_GANG, 2, 2, id="nobody says, so the members are counted"),
+        pytest.param({}, IN_GANG, 2, 2, id="nobody says, so it is found out"),
     ],
 )
 def test_a_claims_gang_has_a_name_and_a_size(
     annotations: dict[str, str], spec: dict[str, Any], counted: int, size: int
 ) -> None:
     asking = pod({"gpu.scheduling/claim": "my-gpu-request", **annotations})
-    ask = request_of(asking, claims(spec), lambda namespace, gang: counted)
+    ask = request_of(asking, claims(spec), lambda pod, gang: Gang(f"lab/{gang}", counted))
     assert isinstance(ask, PodRequest)
     assert ask.request.gang == Gang("lab/my-distributed-training-job", size)
 

@@ -133,9 +133,10 @@ def test_seed_002_a_pod_with_its_claim() -> None:
 def test_seed_002_a_gang_of_four_gpus_each() -> None:
     spec: dict[str, Any] = {"devices": {"count": 4}, "gangRef": "my-distributed-training-job"}
     _, manifest = yaml.safe_load_all(CLAIM_AND_POD)
-    ask = registry.request_of(pod_from(manifest), lambda namespace, name: claim(spec), lambda namespace, gang: 2)
+    gang = Gang("default/my-distributed-training-job", 2)
+    ask = registry.request_of(pod_from(manifest), lambda namespace, name: claim(spec), lambda pod, name: gang)
     assert isinstance(ask, PodRequest)
-    assert ask.request == Request(4, WHOLE, gang=Gang("default/my-distributed-training-job", 2))
+    assert ask.request == Request(4, WHOLE, gang=gang)
 
 
 def test_seed_002_the_islands_of_a_node() -> None:

@@ -1,7 +1,7 @@
 """Which node should take a pod: where the least is made unusable for what is asked lately."""
 
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import GpuPolicy, Request, Topology, TopologyMode
 from carrel.ledger.scoring import Ranking, stranded
 from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
 
@@ -33,6 +33,28 @@ def test_of_equal_nodes_the_one_with_the_least_left_over_is_first_then_the_name(
     ledger = a_ledger(a_node("n2", cards=4), a_node("n1", cards=4), a_node("n3", cards=1))
 
     assert ranked(ledger, whole(), nodes=("n2", "n1", "n3")) == ["n3", "n1", "n2"]
+
+
+def test_a_node_where_the_gpus_are_in_one_island_comes_first() -> None:
+    ledger = a_ledger(a_node("n1", islands="ab"), a_node("n2", islands="aabb"))
+
+    assert ranked(ledger, whole(2)) == ["n2", "n1"]
+    ignores = whole(2, topology=Topology(TopologyMode.IGNORE))
+    assert ranked(ledger, ignores) == ["n1", "n2"], "who ignores islands goes where the least is left over"
+
+
+def test_a_node_where_the_gpus_are_neighbours_comes_first_for_who_wants_that() -> None:
+    ledger = a_ledger(a_node("n1", cards=3), a_node("n2", cards=4))
+    ledger.hold(held("a", "n1", 1, None))  # GPUs 0 and 2 are left
+
+    assert ranked(ledger, whole(2, policy=GpuPolicy.CONTIGUOUS)) == ["n2", "n1"]
+    assert ranked(ledger, whole(2)) == ["n1", "n2"]
+
+
+def test_a_node_with_the_bandwidth_that_is_asked_comes_first() -> None:
+    ledger = a_ledger(a_node("n1", islands="aa", bandwidth_gbps=64), a_node("n2", islands="aaaa", bandwidth_gbps=600))
+
+    assert ranked(ledger, whole(2, topology=Topology(min_bandwidth_gbps=100))) == ["n2", "n1"]
 
 
 def test_nodes_that_will_not_do_are_left_out() -> None:

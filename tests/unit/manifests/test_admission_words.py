@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, protected_keys
+from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.registry import ALL
 from carrel.manifests import policies, rbac, webhooks
@@ -64,6 +64,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         *carrel.PRIORITY_CLASSES,
         carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
+        f"{nvidia.MIG_PREFIX}*",
     }
     assert webhook()["failurePolicy"] == "Fail"
 

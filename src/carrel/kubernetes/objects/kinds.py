@@ -95,10 +95,20 @@ class SchedulingGate(ObjectPart):
     name: str = ""
 
 
+class SchedulingGroup(ObjectPart):
+    pod_group_name: str = ""
+    """Kubernetes' own PodGroup, of the pod's namespace."""
+
+
+_NO_GROUP = SchedulingGroup()
+"""Shared by the many pods that have none."""
+
+
 class PodSpec(ObjectPart):
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     """Until the last of them is removed, no scheduler looks at the pod."""
+    scheduling_group: SchedulingGroup = msgspec.field(default_factory=lambda: _NO_GROUP)
     scheduler_name: str = ""
     service_account_name: str = ""
     priority_class_name: str = ""
