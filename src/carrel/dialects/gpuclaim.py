@@ -146,6 +146,13 @@ def write_allocated(ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: _joined(ids)}
 
 
+def told_indices(pod: Pod) -> tuple[int, ...]:
+    """The GPUs that the GpuClaim scheduler gave to the pod, in either of its forms."""
+    text = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")[2]
+    field = annotation_field(ALLOCATED)
+    return tuple(whole_number(part, subject(pod.metadata), field) for part in text.split(",")) if text else ()
+
+
 # --- leases ----------------------------------------------------------------------------------------------------------
 
 
@@ -331,6 +338,7 @@ DIALECT = Dialect(
     claim_name=claim_name,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
+    told_indices=told_indices,
     written_annotations=(ALLOCATED,),
     written_labels=(MANAGED_LABEL, POD_LABEL),
 )

@@ -106,6 +106,12 @@ def read_assumption(pod: Pod) -> Assumption | None:
     )
 
 
+def told_indices(pod: Pod) -> tuple[int, ...]:
+    """The GPU that gpushare's own extender gave to the pod."""
+    text = pod.metadata.annotations.get(INDEX, "")
+    return (whole_number(text, subject(pod.metadata), annotation_field(INDEX)),) if text else ()
+
+
 def write_assumption(assumption: Assumption) -> dict[str, str]:
     return {
         INDEX: str(assumption.index),
@@ -221,6 +227,7 @@ DIALECT = Dialect(
     resources=(GPU_MEM,),
     other_resources=(GPU_COUNT,),
     bind_annotations=bind_annotations,
+    told_indices=told_indices,
     variables=variables,
     variable_names=(*TOLD, CONTAINER_UNITS),
     variable_sources=(carrel.CGPU_DISABLE,),

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
-from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
@@ -87,9 +87,12 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
-        self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)
+        self.cluster_ledger = ClusterLedger(
+            self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer
+        )
         self.ledger = self.cluster_ledger.ledger
-        self.informers.watch(GPU_NODE_STATUSES).on_change(self.cluster_ledger.on_node_status)
+        self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
+        self.node_statuses.on_change(self.cluster_ledger.on_node_status)
         self.nodes.on_change(self.cluster_ledger.on_node)
         self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
         self.nodes.on_change(self.eligible_nodes.on_node)
@@ -259,6 +262,7 @@ class ClusterState:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
             self.covered_pods.on_requests()
+            self.cluster_ledger.on_requests()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if _is_exempt(old) != _is_exempt(new):

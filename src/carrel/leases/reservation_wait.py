@@ -31,7 +31,9 @@ class ReservationWaiter:
         self._waiting.setdefault(placement.node, set()).add(changed)
         try:
             async with asyncio.timeout(self._timeout_s):
-                while self._cluster_ledger.gpus_of_slots(placement) is None:
+                while (found := self._cluster_ledger.gpus_of_slots(placement)) is None:
+                    if refused := self._cluster_ledger.why_refused(placement):
+                        return Refusal(refused)
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
@@ -41,6 +43,9 @@ class ReservationWaiter:
             self._waiting[placement.node].discard(changed)
             if not self._waiting[placement.node]:
                 del self._waiting[placement.node]
+        broken = next((gpu for gpu in found.gpus if gpu.unusable), None)
+        if broken is not None:
+            return Refusal(f"the kubelet gave {broken}, which is not in use: {broken.unusable}; another one is tried")
         return None
 
     def on_lease(self, old: Lease | None, new: Lease | None) -> None:

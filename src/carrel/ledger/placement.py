@@ -205,7 +205,9 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
     if len(cards) == 1:
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
-    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do", details)
+    # A GPU that is not in use is more than a matter of waiting: somebody has to know why.
+    unusable = next((f"; {card.gpu.unusable}" for card in cards if card.gpu.unusable), "")
+    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do{unusable}", details)
 
 
 def _missing_labels(node: Node, request: Request) -> str:
