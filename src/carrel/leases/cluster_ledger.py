@@ -70,6 +70,9 @@ class ClusterLedger:
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
         self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
         self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
+        self._to_refresh: set[str] = set()
+        self.is_complete: Callable[[], bool] = lambda: True
+        """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
@@ -123,7 +126,7 @@ class ClusterLedger:
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
         self._reported[name] = node
-        unrecorded = self._offers.unrecorded(node, status, self._is_recorded)
+        unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
         set_aside = ""
         if node.kubelet_chooses:
@@ -168,12 +171,20 @@ class ClusterLedger:
     def unrecorded(self, node: str) -> Sequence[UnrecordedPod]:
         """The pods of the node that have GPUs, and that no Lease names."""
         status, reported = self._statuses.get(node), self._reported.get(node)
-        return self._offers.unrecorded(reported, status, self._is_recorded) if status and reported else ()
+        if status is None or reported is None or not self.is_complete():
+            return ()
+        return self._offers.unrecorded(reported, status, self._is_recorded)
 
-    def on_requests(self) -> None:
-        """What pods ask for may have changed, because a part of it is in another object."""
-        for name in self._offers.nodes_with_pods():
-            self._refresh(name)
+    def on_complete(self) -> None:
+        """All pods, claims and Leases may be here now. To be called before the first answer."""
+        self._refresh_if_complete(())
+
+    def _refresh_if_complete(self, nodes: Iterable[str]) -> None:
+        self._to_refresh.update(nodes)
+        if self.is_complete():
+            due, self._to_refresh = self._to_refresh, set()
+            for name in due:
+                self._refresh(name)
 
     def _is_recorded(self, pod: Pod) -> bool:
         if pod.metadata.uid in self._lease_names:
@@ -204,12 +215,12 @@ class ClusterLedger:
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.uuid == gpu.uuid), ())
+        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
 
     def card_used_by(self, node: str, uid: str) -> str:
         """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
-        devices = self._statuses[node].status.devices if node in self._statuses else ()
-        cards = [device.uuid for device in devices if uid in device.in_use_by]
+        reported = self._reported.get(node)
+        cards = [gpu.uuid for gpu in reported.gpus if uid in self.users_of(gpu)] if reported else []
         return cards[0] if len(cards) == 1 else ""
 
     def why_refused(self, placement: Placement) -> str:
@@ -286,9 +297,9 @@ class ClusterLedger:
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)
-        self._name_holders(lease.name, before.record if before else None, lease.record)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
+        self._name_holders(lease.name, before.record if before else None, lease.record)
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -311,9 +322,8 @@ class ClusterLedger:
             names.discard(name)
             if not names:
                 self._lease_names.pop(uid, None)
-        for node in {pod.spec.node_name for uid in had ^ has if (pod := self._pod_by_uid(uid)) is not None}:
-            if self._offers.has_pods(node):
-                self._refresh(node)
+        pods = filter(None, map(self._pod_by_uid, had ^ has))
+        self._refresh_if_complete({pod.spec.node_name for pod in pods if self._offers.has_pods(pod.spec.node_name)})
 
     def _unrecord(self, lease: KnownLease) -> None:
         names = self._recorded_on.get(lease.record.gpu, set())
@@ -349,8 +359,7 @@ class ClusterLedger:
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that is gone still holds its GPUs in the ledger, until its share is removed from the Lease."""
         pod = new or old
-        for node in self._offers.on_pod(old, new):
-            self._refresh(node)
+        self._refresh_if_complete(self._offers.on_pod(old, new, self._is_recorded))
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
             if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
@@ -91,6 +92,10 @@ class ClusterState:
             self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer
         )
         self.ledger = self.cluster_ledger.ledger
+        counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
+        self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)
+        for each in counted:
+            each.on_synced(self.cluster_ledger.on_complete)
         self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
         self.node_statuses.on_change(self.cluster_ledger.on_node_status)
         self.nodes.on_change(self.cluster_ledger.on_node)
@@ -262,7 +267,6 @@ class ClusterState:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
             self.covered_pods.on_requests()
-            self.cluster_ledger.on_requests()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if _is_exempt(old) != _is_exempt(new):

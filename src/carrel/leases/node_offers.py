@@ -1,5 +1,5 @@
-"""What each node has to give besides what Leases say: how many GPUs its kubelet offers, and which pods have some without
-a Lease. `cluster_ledger` asks whenever something of a node has changed."""
+"""What each node has to give besides what Leases say: how many GPUs its kubelet offers, and which pods have GPUs
+without a Lease. `cluster_ledger` asks whenever something of a node has changed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -48,26 +48,25 @@ class NodeOffers:
     def forget_node(self, name: str) -> None:
         self._amounts.pop(name, None)
 
-    def on_pod(self, old: Pod | None, new: Pod | None) -> set[str]:
-        """The nodes whose pods may have other GPUs than before."""
+    def on_pod(self, old: Pod | None, new: Pod | None, is_recorded: Callable[[Pod], bool]) -> set[str]:
+        """The nodes whose pods may have other GPUs than before, without a Lease."""
         changed = set()
-        pod = new or old
-        if old is not None and (new is None or new.spec.node_name != old.spec.node_name or not may_have_gpus(new)):
-            if self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None) is not None:
+        is_here = new is not None and may_have_gpus(new)
+        if old is not None and not (is_here and new is not None and new.spec.node_name == old.spec.node_name):
+            gone = self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None)
+            if gone is not None and not is_recorded(gone):
                 changed.add(old.spec.node_name)
-        if pod is not None and new is not None and may_have_gpus(new):
+        if is_here and new is not None:
             pods = self._pods.setdefault(new.spec.node_name, {})
             before = pods.get(new.metadata.uid)
             pods[new.metadata.uid] = new
-            if before is None or before.metadata.annotations != new.metadata.annotations:
+            is_new = before is None or before.metadata != new.metadata
+            if is_new and not is_recorded(new):
                 changed.add(new.spec.node_name)
         return changed
 
     def has_pods(self, node: str) -> bool:
         return bool(self._pods.get(node))
-
-    def nodes_with_pods(self) -> Sequence[str]:
-        return [node for node, pods in self._pods.items() if pods]
 
     def held_on(self, node: str) -> Held:
         return self._held.get(node, NOTHING)

@@ -1,5 +1,5 @@
-"""Pods that are bound and have GPUs, but that no Lease names: they were there before Carrel, or another scheduler placed
-them while Carrel was away. They hold their GPUs like all others, from the first answer on.
+"""Pods that are bound and have GPUs, but that no Lease names: they were there before Carrel, or another scheduler
+placed them while Carrel was away. They hold their GPUs like all others, from the first answer on.
 
 Which GPUs such a pod has is told, the most reliable first, by
 

@@ -8,7 +8,7 @@ date neither deletes one nor creates a second.
     the pod is gone, or was evicted        its GPU is *lost*: the node takes no new pods, another pod is created
     the new pod has another GPU            it is deleted and created again, until the kubelet gives the right GPU
     another pod has the right GPU          the slot is *doubled*: it is unusable until one of the two is gone
-    the kubelet refuses it                 its words are recorded on the Lease for the pods that wait; it is deleted, and
+    the kubelet refuses it                 its words are recorded on the Lease for the pods that wait; it is deleted;
                                            the next one is created later: each time twice as late, up to five minutes
     it never reports its GPU               the same, after a while
     no Lease wants it                      it is deleted: left by a crash, or created by somebody else
