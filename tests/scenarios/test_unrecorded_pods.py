@@ -1,5 +1,6 @@
 """What was there before Carrel: pods of every dialect that no Lease names hold their GPUs from the first answer on."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.leases.adoption import Adoption, Outcome
 from carrel.ledger.tiers import TierPolicy
+from carrel.lifecycle.adoption_loop import AdoptionLoop
 from tests.kit.coexist import coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -159,6 +162,91 @@ async def test_a_pod_without_a_lease_is_no_victim_unless_the_setting_for_older_p
             assert not replica.may_lose_gpus(await replica.sees(old))
         async with lab.replica(tier_policy=TierPolicy(older_pods_are_revocable=True)) as replica:
             assert replica.may_lose_gpus(await replica.sees(old))
+
+
+# --- recording them --------------------------------------------------------------------------------------------------
+
+
+async def test_adoption_records_what_pods_hold_once() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        old = (await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE))["metadata"]["uid"]
+        lost = await placed(lab, "lost", limits=TWO_GIB)
+        async with lab.replica() as replica:
+            adoption = Adoption(replica.cluster_ledger, replica.lease_writer)
+            before = free(replica)
+            assert {str(each.holder): each.outcome for each in adoption.plan()} == {
+                "lab/old": Outcome.TO_RECORD,
+                "lab/lost": Outcome.UNKNOWN,
+            }
+            assert await lab.held() == {}, "a plan writes nothing"
+            await adoption.record()
+
+            assert await lab.held() == {"gpu-n1-0": {old: 2048}}
+            assert free(replica) == before
+            writes = len(replica.transport.writes)
+            assert [str(each.holder) for each in await adoption.record()] == ["lab/lost"]
+            assert len(replica.transport.writes) == writes
+            await lab.client.delete(PODS, "old", "lab", how=DeleteOptions(grace_seconds=0))
+            await lab.client.delete(
+                PODS, "lost", "lab", how=DeleteOptions(uid=lost["metadata"]["uid"], grace_seconds=0)
+            )
+            await eventually(lambda: not list(replica.pods.store))
+            await replica.collector.collect()
+            assert (await lab.held(), free(replica)) == ({}, [16276, 16276])
+            replica.ledger.audit()
+
+
+async def test_a_pod_that_is_half_recorded_holds_all_its_gpus_and_the_next_adoption_completes_it() -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab:
+        old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
+        await used_by(lab, {0: [old], 2: [old]})
+        async with lab.replica() as replica:
+            gpu, share = replica.ledger.card("GPU-n1-0"), replica.ledger.shares_of(old)["GPU-n1-0"]
+            assert gpu is not None
+            assert await replica.lease_writer.record_share(gpu.gpu, share)
+        async with lab.replica() as replica:
+            assert free(replica) == [0, 16276, 0]
+            await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+
+        assert await lab.held() == {"gpu-n1-0": {old: None}, "gpu-n1-2": {old: None}}
+
+
+async def test_where_the_kubelet_chooses_a_slot_is_recorded_for_each_gpu_of_the_pod() -> None:
+    async with a_lab([coexisting("n1", cards=3)]) as lab:
+        await offers(lab, 3, 3)
+        old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
+        async with lab.replica() as replica:
+            await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+            assert replica.ledger.rooms["n1"].whole == 1
+
+        assert await lab.held() == {"gpu-n1-1": {old: None}, "gpu-n1-2": {old: None}}
+
+
+async def test_what_is_true_is_recorded_even_if_it_is_more_than_the_gpu_has() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("ours", limits={"aliyun.com/gpu-mem": "15000"}), "n1") is None
+        await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE)
+        await eventually(lambda: free(replica) == [16276 - 15000 - 2048, 16276])
+        await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+
+        assert len((await lab.held())["gpu-n1-0"]) == 2
+        assert free(replica) == [16276 - 15000 - 2048, 16276]
+
+
+async def test_the_controller_adopts_pods_where_the_setting_says_so() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        old = (await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE))["metadata"]["uid"]
+        loop = AdoptionLoop(Adoption(replica.cluster_ledger, replica.lease_writer), every_s=0.01)
+        running = asyncio.ensure_future(loop.run())
+        try:
+            await eventually(lambda: len(list(replica.cluster_ledger.leases())) == 1)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+        assert await lab.held() == {"gpu-n1-0": {old: 2048}}
+
+
+# --- where the kubelet chooses the GPUs ------------------------------------------------------------------------------
 
 
 async def offers(lab: Lab, allocatable: int, capacity: int = 2) -> None:

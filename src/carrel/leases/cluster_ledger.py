@@ -187,8 +187,9 @@ class ClusterLedger:
                 self._refresh(name)
 
     def _is_recorded(self, pod: Pod) -> bool:
-        if pod.metadata.uid in self._lease_names:
-            return True
+        if names := self._lease_names.get(pod.metadata.uid):
+            # A bind writes all Leases of a pod, then what the pod is told. Of others some may still be missing.
+            return bool(carrel.told_cards(pod.metadata.annotations)) or len(names) >= self._offers.count_of(pod)
         lease = self._leases.get(slot_of(pod)) if is_reservation(pod) else None
         return lease is not None and lease.record.reservation is not None
 
@@ -279,6 +280,9 @@ class ClusterLedger:
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
+
+    def has_lease(self, gpu: Gpu) -> bool:
+        return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
 
     def leases(self) -> Iterable[KnownLease]:
         return tuple(self._leases.values())

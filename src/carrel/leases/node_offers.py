@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.leases.pod_progress import FINISHED
@@ -91,6 +92,14 @@ class NodeOffers:
                 pods[uid] = pod
         left = [pod for pod in pods.values() if not is_recorded(pod)]
         return unrecorded_pods(node, left, users, self._request_of) if left else ()
+
+    def count_of(self, pod: Pod) -> int:
+        """How many GPUs a pod asks for; 0 if that cannot be read."""
+        try:
+            asked = self._request_of(pod)
+        except Malformed:
+            return 0
+        return asked.request.cards if isinstance(asked, PodRequest) else 0
 
     def offer(self, node: str, unrecorded: Iterable[UnrecordedPod]) -> KubeletOffer:
         """Of a node where the kubelet chooses the GPUs."""

@@ -45,6 +45,11 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
     ] = SCHEDULER
     """Another scheduler has reasons of its own, which Carrel does not know."""
 
+    adopt: Annotated[
+        bool,
+        typer.Option(help="Record pods that have GPUs without a Lease, as `carrel adopt` does.", envvar="CARREL_ADOPT"),
+    ] = False
+    """Such pods hold their GPUs in any case. Off, because a record hides that another scheduler places pods."""
     revocation_grace: Annotated[
         float,
         typer.Option(
