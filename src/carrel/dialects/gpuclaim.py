@@ -27,7 +27,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim
 from carrel.dialects.interface import Dialect, PodBinding, Reading
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -275,7 +275,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
 
 
 def _labelled_memory(node: str, labels: Mapping[str, str]) -> MiB:
-    text = labels.get(nvidia.MEMORY, "1")
+    text = labels.get(nvidia.MEMORY, str(UNKNOWN_MEMORY))
     return MiB(whole_number(text, f"node {node}", f"metadata.labels['{nvidia.MEMORY}']", at_least=1))
 
 

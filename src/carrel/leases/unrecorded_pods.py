@@ -62,8 +62,12 @@ class UnrecordedPod:
 
 def may_have_gpus(pod: Pod) -> bool:
     """Whether a pod that no Lease names has to be looked at."""
-    is_placed = bool(pod.spec.node_name) and pod.status.phase not in FINISHED
-    return is_placed and (is_reservation(pod) or bool(dialects_of(pod)))
+    if not pod.spec.node_name or pod.status.phase in FINISHED:
+        return False
+    try:
+        return is_reservation(pod) or bool(dialects_of(pod))
+    except Malformed:
+        return True
 
 
 def users_by_gpu(status: GpuNodeStatus) -> dict[str, list[int]]:

@@ -7,6 +7,9 @@ from typing import NewType
 MiB = NewType("MiB", int)
 """Memory of a GPU, in mebibytes. The only unit of memory in the core."""
 
+UNKNOWN_MEMORY = MiB(1)
+"""Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:

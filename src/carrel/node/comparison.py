@@ -125,6 +125,8 @@ class AllocationMode:
     """Then it decides itself which whole GPUs it allocates, and only those count as used."""
     memory_on_node: bool = False
     """Memory is a number on the Node, and the kubelet asks no plugin for it."""
+    by_others: bool = False
+    """Other plugins hand the GPUs over, and Carrel only reports: nothing can be handed over wrongly by its rules."""
 
 
 class Comparison:
@@ -163,7 +165,7 @@ class Comparison:
             if not how.kubelet_chooses:
                 uses.setdefault(pod.metadata.uid, set()).update(named if is_promised else has)
             sees_others = has != named and not await self._sees_named(pod, each.container)
-            if has and (sees_others or not is_promised):
+            if has and (sees_others or not is_promised) and not how.by_others:
                 mismatches.append(WrongDevices(pod, each.container, named, has, is_promised))
         for pod in running.values():
             # Pods with claims or fractions ask the kubelet for no devices, so it does not list them.
