@@ -11,9 +11,14 @@ import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS, RUNTIME_CLASSES
+from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
+from carrel.lifecycle.reservation_pods import ReservationOptions
 from tests.kit.coexist import (
     RESERVATIONS,
     Kubelet,
@@ -231,7 +236,7 @@ async def test_a_reservation_pod_that_never_reports_its_gpu_is_created_again() -
     async with a_coexist_node(reserve_s=0.2) as node_lab:
         node_lab.kubelet.is_silent = True
         refusal = await node_lab.bind(pod := await node_lab.lab.pod("a", annotations=HALF))
-        assert refusal == Refusal("the kubelet of n1 has not handed over a GPU for GPU 0 of n1 yet")
+        assert refusal == Refusal("the kubelet of n1 has not handed over a GPU for a reservation pod yet")
         stuck = await node_lab.the_reservation_pod()
         assert await node_lab.lab.held() == {"gpu-n1-0": {}}, "the next try finds the reservation ready"
 
@@ -474,3 +479,47 @@ async def test_the_kubelets_list_says_which_gpu_a_reservation_pod_has_where_its_
 
         assert await binding is None
         assert await node_lab.gpu_of("a") == "GPU-n1-1"
+
+
+async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
+    async with a_coexist_node(cards=3) as node_lab:
+        await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
+        await node_lab.run_pod("whole", limits=WHOLE)  # GPU 1, on slot 1
+        await node_lab.reconcile(2)
+        await node_lab.kubelet.report_users()
+        ledger = node_lab.replica.cluster_ledger
+        await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
+
+        seen = {
+            card.gpu.index: [share.holder.name for share in card.shares.values()] for card in shown_cards(ledger, "n1")
+        }
+        assert seen == {0: [], 1: ["whole"], 2: ["half"]}
+        assert [str(card.gpu) for card in node_lab.replica.ledger.cards("n1")] == [
+            "GPU 2 of n1",
+            "a GPU of n1",
+            "a GPU of n1",
+        ]
+
+
+async def test_reservation_pods_get_the_runtime_class_and_the_command_that_the_settings_say() -> None:
+    async with a_coexist_node() as node_lab:
+        await node_lab.lab.client.create(
+            RUNTIME_CLASSES,
+            {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": "nvidia"},
+                "handler": "nvidia",
+            },
+        )
+        informers = Informers(node_lab.lab.client)
+        choice = RuntimeClassChoice(informers)
+        assert choice.name() == ""
+        await informers.read_once()
+        options = ReservationOptions("kai", own_command=True, runtime_class=choice.name)
+        node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
+        await node_lab.run_pod("a", annotations=HALF)
+
+        spec = (await node_lab.the_reservation_pod())["spec"]
+        assert spec["runtimeClassName"] == "nvidia"
+        assert "command" not in spec["containers"][0]

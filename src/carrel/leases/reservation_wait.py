@@ -37,8 +37,8 @@ class ReservationWaiter:
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            slots = ", ".join(str(slot) for slot in placement.gpus)
-            return Refusal(f"the kubelet of {placement.node} has not handed over a GPU for {slots} yet")
+            asked = "a GPU" if len(placement.gpus) == 1 else f"{len(placement.gpus)} GPUs"
+            return Refusal(f"the kubelet of {placement.node} has not handed over {asked} for a reservation pod yet")
         finally:
             self._waiting[placement.node].discard(changed)
             if not self._waiting[placement.node]:

@@ -128,7 +128,9 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: Kubele
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
     model = models.pop() if len(models) == 1 else ""
     why = _why_unusable(node, in_use, offer)
-    every = frozenset(gpu.uuid for gpu in node.gpus)
+    numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
+    cards = {index: each.card for index, each in in_use.items() if each is not None}
+    every = frozenset(numbers)
     slots = tuple(
         Gpu(
             slot_id(node.name, gpu.index),
@@ -138,6 +140,7 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: Kubele
             MiB(memory),
             unusable=why[gpu.index],
             may_be=_possible_uuids(in_use.get(gpu.index)) or every,
+            number=numbers.get(cards.get(gpu.index, "")),
         )
         for gpu in node.gpus
     )

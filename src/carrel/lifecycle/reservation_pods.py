@@ -17,7 +17,7 @@ date neither deletes one nor creates a second.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, kai_reservation
@@ -53,6 +53,10 @@ class ReservationOptions:
 
     image: str = "carrel"
     spelling: ReservationSpelling = KAI_0_17
+    own_command: bool = False
+    """The image runs its own command, instead of Carrel's reservation program."""
+    runtime_class: Callable[[], str] = lambda: ""
+    """Empty: none."""
 
 
 DEFAULT_RESERVATION_OPTIONS = ReservationOptions()
@@ -262,8 +266,10 @@ class ReservationPods:
         record, options = lease.record, self._context.options
         notes = {carrel.RESERVED_LEASE: lease.name}
         wanted = kai_reservation.ReservationRequest(
-            record.node, kai_reservation.group_of(lease.name), options.image, notes
+            record.node, kai_reservation.group_of(lease.name), options.image, notes, options.runtime_class()
         )
+        if options.own_command:
+            wanted = replace(wanted, command=())
         try:
             await self._context.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, options.spelling), options.spelling.namespace

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from uuid import uuid4
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
@@ -15,6 +16,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.runtime_class import RuntimeClassChoice
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
 from carrel.lifecycle.metrics import ControllerMetrics
@@ -60,7 +62,9 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    reservations = reservation_pods_on(state, settings.reservation_options())
+    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = [AdoptionLoop(Adoption(state.cluster_ledger, state.lease_writer))] if settings.adopt else []
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"

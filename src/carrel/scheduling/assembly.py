@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.shown_cards import shown_cards
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
@@ -49,5 +50,6 @@ def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
             metrics=ExtenderMetrics(ledger, state.informers.silences),
             is_synced=lambda: state.informers.is_synced,
             unit=state.options.dialect_options.memory_unit,
+            shown_cards=lambda node: shown_cards(state.cluster_ledger, node),
         )
     )
