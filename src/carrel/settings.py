@@ -187,6 +187,20 @@ class SealSettings:
 
 
 @dataclass(frozen=True)
+class RuntimeClassSettings:
+    runtime_class: Annotated[
+        str,
+        typer.Option(
+            help="RuntimeClass of GPU pods and reservation pods that name none; auto: nvidia, if the cluster has it; "
+            "none: none.",
+            envvar="CARREL_RUNTIME_CLASS",
+        ),
+    ] = "auto"
+    """Where runc is the default runtime, only pods of NVIDIA's RuntimeClass get the GPU that their environment names.
+    Webhook and controller must have the same."""
+
+
+@dataclass(frozen=True)
 class HubSettings:
     """What is known of JupyterHub. Must be the same for all components of a cluster."""
 

@@ -245,6 +245,7 @@ RESOURCE_CLAIMS = Kind(
 PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",), counts_generations=True
 )
+RUNTIME_CLASSES = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
 TOKEN_REVIEWS = Kind("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False, verbs=CREATE_ONLY)
 SELF_SUBJECT_REVIEWS = Kind(
     "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, verbs=CREATE_ONLY
@@ -276,6 +277,7 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("coordination.k8s.io", "v1", "leases", "Lease", True),
     EVENTS_OF_EVENTS_GROUP,
     PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
     DISRUPTION_BUDGETS,
     Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, ("sc",)),
     Kind("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", False, (), STATUS),

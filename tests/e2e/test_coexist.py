@@ -1,11 +1,13 @@
 """Beside NVIDIA's plugin, on a real kubelet that chooses the GPUs: fractions share what a reservation pod holds.
 
-The plugin is a fake that registers `nvidia.com/gpu`; everything else is real, the reservation pods too.
+The plugin is a fake that registers `nvidia.com/gpu`, and answers as NVIDIA's in each of its strategies; everything else
+is real, the reservation pods too. Where the kubelet has fewer GPUs to give than Carrel sees, nothing is tried all the
+time, and pods are told why they wait.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,12 +40,33 @@ class CoexistNode(CarrelCluster):
         options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
-        self._inside("nvidia-plugin", nvidia_plugin.__file__, "/var/lib/kubelet/device-plugins", *self.uuids)
+        self._control = node.api.run.data / "nvidia-plugin.json"
+        folder = "/var/lib/kubelet/device-plugins"
+        self._inside("nvidia-plugin", nvidia_plugin.__file__, folder, str(self._control), *self.uuids)
         eventually(lambda: self._allocatable() == "2")
         super().__init__(node.api)
 
     def start_controller(self, *options: str | Path) -> Process:
         return super().start_controller(*options, "--reservation-image", NAME)
+
+    @contextmanager
+    def plugin(self, unhealthy: Sequence[str] = (), strategy: str = nvidia_plugin.BY_UUID) -> Iterator[None]:
+        """NVIDIA's plugin calls these GPUs unhealthy, which Carrel does not; and tells containers in this way."""
+        self._tell_plugin({"unhealthy": list(unhealthy), "strategy": strategy}, 2 - len(unhealthy))
+        yield
+        self._tell_plugin({}, 2)
+
+    def _tell_plugin(self, told: Json, allocatable: int) -> None:
+        draft = self._control.with_suffix(".draft")
+        draft.write_text(json.dumps(told))
+        draft.rename(self._control)
+        eventually(lambda: self._allocatable() == str(allocatable))
+
+    def why(self, namespace: str, name: str) -> str:
+        """The last Event that says why the pod waits."""
+        events = self.api.call("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+        told = [each for each in events if each["reason"] == "WaitingForGPU" and each["involvedObject"]["name"] == name]
+        return str(max(told, key=lambda each: each["lastTimestamp"])["message"]) if told else ""
 
     def _inside(self, name: str, *arguments: str) -> None:
         self.node.api.start(name, self.node.namespace.inside(sys.executable, *arguments))
@@ -153,6 +176,50 @@ def test_a_deleted_reservation_pod_is_created_again_with_the_same_gpu(coexist: C
         # The pod went on as if nothing had happened, and another may join it.
         coexist.starts(ours, "b")
         assert coexist.told(ours, "b") == card
+    eventually(lambda: not coexist.reserved(), limit_s=180)
+
+
+@pytest.mark.parametrize("strategy", [nvidia_plugin.BY_INDEX, nvidia_plugin.BY_MOUNTS])
+def test_fractions_run_where_the_program_in_the_reservation_pod_cannot_see_its_gpu(
+    coexist: CoexistNode, strategy: str
+) -> None:
+    """The kubelet's own list says which GPU the reservation pod has."""
+    with coexist.plugin(strategy=strategy), namespace(coexist.api) as ours:
+        coexist.starts(ours, "a")
+
+        assert coexist.told(ours, "a") in coexist.uuids
+        assert list(coexist.reserved().values()) == [""]
+    eventually(lambda: not coexist.reserved(), limit_s=180)
+
+
+def test_a_gpu_that_only_nvidias_plugin_calls_unhealthy_is_no_slot(coexist: CoexistNode) -> None:
+    with coexist.plugin(unhealthy=coexist.uuids[:1]), namespace(coexist.api) as ours:
+        coexist.starts(ours, "a")
+        create(coexist.api, ours, reading_own_gpus(a_pod("b", annotations={"gpu-fraction": "0.9"})))
+        made = {each["metadata"]["uid"] for each in coexist.pods(RESERVATIONS).values()}
+
+        def is_told() -> bool:
+            made.update(each["metadata"]["uid"] for each in coexist.pods(RESERVATIONS).values())
+            return "the kubelet of real-node has 1 of 2 GPUs to give, and they are in use" in coexist.why(ours, "b")
+
+        eventually(is_told)
+        assert len(made) == 1, "no reservation pod was made in vain"
+        assert coexist.told(ours, "a") == coexist.uuids[1]
+    eventually(lambda: not coexist.reserved(), limit_s=180)
+
+
+def test_a_pod_that_had_a_gpu_before_carrel_keeps_it_and_nobody_is_promised_it(coexist: CoexistNode) -> None:
+    with namespace(coexist.api) as ours:
+        stranger = a_pod("stranger", {"nvidia.com/gpu": "1"})
+        stranger["spec"] |= {"nodeName": coexist.node.name}
+        create(coexist.api, ours, stranger)
+        wait_for_phase(coexist.api, ours, "stranger", "Running")
+        coexist.starts(ours, "a")
+        assert coexist.told(ours, "a") != coexist.told(ours, "stranger")
+
+        create(coexist.api, ours, reading_own_gpus(a_pod("b", annotations={"gpu-fraction": "0.9"})))
+        eventually(lambda: f"{ours}/stranger has GPUs of {coexist.node.name}" in coexist.why(ours, "b"))
+        assert len(coexist.reserved()) == 1
     eventually(lambda: not coexist.reserved(), limit_s=180)
 
 

@@ -11,7 +11,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Conflict, DeleteOptions, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import NAMESPACES, PODS
+from carrel.kubernetes.objects.resources import NAMESPACES, NODES, PODS
 from carrel.ledger.gpus import Node
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab
@@ -42,11 +42,15 @@ class Kubelet:
         self.is_away = False
         self.is_silent = False
         """The program in a reservation pod does not find its GPU."""
+        self.unhealthy: set[str] = set()
+        """GPUs that NVIDIA's plugin calls unhealthy, and that the kubelet gives to nobody; Carrel's view may differ."""
+        self.refused = 0
+        """How many pods it had no GPU for."""
 
     @property
     def free(self) -> list[str]:
         taken = {card for cards in self.given.values() for card in cards}
-        return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and not gpu.unusable]
+        return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and gpu.uuid not in self.unhealthy]
 
     async def work(self) -> bool:
         """One round over its pods. Whether it changed something."""
@@ -76,7 +80,10 @@ class Kubelet:
             return False
         asked = sum(int(container.resources.limits.get("nvidia.com/gpu", "0")) for container in pod.spec.containers)
         if asked > len(self.free):
-            await self._patch(pod, {"status": {"phase": "Failed", "reason": "UnexpectedAdmissionError"}}, "status")
+            self.refused += 1
+            why = f"Allocate failed due to requested number of devices unavailable: {asked} > {len(self.free)}"
+            status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why}
+            await self._patch(pod, {"status": status}, "status")
             return True
         cards = self.given.setdefault(metadata.uid, [])
         while len(cards) < asked:
@@ -90,6 +97,24 @@ class Kubelet:
         metadata = {"uid": pod.metadata.uid, **document.get("metadata", {})}
         patch = MergePatch({**document, "metadata": metadata})
         await self._client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource=subresource)
+
+    async def offer(self) -> None:
+        """What it has to give, as it writes it on its Node."""
+        amounts = {
+            "capacity": {"nvidia.com/gpu": str(len(self.node.gpus))},
+            "allocatable": {"nvidia.com/gpu": str(len(self.node.gpus) - len(self.unhealthy))},
+        }
+        await self._client.patch(NODES, self.node.name, MergePatch({"status": amounts}), subresource="status")
+
+    async def report_health(self, broken: str) -> None:
+        """As the agent reports it: one GPU is unhealthy, or none."""
+        status = await self._client.get(GPU_NODE_STATUSES, self.node.name)
+        for device in status["status"]["devices"]:
+            is_broken = device["uuid"] == broken
+            device["health"] = "Unhealthy" if is_broken else "Healthy"
+            device["reason"] = "XID 79" if is_broken else ""
+        patch = MergePatch({"status": {"devices": status["status"]["devices"]}})
+        await self._client.patch(GPU_NODE_STATUSES, self.node.name, patch, subresource="status")
 
     async def report_users(self) -> None:
         """As the agent reports it from PodResources."""

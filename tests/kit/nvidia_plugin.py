@@ -1,12 +1,17 @@
 """A fake of NVIDIA's device plugin: offers whole GPUs by their UUIDs, and lets the kubelet choose.
 
-python -m tests.kit.nvidia_plugin <folder of the kubelet's plugins> GPU-a GPU-b …
+python -m tests.kit.nvidia_plugin <folder of the kubelet's plugins> <control file> GPU-a GPU-b …
+
+The device ids are UUIDs in every strategy, as those of the real one; the strategy says how the container is told. The
+control file is read again and again while the plugin runs: {"unhealthy": ["GPU-a"], "strategy": "index"}
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -14,31 +19,52 @@ from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
 
 SOCKET = "nvidia-gpu.sock"
+BY_UUID, BY_INDEX, BY_MOUNTS = "uuid", "index", "volume-mounts"
+MOUNTS = "/var/run/nvidia-container-devices"
 
 
 class NvidiaPlugin(calls.DevicePluginServicer):
-    def __init__(self, cards: Sequence[str]) -> None:
+    def __init__(self, cards: Sequence[str], control: Path) -> None:
         self._cards = cards
+        self._control = control
+
+    def _told(self) -> dict[str, Any]:
+        try:
+            told: dict[str, Any] = json.loads(self._control.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return told
 
     async def GetDevicePluginOptions(self, request: object, context: object) -> wire.DevicePluginOptions:  # noqa: N802
         return wire.DevicePluginOptions()
 
     async def ListAndWatch(self, request: object, context: object) -> AsyncIterator[wire.ListAndWatchResponse]:  # noqa: N802
-        yield wire.ListAndWatchResponse(devices=[wire.Device(ID=card, health="Healthy") for card in self._cards])
-        await asyncio.Event().wait()
+        sent = None
+        while True:
+            unhealthy = self._told().get("unhealthy", [])
+            if unhealthy != sent:
+                sent = unhealthy
+                words = {card: "Unhealthy" if card in unhealthy else "Healthy" for card in self._cards}
+                devices = [wire.Device(ID=card, health=word) for card, word in words.items()]
+                yield wire.ListAndWatchResponse(devices=devices)
+            await asyncio.sleep(0.2)
 
     async def Allocate(self, request: wire.AllocateRequest, context: object) -> wire.AllocateResponse:  # noqa: N802
-        return wire.AllocateResponse(
-            container_responses=[
-                wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(each.devicesIDs)})
-                for each in request.container_requests
-            ]
-        )
+        answers = [self._answer(list(each.devicesIDs)) for each in request.container_requests]
+        return wire.AllocateResponse(container_responses=answers)
+
+    def _answer(self, cards: Sequence[str]) -> wire.ContainerAllocateResponse:
+        strategy = self._told().get("strategy", BY_UUID)
+        if strategy == BY_MOUNTS:
+            mounts = [wire.Mount(container_path=f"{MOUNTS}/{card}", host_path="/dev/null") for card in cards]
+            return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": MOUNTS}, mounts=mounts)
+        names = [str(self._cards.index(card)) for card in cards] if strategy == BY_INDEX else cards
+        return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(names)})
 
 
-async def serve(folder: Path, cards: Sequence[str]) -> None:
+async def serve(folder: Path, control: Path, cards: Sequence[str]) -> None:
     server = grpc.aio.server()
-    calls.add_DevicePluginServicer_to_server(NvidiaPlugin(cards), server)
+    calls.add_DevicePluginServicer_to_server(NvidiaPlugin(cards, control), server)
     (folder / SOCKET).unlink(missing_ok=True)
     server.add_insecure_port(f"unix:{folder / SOCKET}")
     await server.start()
@@ -49,4 +75,4 @@ async def serve(folder: Path, cards: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), sys.argv[2:]))
+    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))

@@ -89,6 +89,7 @@ class ReviewedCluster:
     """The annotations of namespace lab."""
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-gpu",)
+    runtime_class: str = ""
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
@@ -124,6 +125,7 @@ class ReviewedCluster:
             booking_lookup=self.booking_lookup,
             handed_over=self.handed_over.get,
             has_priority_class=lambda name: name in self.classes,
+            runtime_class=lambda: self.runtime_class,
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)

@@ -75,6 +75,29 @@ async def test_a_priority_class_that_does_not_exist_is_not_set() -> None:
     assert "priorityClassName" not in reviewed.object["spec"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "named", "expected"),
+    [
+        pytest.param(GPU, {}, "nvidia", id="a GPU pod that names none"),
+        pytest.param(GPU, {"runtimeClassName": "kata"}, "kata", id="a GPU pod whose author has chosen"),
+        pytest.param({}, {}, None, id="a pod without a GPU"),
+    ],
+)
+async def test_gpu_pods_get_the_runtime_class_by_which_they_see_their_gpu(
+    limits: dict[str, str], named: dict[str, str], expected: str | None
+) -> None:
+    reviewed = await replace(booked(), runtime_class="nvidia").create(a_pod(limits, **named))
+
+    assert reviewed.object["spec"].get("runtimeClassName") == expected
+
+
+async def test_a_pod_that_goes_on_without_a_gpu_has_no_runtime_class_of_gpus() -> None:
+    cluster = replace(full(), runtime_class="nvidia", options=AdmissionOptions(when_full=WhenFull.CPU))
+    reviewed = await cluster.create(a_pod(GPU, runtimeClassName="nvidia-cdi"))
+
+    assert "runtimeClassName" not in reviewed.object["spec"]
+
+
 OURS = ["carrel-gpu", "carrel-booked", "carrel-opportunistic"]
 
 

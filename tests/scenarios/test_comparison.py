@@ -88,8 +88,9 @@ async def test_a_mismatch_is_reported_once_and_its_gpus_are_excluded(
     words = f"the kubelet gave GPU-n1-0 to container main of lab/a, {words}"
     assert set(result.excluded().values()) == {words}
     assert set(result.excluded()) == {"GPU-n1-0", *([promised] if promised else [])}
+    cure = "delete the pod" if promised else "record it with `carrel adopt`, or delete the pod"
     assert [(event.reason, event.message, event.type) for event in events] == [
-        ("OtherGPUHandedOver", f"{words}; delete the pod", "Warning")
+        ("OtherGPUHandedOver", f"{words}; {cure}", "Warning")
     ]
 
 
@@ -175,6 +176,33 @@ async def test_where_the_kubelet_chooses_there_is_no_mismatch() -> None:
 
     assert result.mismatches == ()
     assert result.in_use_by == {"GPU-n1-0": [], "GPU-n1-1": [pod.metadata.uid]}
+
+
+async def test_two_pods_with_one_gpu_by_the_kubelets_own_list_are_told_and_the_gpu_is_excluded() -> None:
+    """Time-slicing was on when they started, and was switched off under them."""
+    async with a_lab([]) as lab:
+        pods = [await a_pod(lab, name, "") for name in ("a", "b")]
+        rows = [
+            AllocatedDevices("lab", name, "main", WHOLE, (f"GPU-n1-1{suffix}",))
+            for name, suffix in (("a", "::0"), ("b", ""))
+        ]
+        result = await compare(lab, pods, *rows, how=AllocationMode(kubelet_chooses=True))
+        events = (await lab.client.list(EVENTS, EVERYTHING)).items
+
+    assert set(result.excluded()) == {"GPU-n1-1"}
+    assert sorted(event.involved_object.name for event in events) == ["a", "b"]
+    assert {event.reason for event in events} == {"GPUHandedOverTwice"}
+    assert "the kubelet has given GPU-n1-1 to lab/a and to lab/b" in {each.words for each in result.mismatches}
+
+
+async def test_a_pod_of_another_scheduler_is_no_mismatch_once_a_lease_records_it() -> None:
+    async with a_lab([]) as lab:
+        pod = await a_pod(lab, "a", "")
+        await a_lease(lab, "GPU-n1-0", pod.metadata.uid, "0")
+        result = await compare(lab, [pod], AllocatedDevices("lab", "a", "main", WHOLE, ("GPU-n1-0",)))
+
+    assert result.mismatches == ()
+    assert result.in_use_by == {"GPU-n1-0": [pod.metadata.uid], "GPU-n1-1": []}
 
 
 async def test_an_unknown_pod_is_no_mismatch() -> None:

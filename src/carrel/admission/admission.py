@@ -83,6 +83,8 @@ class AdmissionContext:
     handed_over: Callable[[str], HandOver | None]
     """The record of a pod that lost its GPU, by the uid of its controller."""
     has_priority_class: Callable[[str], bool]
+    runtime_class: Callable[[], str] = lambda: ""
+    """Of GPU pods that name none; empty: none."""
 
 
 UNTOUCHED = AdmissionDecision("untouched")
@@ -198,6 +200,7 @@ class PodAdmission:
         if new.user:
             changed.annotate({carrel.USER: new.user})
         changed.set_scheduler(self._options.scheduler)
+        changed.set_runtime_class(self._context.runtime_class())
         self._set_visible_devices(new.pod, new.asked, changed)
         changed.record(new.asked.dialect, new.pod)
         if self._seal is not None:

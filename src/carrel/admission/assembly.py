@@ -18,6 +18,7 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.runtime_class import AUTO, RuntimeClassChoice
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class WebhookOptions:
     trusted: frozenset[str] = frozenset()
     spawners: frozenset[str] = frozenset()
     username_prefix: str = ""
+    runtime_class: str = AUTO
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
 
 
@@ -66,6 +68,7 @@ class AdmissionWebhook:
             booking_lookup=self._booking_cache,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
+            runtime_class=RuntimeClassChoice(self.informers, options.runtime_class).name,
         )
         self.admission = PodAdmission(context, options.admission)
 

@@ -100,6 +100,11 @@ class ChangedPod:
     def set_scheduler(self, scheduler: str) -> None:
         self._spec["schedulerName"] = scheduler
 
+    def set_runtime_class(self, runtime_class: str) -> None:
+        """Unless its author has named one."""
+        if runtime_class and not self._spec.get("runtimeClassName"):
+            self._spec["runtimeClassName"] = runtime_class
+
     def set_priority_class(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:
             self._clear_priority()

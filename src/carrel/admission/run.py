@@ -149,6 +149,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
         frozenset(names_in(settings.trusted)),
         settings.spawner_accounts(),
         settings.username_prefix,
+        settings.runtime_class,
         AdmissionOptions(
             strict=settings.strict,
             when_full=settings.when_full,

@@ -13,6 +13,7 @@ from carrel.settings import (
     BookingClientSettings,
     DialectSettings,
     HubSettings,
+    RuntimeClassSettings,
     SealSettings,
     ServingSettings,
     TierSettings,
@@ -37,7 +38,15 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
+class WebhookSettings(
+    HubSettings,
+    RuntimeClassSettings,
+    BookingClientSettings,
+    TierSettings,
+    DialectSettings,
+    SealSettings,
+    ServingSettings,
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443

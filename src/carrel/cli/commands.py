@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from carrel.cli.adopt import AdoptSettings, adopt
 from carrel.cli.book import BookSettings, book
 from carrel.cli.cancel import CancelSettings, cancel
 from carrel.cli.explain import ExplainSettings, explain
@@ -28,6 +29,7 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("why", WhySettings, why),
     ("explain", ExplainSettings, explain),
     ("inspect", InspectSettings, inspect),
+    ("adopt", AdoptSettings, adopt),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""

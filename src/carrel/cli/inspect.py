@@ -41,13 +41,15 @@ def inspect(settings: InspectSettings) -> None:
     from carrel.cli.cluster_reader import read_cluster
     from carrel.dialects.gpushare import inspection
     from carrel.dialects.gpushare_inspect import inspected
+    from carrel.leases.shown_cards import shown_cards
 
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger
     if settings.node and ledger.node(settings.node) is None:
         why = "No node with this name has reported GPUs."
         raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
-    nodes = inspected(ledger, settings.memory_unit, [settings.node] if settings.node else None)
+    only = [settings.node] if settings.node else None
+    nodes = inspected(ledger, settings.memory_unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
     if settings.output is not DataFormat.TABLE:
         print_data(inspection(nodes), settings.output)
         return

@@ -167,8 +167,9 @@ def why_text(carrel: "ClusterState", pod: "Pod") -> str:
 
 
 def _gpus(carrel: "ClusterState", pod: "Pod") -> str:
-    cards = [carrel.ledger.card(uuid) for uuid in carrel.ledger.shares_of(pod.metadata.uid)]
-    numbers = sorted(card.gpu.index for card in cards if card is not None)
+    from carrel.leases.shown_cards import shown_indices
+
+    numbers = shown_indices(carrel.cluster_ledger, pod.spec.node_name, pod.metadata.uid)
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 

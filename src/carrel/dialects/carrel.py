@@ -34,7 +34,8 @@
                                             the booked pod that gets the GPU, and who has to give it back for it; when
                                             that pod is gone, uid is the booking's id, and until says for how long
       carrel.dev/reservation: {"state": "held", "gpu": "GPU-…", "pod": "…"}
-                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which GPU it is
+                                            of a slot (carrel.dev/gpu is `<node>/<index>` there): which GPU it is;
+                                            refused and until: why the kubelet gave none, and when the next try is
       holderIdentity                        uid of the pod that has the whole GPU, as the peers write it
 
 A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
@@ -282,7 +283,12 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     if record.kept_for is not None:
         annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
     if record.reservation is not None:
-        known = {"gpu": record.reservation.card, "pod": record.reservation.pod}
+        known = {
+            "gpu": record.reservation.card,
+            "pod": record.reservation.pod,
+            "refused": record.reservation.refused,
+            "until": micro_seconds(record.reservation.retry_at) if record.reservation.retry_at else "",
+        }
         told = {key: value for key, value in known.items() if value}
         annotations[LEASE_RESERVATION] = _json({"state": record.reservation.state.value, **told})
     return {
@@ -325,7 +331,14 @@ def _reservation(entry: Field) -> Reservation | None:
     state = entry["state"]
     if state.text() not in _RESERVATION_STATES:
         raise state.malformed(", ".join(_RESERVATION_STATES))
-    return Reservation(_RESERVATION_STATES[state.text()], entry["gpu"].text(), entry["pod"].text())
+    until = entry["until"].text()
+    return Reservation(
+        _RESERVATION_STATES[state.text()],
+        entry["gpu"].text(),
+        entry["pod"].text(),
+        entry["refused"].text(),
+        instant(until, entry.subject, entry["until"].path) if until else None,
+    )
 
 
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:

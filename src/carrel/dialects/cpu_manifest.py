@@ -39,7 +39,8 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
     gates = [gate for gate in spec.pop("schedulingGates", None) or () if gate.get("name") != carrel.BOOKING]
     if gates:
         spec["schedulingGates"] = gates
-    if spec.get("runtimeClassName") == nvidia.RUNTIME_CLASS:
+    # NVIDIA's operator has several: nvidia, nvidia-cdi, nvidia-legacy. A node without GPUs has none of them.
+    if spec.get("runtimeClassName", "").startswith(nvidia.RUNTIME_CLASS):
         del spec["runtimeClassName"]
     spec = without_gpu_nodes(spec)
     for group in ("initContainers", "containers"):

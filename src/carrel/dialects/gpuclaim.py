@@ -28,7 +28,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim
 from carrel.dialects.interface import Dialect, PodBinding, Reading
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -149,6 +149,13 @@ def allocated(node: str, ids: Sequence[int]) -> str:
 
 def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: allocated(node, ids)}
+
+
+def told_indices(pod: Pod) -> tuple[int, ...]:
+    """The GPUs that the GpuClaim scheduler gave to the pod, in either of its forms."""
+    text = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")[2]
+    field = annotation_field(ALLOCATED)
+    return tuple(whole_number(part, subject(pod.metadata), field) for part in text.split(",")) if text else ()
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -273,7 +280,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
 
 
 def _labelled_memory(node: str, labels: Mapping[str, str]) -> MiB:
-    text = labels.get(nvidia.MEMORY, "1")
+    text = labels.get(nvidia.MEMORY, str(UNKNOWN_MEMORY))
     return MiB(whole_number(text, f"node {node}", f"metadata.labels['{nvidia.MEMORY}']", at_least=1))
 
 
@@ -352,6 +359,7 @@ DIALECT = Dialect(
     assumed=_assumed,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
+    told_indices=told_indices,
     written_annotations=(ALLOCATED,),
     written_labels=(MANAGED_LABEL, POD_LABEL),
 )

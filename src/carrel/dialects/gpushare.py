@@ -112,6 +112,12 @@ def read_assumption(pod: Pod) -> Assumption | None:
     )
 
 
+def told_indices(pod: Pod) -> tuple[int, ...]:
+    """The GPU that gpushare's own extender gave to the pod."""
+    text = pod.metadata.annotations.get(INDEX, "")
+    return (whole_number(text, subject(pod.metadata), annotation_field(INDEX)),) if text else ()
+
+
 def write_assumption(assumption: Assumption) -> dict[str, str]:
     return {
         INDEX: str(assumption.index),
@@ -227,6 +233,7 @@ DIALECT = Dialect(
     request_of=request_of,
     resources=(GPU_MEM, GPU_COUNT),
     bind_annotations=bind_annotations,
+    told_indices=told_indices,
     variables=variables,
     variable_names=(*TOLD, CONTAINER_UNITS),
     variable_sources=(carrel.CGPU_DISABLE,),

@@ -1,6 +1,6 @@
 """The ledger in gpushare's words and units, as its `inspect` answers."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from carrel.dialects.gpushare import InspectedCard, InspectedNode, InspectedPod
 from carrel.dialects.options import Unit
@@ -8,10 +8,16 @@ from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Card, Ledger
 
 
-def inspected(ledger: Ledger, unit: Unit, nodes: Iterable[str] | None = None) -> list[InspectedNode]:
-    """The named nodes, or all of them; by name."""
+def inspected(
+    ledger: Ledger,
+    unit: Unit,
+    nodes: Iterable[str] | None = None,
+    cards_of: Callable[[str], Sequence[Card]] | None = None,
+) -> list[InspectedNode]:
+    """The named nodes, or all of them; by name. `cards_of`: the GPUs of a node as they are shown."""
+    cards_of = cards_of or ledger.cards
     return [
-        InspectedNode(name, [_card(card, unit) for card in ledger.cards(name)])
+        InspectedNode(name, [_card(card, unit) for card in cards_of(name)])
         for name in sorted(ledger.nodes if nodes is None else nodes)
     ]
 

@@ -72,6 +72,10 @@ def one_whole_gpu(pod: Pod, reading: Reading) -> Request:
     return Request(1, WHOLE)
 
 
+def no_indices(pod: Pod) -> Sequence[int]:
+    return ()
+
+
 def no_variables(pod: Pod, container: Mapping[str, Any]) -> Sequence[Json]:
     return ()
 
@@ -127,6 +131,11 @@ class Dialect:
     """These variables are taken off a pod that goes on without a GPU."""
     variable_sources: tuple[str, ...] = ()
     """So are variables, of whatever name, that read one of these annotations."""
+
+    # --- what a peer has told the pod ---
+    told_indices: Callable[[Pod], Sequence[int]] = no_indices
+    """Which GPUs of its node the peer's own scheduler gave to the pod, by their indices; none: it does not say. For
+    pods that no Lease names. A user could have written it. Raises `Malformed`."""
 
     # --- which keys it protects ---
     written_annotations: tuple[str, ...] = ()

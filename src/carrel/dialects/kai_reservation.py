@@ -51,10 +51,15 @@ class ReservationRequest:
     image: str
     notes: Mapping[str, str] = field(default_factory=dict)
     """Annotations by which its maker knows it again."""
+    runtime_class: str = ""
+    """Empty: the node's default."""
+    command: tuple[str, ...] = ("carrel", "reservation")
+    """Empty: the image's own, for example that of KAI."""
 
 
 def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
     one_card = {nvidia.GPU: "1"}
+    command = {"command": list(reservation.command)} if reservation.command else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -73,12 +78,13 @@ def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelli
             "priorityClassName": "system-node-critical",
             "terminationGracePeriodSeconds": 5,
             "enableServiceLinks": False,
+            **({"runtimeClassName": reservation.runtime_class} if reservation.runtime_class else {}),
             "containers": [
                 {
                     "name": spelling.container,
                     "image": reservation.image,
                     "imagePullPolicy": "IfNotPresent",
-                    "command": ["carrel", "reservation"],
+                    **command,
                     "resources": {"requests": one_card, "limits": one_card},
                     "env": [_from_itself("POD_NAME", "name"), _from_itself("POD_NAMESPACE", "namespace")],
                 }

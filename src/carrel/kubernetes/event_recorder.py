@@ -1,4 +1,4 @@
-"""Records Events about pods, as `kubectl describe` shows them.
+"""Records Events about pods and other objects, as `kubectl describe` shows them.
 
 An Event is named after what it says (`objects.events`). So the same note about the same pod is one Event, whoever
 records it and however often, also after a restart or by another leader.
@@ -6,12 +6,13 @@ records it and however often, also after a restart or by another leader.
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any
 
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects import events
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import EventObject, Object
-from carrel.kubernetes.objects.resources import EVENTS, PODS
+from carrel.kubernetes.objects.resources import EVENTS, PODS, Resource
 
 
 class EventRecorder:
@@ -20,13 +21,15 @@ class EventRecorder:
         self._component = component
         self._now = now
 
-    async def record(self, pod: Object, note: Note, *, count_again: bool = False) -> bool:
-        """False if the pod's namespace is being deleted: then no Event can be written, and nobody would read it.
+    async def record(
+        self, about: Object, note: Note, *, count_again: bool = False, resource: Resource[Any] = PODS
+    ) -> bool:
+        """False if the object's namespace is being deleted: then no Event can be written, and nobody would read it.
 
         If the Event exists, nothing is written or, with `count_again`, it is counted once more. Raises `ClusterError`.
         """
-        namespace = pod.metadata.namespace
-        body = events.event_body(pod, PODS, note, self._component, self._now())
+        namespace = about.metadata.namespace or events.OF_CLUSTER_OBJECTS
+        body = events.event_body(about, resource, note, self._component, self._now())
         try:
             await self._cluster.create(EVENTS, body, namespace)
         except AlreadyExists:

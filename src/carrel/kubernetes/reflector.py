@@ -88,6 +88,7 @@ class Reflector(Generic[V]):
         self._timing = timing
         self._handlers: list[Handler[V]] = []
         self._synced = asyncio.Event()
+        self._when_synced: list[Callable[[], None]] = []
         self._version = 0
         self._heard_at = timing.now()
         self._listed_at = timing.now()
@@ -101,6 +102,16 @@ class Reflector(Generic[V]):
         for item in self.store:
             handler(None, item)
         self._handlers.append(handler)
+
+    def on_synced(self, handler: Callable[[], None]) -> None:
+        """The handler is called once, as soon as the first list is in the store."""
+        self._when_synced.append(handler)
+
+    def _set_synced(self) -> None:
+        self._synced.set()
+        handlers, self._when_synced = self._when_synced, []
+        for handler in handlers:
+            handler()
 
     async def wait_synced(self) -> None:
         """Until the first list is in the store."""
@@ -162,7 +173,7 @@ class Reflector(Generic[V]):
             for known in self.store:
                 self._remove(key_of(known), self._version)
             self._heard_at = self._timing.now()
-            self._synced.set()
+            self._set_synced()
             return False
         return True
 
@@ -188,7 +199,7 @@ class Reflector(Generic[V]):
             self._accept(item)
         self._moved_on(version)
         self._listed_at = self._heard_at
-        self._synced.set()
+        self._set_synced()
 
     # Watching
 

@@ -1,7 +1,7 @@
 """Keeps the ledger equal to what the cluster says.
 
     which GPUs there are          GpuNodeStatus, and the labels of the Node
-    who holds them                the Leases in Carrel's own namespace, and nothing else
+    who holds them                the Leases in Carrel's own namespace; and pods that have GPUs without a Lease
     how far each holder is        the Pods: running, or ending
 
 Every handler takes (old, new) from a reflector, and may be called twice with the same change. A GPU whose records
@@ -15,9 +15,12 @@ from datetime import datetime, timedelta
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.pod_progress import is_ending
+from carrel.leases.node_offers import NodeOffers
+from carrel.leases.pod_progress import is_ending, slot_of
+from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -49,8 +52,12 @@ class _Promise:
 
 
 class ClusterLedger:
-    def __init__(self, pod_by_uid: PodByUid, memory_unit: Unit = Unit.MIB) -> None:
+    def __init__(
+        self, pod_by_uid: PodByUid, memory_unit: Unit = Unit.MIB, request_of: RequestOf = lambda pod: None
+    ) -> None:
+        """`request_of`: what a pod asks for that is bound without a Lease."""
         self.ledger = Ledger()
+        self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
@@ -61,6 +68,11 @@ class ClusterLedger:
         self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
         self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
+        self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
+        self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
+        self._to_refresh: set[str] = set()
+        self.is_complete: Callable[[], bool] = lambda: True
+        """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
@@ -80,11 +92,13 @@ class ClusterLedger:
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
-            if self._labels.get(name) != new.metadata.labels:
+            is_new = self._offers.on_node(new)
+            if is_new or self._labels.get(name) != new.metadata.labels:
                 self._labels[name] = new.metadata.labels
                 self._refresh(name)
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
+            self._offers.forget_node(old.metadata.name)
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -101,6 +115,7 @@ class ClusterLedger:
         status = self._statuses.get(name)
         if status is None:
             self._reported.pop(name, None)
+            self._hold_unrecorded(name, {})
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
             self.on_shares(holders)
@@ -111,10 +126,15 @@ class ClusterLedger:
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
         self._reported[name] = node
+        unrecorded = self.unrecorded(name)
+        self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
+        set_aside = ""
         if node.kubelet_chooses:
-            node = as_slots(node, self._slots_in_use(node))
+            node = as_slots(node, self._slots_in_use(node), self._offers.offer(name, unrecorded))
+        else:
+            set_aside = self._offers.why_set_aside(name, unrecorded)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
-        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status)
+        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
@@ -146,6 +166,44 @@ class ClusterLedger:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
         return ""
 
+    # --- pods without a Lease ----------------------------------------------------------------------------------------
+
+    def unrecorded(self, node: str) -> Sequence[UnrecordedPod]:
+        """The pods of the node that have GPUs, and that no Lease names."""
+        status, reported = self._statuses.get(node), self._reported.get(node)
+        if status is None or reported is None or not self.is_complete():
+            return ()
+        return self._offers.unrecorded(reported, status, self._is_recorded)
+
+    def on_complete(self) -> None:
+        """All pods, claims and Leases may be here now. To be called before the first answer."""
+        self._refresh_if_complete(())
+
+    def _refresh_if_complete(self, nodes: Iterable[str]) -> None:
+        self._to_refresh.update(nodes)
+        if self.is_complete():
+            due, self._to_refresh = self._to_refresh, set()
+            for name in due:
+                self._refresh(name)
+
+    def _is_recorded(self, pod: Pod) -> bool:
+        if names := self._lease_names.get(pod.metadata.uid):
+            # A bind writes all Leases of a pod, then what the pod is told. Of others some may still be missing.
+            return bool(carrel.told_cards(pod.metadata.annotations)) or len(names) >= self._offers.count_of(pod)
+        lease = self._leases.get(slot_of(pod)) if is_reservation(pod) else None
+        return lease is not None and lease.record.reservation is not None
+
+    def _hold_unrecorded(self, node: str, held: Mapping[str, dict[str, Share]]) -> None:
+        """Sets what pods of the node hold without a Lease: GPU → uid → share."""
+        before = self._offers.held_on(node)
+        self._offers.set_held(node, held)
+        for gpu in before.keys() | held.keys():
+            if before.get(gpu) != held.get(gpu):
+                self._unrecorded.pop(gpu, None)
+                if gpu in held:
+                    self._unrecorded[gpu] = held[gpu]
+                self._update_ledger(gpu)
+
     # --- slots, where the kubelet chooses the GPUs -------------------------------------------------------------------
 
     def kubelet_chooses(self, node: str) -> bool:
@@ -158,7 +216,19 @@ class ClusterLedger:
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.uuid == gpu.uuid), ())
+        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
+
+    def card_used_by(self, node: str, uid: str) -> str:
+        """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
+        reported = self._reported.get(node)
+        cards = [gpu.uuid for gpu in reported.gpus if uid in self.users_of(gpu)] if reported else []
+        return cards[0] if len(cards) == 1 else ""
+
+    def why_refused(self, placement: Placement) -> str:
+        """Why the kubelet gives no GPU for one of these slots; empty if it may."""
+        leases = [self._leases.get(gpuclaim.lease_name(slot.node, slot.index)) for slot in placement.gpus]
+        known = [lease.record.reservation for lease in leases if lease and lease.record.reservation]
+        return next((each.refused for each in known if each.refused), "")
 
     def gpus_of_slots(self, placement: Placement) -> Placement | None:
         """The placement with the GPUs behind its slots; None while one of them is not known."""
@@ -211,6 +281,9 @@ class ClusterLedger:
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
 
+    def has_lease(self, gpu: Gpu) -> bool:
+        return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
+
     def leases(self) -> Iterable[KnownLease]:
         return tuple(self._leases.values())
 
@@ -230,6 +303,7 @@ class ClusterLedger:
             self._unrecord(before)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
+        self._name_holders(lease.name, before.record if before else None, lease.record)
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -238,8 +312,22 @@ class ClusterLedger:
         if place is not None and self._unreadable.pop(place, ""):
             self._refresh(place[0])
         if lease is not None:
+            self._name_holders(name, lease.record, None)
             self._unrecord(lease)
             self._refresh_if_unsure(lease)
+
+    def _name_holders(self, name: str, before: LeaseRecord | None, after: LeaseRecord | None) -> None:
+        """A pod that a Lease names for the first time holds by it what it held without one; and the reverse."""
+        had, has = ({share.holder.uid for share in each.shares} if each else set() for each in (before, after))
+        for uid in has - had:
+            self._lease_names.setdefault(uid, set()).add(name)
+        for uid in had - has:
+            names = self._lease_names.get(uid, set())
+            names.discard(name)
+            if not names:
+                self._lease_names.pop(uid, None)
+        pods = filter(None, map(self._pod_by_uid, had ^ has))
+        self._refresh_if_complete({pod.spec.node_name for pod in pods if self._offers.has_pods(pod.spec.node_name)})
 
     def _unrecord(self, lease: KnownLease) -> None:
         names = self._recorded_on.get(lease.record.gpu, set())
@@ -251,7 +339,8 @@ class ClusterLedger:
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
         leases = self._leases_with(gpu)
-        shares = {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
+        shares = dict(self._unrecorded.get(gpu, {}))
+        shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
@@ -274,6 +363,7 @@ class ClusterLedger:
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that is gone still holds its GPUs in the ledger, until its share is removed from the Lease."""
         pod = new or old
+        self._refresh_if_complete(self._offers.on_pod(old, new, self._is_recorded))
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
             if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)

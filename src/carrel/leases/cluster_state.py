@@ -11,7 +11,7 @@ from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
 from carrel.dialects.gang_makers import pod_of_template
 from carrel.dialects.gpuclaim import CLAIM
-from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
@@ -95,9 +95,16 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
-        self.cluster_ledger = ClusterLedger(self.pods.store.by_uid, options.dialect_options.memory_unit)
+        self.cluster_ledger = ClusterLedger(
+            self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer
+        )
         self.ledger = self.cluster_ledger.ledger
-        self.informers.watch(GPU_NODE_STATUSES).on_change(self.cluster_ledger.on_node_status)
+        counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
+        self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)
+        for each in counted:
+            each.on_synced(self.cluster_ledger.on_complete)
+        self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
+        self.node_statuses.on_change(self.cluster_ledger.on_node_status)
         self.nodes.on_change(self.cluster_ledger.on_node)
         self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
         self.nodes.on_change(self.eligible_nodes.on_node)

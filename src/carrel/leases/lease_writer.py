@@ -165,6 +165,27 @@ class LeaseWriter:
         """Records which booking covers a pod's share, if the Lease has not changed. Whether it was recorded."""
         return await self._change(lease.name, lambda record: record.covered(uid, coverage), only_version=lease.version)
 
+    async def record_share(self, gpu: Gpu, share: Share) -> bool:
+        """Records what a pod has already, whoever gave it to the pod. Whether the Lease names the pod now.
+
+        There need not be room: what is true is recorded, and a GPU with less than nothing free is given to nobody.
+        """
+        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        async with self._lock(name):
+            for _ in range(ATTEMPTS):
+                lease = self._cluster_ledger.lease(name)
+                record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
+                if record.gpu != gpu.uuid:
+                    return False  # the GPU was renumbered
+                if any(each.holder.uid == share.holder.uid for each in record.shares):
+                    return True
+                try:
+                    await self._write(replace(record, shares=(*record.shares, share)), lease)
+                    return True
+                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
+                    await self._reread(name, lease)
+        return False
+
     async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
         """Records the state of a slot's reservation, if the Lease has not changed. Whether it was recorded."""
         return await self._change(

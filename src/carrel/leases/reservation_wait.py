@@ -31,16 +31,21 @@ class ReservationWaiter:
         self._waiting.setdefault(placement.node, set()).add(changed)
         try:
             async with asyncio.timeout(self._timeout_s):
-                while self._cluster_ledger.gpus_of_slots(placement) is None:
+                while (found := self._cluster_ledger.gpus_of_slots(placement)) is None:
+                    if refused := self._cluster_ledger.why_refused(placement):
+                        return Refusal(refused)
                     changed.clear()
                     await changed.wait()
         except TimeoutError:
-            slots = ", ".join(str(slot) for slot in placement.gpus)
-            return Refusal(f"the kubelet of {placement.node} has not handed over a GPU for {slots} yet")
+            asked = "a GPU" if len(placement.gpus) == 1 else f"{len(placement.gpus)} GPUs"
+            return Refusal(f"the kubelet of {placement.node} has not handed over {asked} for a reservation pod yet")
         finally:
             self._waiting[placement.node].discard(changed)
             if not self._waiting[placement.node]:
                 del self._waiting[placement.node]
+        broken = next((gpu for gpu in found.gpus if gpu.unusable), None)
+        if broken is not None:
+            return Refusal(f"the kubelet gave {broken}, which is not in use: {broken.unusable}; another one is tried")
         return None
 
     def on_lease(self, old: Lease | None, new: Lease | None) -> None:

@@ -7,6 +7,9 @@ from typing import NewType
 MiB = NewType("MiB", int)
 """Memory of a GPU, in mebibytes. The only unit of memory in the core."""
 
+UNKNOWN_MEMORY = MiB(1)
+"""Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -27,13 +30,17 @@ class Gpu:
     """Which processors and memory of the machine it is next to. None: unknown, or the machine has only one."""
     may_be: frozenset[str] = frozenset()
     """Of a slot: the UUIDs of the GPUs that it may turn out to be. Empty: the GPU is the one that `uuid` names."""
+    number: int | None = None
+    """Of a slot: the index of its GPU, once that is known. People never see the number of a slot."""
 
     @property
     def possible_uuids(self) -> frozenset[str]:
         return self.may_be or frozenset((self.uuid,))
 
     def __str__(self) -> str:
-        return f"GPU {self.index} of {self.node}"
+        if self.may_be and self.number is None:
+            return f"a GPU of {self.node}"
+        return f"GPU {self.index if self.number is None else self.number} of {self.node}"
 
 
 @dataclass(frozen=True, slots=True)

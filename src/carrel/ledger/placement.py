@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carrel.ledger.gpu_choice import by_island, choose
-from carrel.ledger.gpus import Gpu, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
@@ -19,6 +19,7 @@ from carrel.ledger.requests import ANY_GPU, WHOLE, GpuSelector, Request, Topolog
 from carrel.ledger.shares import Coverage, Holder, Share
 
 NO_KNOWN_GPU = "no GPU that Carrel knows of"
+LACKS_FIELDS = "if Carrel's agent runs there, the cluster has another product's definition of GpuNodeStatus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,9 @@ def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Re
     if len(cards) == 1:
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
-    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do", details)
+    # A GPU that is not in use is more than a matter of waiting: somebody has to know why.
+    unusable = next((f"; {card.gpu.unusable}" for card in cards if card.gpu.unusable), "")
+    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do{unusable}", details)
 
 
 def _missing_labels(node: Node, request: Request) -> str:
@@ -232,6 +235,8 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
         return _why_not_this_uuid(gpu, request.selector)
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return f"has links of {gpu.bandwidth_gbps} GB/s, {topology.min_bandwidth_gbps} GB/s asked"
+    if need > gpu.memory and gpu.memory == UNKNOWN_MEMORY:
+        return f"has an unknown amount of memory, {need:,} MiB asked: its node does not report it; {LACKS_FIELDS}"
     if need > gpu.memory:
         return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
     if card.free < need:

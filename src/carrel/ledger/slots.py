@@ -2,7 +2,9 @@
 
 NVIDIA's plugin hands the GPUs over there, and nobody knows beforehand which. What can be promised is *a* GPU: such
 a node has as many slots as GPUs, any slot may turn out to be any GPU, and no more slots are taken than there are
-GPUs, so that the kubelet has one for each. A slot is as large as the node's smallest GPU.
+GPUs, so that the kubelet has one for each. A slot is as large as the node's smallest GPU. The kubelet may have fewer
+GPUs to give than the node has: its plugin calls one unhealthy or is away, or pods that Carrel did not place have some.
+There are never more slots than that (`KubeletOffer`).
 
 Pods that ask the kubelet for whole GPUs by themselves need no more. For all others a reservation pod asks the kubelet
 for the GPU and says which it is. Its life, and what to do next, are decided here:
@@ -15,10 +17,15 @@ for the GPU and says which it is. Its life, and what to do next, are decided her
 
 While a GPU is *lost*, pods may be running on it and the kubelet may give it to anybody: nobody new comes to the node,
 and reservation pods are made until one of them has that GPU again.
+
+Where the kubelet refuses a reservation pod, its words are recorded, and the next one is made later: each time twice as
+late, up to a limit. Until then no free slot of the node is given. A reservation pod that got a GPU which is not to be
+used keeps it: else the kubelet would give the same GPU again, while another is free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 
 from carrel.ledger.gpus import Gpu, MiB, Node
@@ -64,12 +71,22 @@ class Reservation:
     """UUID; empty as long as nobody knows. Pods are told this GPU, so it stays until the last of them has gone."""
     pod: str = ""
     """uid of the reservation pod that last had the GPU."""
+    refused: str = ""
+    """Why the last reservation pod got no GPU, in the kubelet's words. Empty: none was refused, or it is over."""
+    retry_at: datetime | None = None
+    """When the next reservation pod may be made, after one was refused."""
 
     def after(self, event: ReservationEvent) -> "Reservation":
         return replace(self, state=LIFE[self.state, event])
 
     def found(self, card: str, pod: str) -> "Reservation":
-        return replace(self.after(ReservationEvent.FOUND), card=card, pod=pod)
+        return replace(self.after(ReservationEvent.FOUND), card=card, pod=pod, refused="", retry_at=None)
+
+    def refused_until(self, why: str, retry_at: datetime) -> "Reservation":
+        return replace(self, refused=why, retry_at=retry_at)
+
+    def trying_again(self) -> "Reservation":
+        return replace(self, refused="", retry_at=None)
 
 
 WANTED = Reservation()
@@ -83,14 +100,37 @@ def slot_id(node: str, index: int) -> str:
     return f"{node}/{index}"
 
 
-def as_slots(node: Node, in_use: Mapping[int, Reservation | None]) -> Node:
+@dataclass(frozen=True, slots=True)
+class KubeletOffer:
+    """How many GPUs the kubelet has to give, as the Node says, and what pods that Carrel did not place have of them."""
+
+    allocatable: int | None = None
+    """Those that the kubelet's plugin calls healthy, also if a pod has them. None: not known, so no limit."""
+    capacity: int = 0
+    """Those of the plugin, healthy or not."""
+    others: tuple[str, ...] = ()
+    """The pods that Carrel did not place, by their names."""
+    devices_of_others: int = 0
+    """How many of the kubelet's devices these pods have."""
+    cards_of_others: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that these pods have, where the agent says which."""
+    unknown_of_others: int = 0
+    """GPUs that they have, where nobody says which."""
+
+
+NO_LIMIT = KubeletOffer()
+
+
+def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: KubeletOffer = NO_LIMIT) -> Node:
     """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations."""
     if not node.gpus:
         return node
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
     model = models.pop() if len(models) == 1 else ""
-    why = _why_unusable(node, in_use)
-    every = frozenset(gpu.uuid for gpu in node.gpus)
+    why = _why_unusable(node, in_use, offer)
+    numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
+    cards = {index: each.card for index, each in in_use.items() if each is not None}
+    every = frozenset(numbers)
     slots = tuple(
         Gpu(
             slot_id(node.name, gpu.index),
@@ -100,12 +140,20 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None]) -> Node:
             MiB(memory),
             unusable=why[gpu.index],
             may_be=_possible_uuids(in_use.get(gpu.index)) or every,
+            number=numbers.get(cards.get(gpu.index, "")),
         )
         for gpu in node.gpus
     )
-    lost = [each.card for each in in_use.values() if each and each.state is ReservationState.LOST]
-    closed = f"{min(lost)} has lost its reservation pod; it is being taken back" if lost else ""
-    return replace(node, gpus=slots, unusable=node.unusable or closed)
+    lost = [each for each in in_use.values() if each and each.state is ReservationState.LOST]
+    return replace(node, gpus=slots, unusable=node.unusable or _why_closed(lost))
+
+
+def _why_closed(lost: Sequence[Reservation]) -> str:
+    if not lost:
+        return ""
+    first = min(lost, key=lambda each: each.card)
+    closed = f"{first.card} has lost its reservation pod; it is being taken back"
+    return f"{closed}; the last attempt failed: {first.refused}" if first.refused else closed
 
 
 def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
@@ -113,26 +161,72 @@ def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
     return frozenset((reservation.card,)) if reservation is not None and reservation.card else frozenset()
 
 
-def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None]) -> dict[int, str]:
+def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None], offer: KubeletOffer) -> dict[int, str]:
     """By index; empty where the slot may be had. A slot whose GPU is known is as healthy as that GPU; of the others
-    there are as many as the node has healthy GPUs besides, those in use first."""
+    there are as many as the kubelet has healthy GPUs to give besides, those in use first."""
     health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
     known = {index: each for index, each in in_use.items() if each is not None and each.card}
-    named = {each.card for each in known.values()}
-    left = sum(not unusable for uuid, unusable in health.items() if uuid not in named)
-    broken = next((f"a GPU of {node.name} is not: {why}" for uuid, why in health.items() if why), "no GPU is left")
-    answer = {}
+    room = _Room.of(node, {each.card for each in known.values()}, offer)
+    refused = next((each.refused for each in in_use.values() if each is not None and each.refused), "")
+    answer, left = {}, room.left
     for index in sorted((gpu.index for gpu in node.gpus), key=lambda index: (index not in in_use, index)):
         reservation = in_use.get(index)
         if index in known:
             answer[index] = health.get(known[index].card, "its node no longer reports its GPU")
         else:
-            answer[index] = "" if left > 0 else broken
+            answer[index] = refused if left > 0 else room.why_none
             left -= 1
         if reservation is not None and reservation.state in _TROUBLE:
             answer[index] = _TROUBLE[reservation.state]
     return answer
 
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How many slots a node has besides those whose GPUs are known."""
+
+    left: int
+    why_none: str
+    """What is said of each slot beyond them."""
+
+    @classmethod
+    def of(cls, node: Node, named: set[str], offer: KubeletOffer) -> "_Room":
+        """`named`: the GPUs behind slots that are in use."""
+        health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
+        taken = named | offer.cards_of_others
+        healthy = sum(not unusable for uuid, unusable in health.items() if uuid not in taken)
+        cards = healthy - offer.unknown_of_others
+        broken = next((f"a GPU of {node.name} is not: {why}" for why in health.values() if why), "")
+        if offer.allocatable is None:
+            return cls(cards, _why_held(node, offer) or broken or "no GPU is left")
+        # A GPU that is in use although it is unhealthy is not among the allocatable ones, so it takes none of them.
+        unhealthy = min(offer.capacity - offer.allocatable, sum(bool(health.get(uuid)) for uuid in taken))
+        devices = offer.allocatable - offer.devices_of_others - len(named) + max(unhealthy, 0)
+        if devices >= cards:
+            return cls(cards, _why_held(node, offer) or broken or "no GPU is left")
+        return cls(devices, _why_kubelet_has_none(node, offer))
+
+
+def _why_held(node: Node, offer: KubeletOffer) -> str:
+    if not offer.others:
+        return ""
+    has = "has GPUs" if len(offer.others) == 1 else "have GPUs"
+    return f"{_named(offer.others)} {has} of {node.name}, and Carrel has not placed them there"
+
+
+def _why_kubelet_has_none(node: Node, offer: KubeletOffer) -> str:
+    if not offer.allocatable:
+        return f"the kubelet of {node.name} has no GPUs to give: its device plugin is away, or calls all unhealthy"
+    words = f"the kubelet of {node.name} has {offer.allocatable} of {len(node.gpus)} GPUs to give, and they are in use"
+    return f"{words}; {_why_held(node, offer)}" if offer.others else words
+
+
+def _named(pods: Sequence[str]) -> str:
+    shown = ", ".join(pods[:_MOST_NAMED])
+    return f"{shown} and {len(pods) - _MOST_NAMED} more pods" if len(pods) > _MOST_NAMED else shown
+
+
+_MOST_NAMED = 3
 
 _TROUBLE = {
     ReservationState.LOST: "its reservation pod was lost",
@@ -155,7 +249,9 @@ class ReservationPod:
     is_stuck: bool = False
     """It had time enough to say which GPU it has."""
     card: str = ""
-    """What it says."""
+    """What it says, or the kubelet."""
+    why: str = ""
+    """Why it finished, or does not start, in the kubelet's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +270,14 @@ class SlotObservation:
     """Another pod than ours is shown to have the slot's GPU."""
     others_are_lost: bool = False
     """Another slot of the node has lost its GPU: nobody may take one before that is found again."""
+    others_are_refused: bool = False
+    """The kubelet has refused the reservation pod of another slot, and it is too early for the next one."""
+    unusable_cards: frozenset[str] = frozenset()
+    """Those that no new pod may have."""
+    is_early: bool = False
+    """After its last reservation pod was refused."""
+    retry_at: datetime | None = None
+    """When the next one may be made, if this one is refused; None: at once."""
 
 
 class Act(Enum):
@@ -194,18 +298,31 @@ def next_step(reservation: Reservation, observation: SlotObservation) -> Step:
     pod, state = observation.pod, reservation.state
     if state is ReservationState.CLOSING:
         return Act.DROP if pod is None else Act.WAIT if pod.is_going else Act.DELETE
-    if not observation.is_needed:
+    if reservation.refused and observation.is_early:
+        return Act.DELETE if pod is not None and not pod.is_going else Act.WAIT
+    if not (observation.is_needed or _keeps_unusable(reservation, pod, observation)):
         return reservation.after(ReservationEvent.CLOSE)
+    if reservation.refused:
+        return reservation.trying_again()
     if state is ReservationState.HELD and not _still_has(reservation, pod):
         return reservation.after(ReservationEvent.LOSE)
     if pod is None:
-        waits = state is ReservationState.WANTED and observation.others_are_lost
-        return Act.WAIT if waits else Act.CREATE
+        must_wait = observation.others_are_lost or observation.others_are_refused
+        return Act.WAIT if state is ReservationState.WANTED and must_wait else Act.CREATE
     if pod.is_going or state is ReservationState.HELD:
         return Act.WAIT
     if pod.is_finished or not pod.card:
-        return Act.DELETE if pod.is_finished or pod.is_stuck else Act.WAIT
+        is_over = pod.is_finished or pod.is_stuck
+        if is_over and observation.retry_at is not None:
+            return reservation.refused_until(pod.why or "it has not said which GPU it has", observation.retry_at)
+        return Act.DELETE if is_over else Act.WAIT
     return _what_it_says(reservation, pod, observation)
+
+
+def _keeps_unusable(reservation: Reservation, pod: ReservationPod | None, observation: SlotObservation) -> bool:
+    """Nobody has a part of the slot, but the kubelet would give its GPU, which is not to be used, to the next pod."""
+    is_held = reservation.state is ReservationState.HELD and _still_has(reservation, pod)
+    return is_held and reservation.card in observation.unusable_cards
 
 
 def _still_has(reservation: Reservation, pod: ReservationPod | None) -> bool:

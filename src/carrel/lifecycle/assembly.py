@@ -140,6 +140,7 @@ def reservation_pods_on(
         lambda slot: state.pods.store.find(SLOT_OF, slot),
         state.pods.store.by_uid,
         state.options.clock,
+        state.options.now,
         options,
     )
     return ReservationPods(state.cluster_ledger, state.lease_writer, context)

@@ -21,6 +21,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.pod_progress import bound_at
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.slots import slot_id
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -68,7 +69,11 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
 
 def _card(record: LeaseRecord) -> str:
     """By its index; where that is only the number of a slot, by its UUID, once it is known."""
-    return (record.reservation.card if record.reservation else "") or f"GPU {record.index}"
+    if record.reservation is not None and record.reservation.card:
+        return record.reservation.card
+    return (
+        "a GPU that the kubelet chooses" if record.gpu == slot_id(record.node, record.index) else f"GPU {record.index}"
+    )
 
 
 def _part(lease: KnownLease, uid: str) -> str:

@@ -8,14 +8,17 @@ date neither deletes one nor creates a second.
     the pod is gone, or was evicted        its GPU is *lost*: the node takes no new pods, another pod is created
     the new pod has another GPU            it is deleted and created again, until the kubelet gives the right GPU
     another pod has the right GPU          the slot is *doubled*: it is unusable until one of the two is gone
-    it never reports its GPU               it is deleted after a while and created again
+    the kubelet refuses it                 its words are recorded on the Lease for the pods that wait; it is deleted;
+                                           the next one is created later: each time twice as late, up to five minutes
+    it never reports its GPU               the same, after a while
     no Lease wants it                      it is deleted: left by a crash, or created by somebody else
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, kai_reservation
 from carrel.dialects.gpuclaim import lease_name
@@ -37,6 +40,11 @@ KEEP_FOUND_S = 10.0
 """How long a GPU that was found stays reserved for the pod whose bind had stopped waiting for it."""
 SOON_S = 1.0
 LATER_S = 30.0
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0
+"""How long nothing is tried on a node after the kubelet refused a reservation pod: at first, and at most."""
+QUICK_TRIES = 4
+"""Pods in a row that are created at once to get a lost GPU back; then each waits twice as long as the one before."""
+LONGEST_WORDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,10 @@ class ReservationOptions:
 
     image: str = "carrel"
     spelling: ReservationSpelling = KAI_0_17
+    own_command: bool = False
+    """The image runs its own command, instead of Carrel's reservation program."""
+    runtime_class: Callable[[], str] = lambda: ""
+    """Empty: none."""
 
 
 DEFAULT_RESERVATION_OPTIONS = ReservationOptions()
@@ -64,6 +76,7 @@ class ReservationContext:
     pod_by_uid: Callable[[str], Pod | None]
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
+    now: Callable[[], datetime]
     options: ReservationOptions = DEFAULT_RESERVATION_OPTIONS
 
 
@@ -87,6 +100,8 @@ class ReservationPods:
         self._first_seen: dict[str, float] = {}  # uid of a reservation pod → when
         self._found_at: dict[str, float] = {}  # Lease → when its GPU was found
         self._failures: dict[str, int] = {}  # Lease → pods that were deleted in a row
+        self._not_before: dict[str, float] = {}  # Lease → when the next pod may be created
+        self._refusals: dict[str, int] = {}  # node → pods in a row that the kubelet refused
 
     def due(self) -> Sequence[str]:
         """The slots that are not healthy, by the names of their Leases."""
@@ -108,21 +123,33 @@ class ReservationPods:
         if isinstance(step, Reservation):
             return await self._record(lease, step)
         if step is Act.CREATE:
+            early_s = self._not_before.get(name, float("-inf")) - self._context.clock()
+            if early_s > 0:
+                return ReservationStep(early_s)
             await self._create(lease)
         elif step is Act.DELETE:
-            self._failures[name] = self._failures.get(name, 0) + 1
+            self._count_failure(name)
             await self._delete(pod)
         elif step is Act.DROP:
             is_gone = await self._lease_writer.set_reservation(lease, None)
             self._found_at.pop(name, None)
-            self._failures.pop(name, None)
+            self._forget_failures(name)
             return ReservationStep(None if is_gone else SOON_S, has_room=is_gone, is_news=is_gone)
         return ReservationStep(self._recheck_s(name, lease.record.reservation))
+
+    def _count_failure(self, name: str) -> None:
+        failures = self._failures[name] = self._failures.get(name, 0) + 1
+        more = min(max(failures - QUICK_TRIES, -1), 10)
+        self._not_before[name] = self._context.clock() + (min(SOON_S * 2.0**more, LATER_S) if more >= 0 else 0.0)
+
+    def _forget_failures(self, name: str) -> None:
+        self._failures.pop(name, None)
+        self._not_before.pop(name, None)
 
     # --- observations ------------------------------------------------------------------------------------------------
 
     def _observed(self, lease: KnownLease, reservation: Reservation, pod: Json) -> SlotObservation:
-        seen, record = self._observed_pod(pod), lease.record
+        seen, record = self._observed_pod(lease.record.node, pod), lease.record
         node = self._cluster_ledger.reported(record.node)
         indices = [gpu.index for gpu in node.gpus if gpu.index != record.index] if node else []
         others = filter(None, (self._cluster_ledger.lease(lease_name(record.node, index)) for index in indices))
@@ -135,7 +162,26 @@ class ReservationPods:
             cards_of_others=frozenset(each.card for each in in_use if each.card),
             has_other_user=self._is_used_by_another(record.node, reservation, seen),
             others_are_lost=any(each.state is ReservationState.LOST for each in neighbours),
+            others_are_refused=any(map(self._is_early, neighbours)),
+            unusable_cards=frozenset(gpu.uuid for gpu in node.gpus if gpu.unusable) if node else frozenset(),
+            is_early=self._is_early(reservation),
+            retry_at=self._retry_at(lease, reservation, seen),
         )
+
+    def _is_early(self, reservation: Reservation) -> bool:
+        """Whether it is too early for another reservation pod. A time far ahead comes from a wrong clock."""
+        latest = self._context.now() + timedelta(seconds=2 * LAST_RETRY_S)
+        return reservation.retry_at is not None and self._context.now() < reservation.retry_at <= latest
+
+    def _retry_at(self, lease: KnownLease, reservation: Reservation, pod: ReservationPod | None) -> datetime | None:
+        """When to try again if this pod was refused; None: at once, because it had the GPU, or pods run on the GPU that
+        it should take back."""
+        had_gpu = pod is not None and pod.uid == reservation.pod
+        is_urgent = reservation.state is not ReservationState.WANTED
+        if had_gpu or (is_urgent and self._failures.get(lease.name, 0) < QUICK_TRIES):
+            return None
+        refusals = min(self._refusals.get(lease.record.node, 0), 10)
+        return self._context.now() + timedelta(seconds=min(FIRST_RETRY_S * 2.0**refusals, LAST_RETRY_S))
 
     async def _pod(self, lease: KnownLease, reservation: Reservation) -> Json:
         """The slot's reservation pod, as the API server has it now; empty if there is none.
@@ -162,7 +208,7 @@ class ReservationPods:
     def _known_pods(self, name: str) -> list[Pod]:
         return list(self._context.pods_for(name))
 
-    def _observed_pod(self, pod: Json) -> ReservationPod | None:
+    def _observed_pod(self, node: str, pod: Json) -> ReservationPod | None:
         if not pod:
             return None
         metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._context.clock()
@@ -173,7 +219,12 @@ class ReservationPods:
             card = ""
         is_stuck = now - self._first_seen.setdefault(metadata["uid"], now) > UUID_TIMEOUT_S
         is_deleted = bool(metadata.get("deletionTimestamp"))
-        return ReservationPod(metadata["uid"], is_deleted, phase in FINISHED, is_stuck, card)
+        # The kubelet's own list is better than what the program in the pod has found: it may see no GPU at all, where
+        # the container runtime is told by index, by mounts or by CDI.
+        card = self._cluster_ledger.card_used_by(node, metadata["uid"]) or card
+        is_finished = phase in FINISHED
+        why = f"the kubelet of {node} gave no GPU: {_kubelet_words(pod)}" if is_finished or is_stuck else ""
+        return ReservationPod(metadata["uid"], is_deleted, is_finished, is_stuck, card, why)
 
     def _may_be_needed(self, name: str, reservation: Reservation, pod: ReservationPod | None) -> bool:
         """No pod holds a part of the slot; but a bind may have stopped waiting only because this took so long."""
@@ -201,7 +252,11 @@ class ReservationPods:
         is_found = reservation.state is ReservationState.HELD
         if is_found:
             self._found_at[lease.name] = self._context.clock()
-            self._failures.pop(lease.name, None)
+            self._forget_failures(lease.name)
+            self._refusals.pop(lease.record.node, None)
+        elif reservation.refused:
+            self._refusals[lease.record.node] = self._refusals.get(lease.record.node, 0) + 1
+            log.warning("reservation_refused lease=%s: %s", lease.name, reservation.refused)
         return ReservationStep(KEEP_FOUND_S if is_found else 0.0, has_room=is_found, is_news=True)
 
     async def _create(self, lease: KnownLease) -> None:
@@ -211,8 +266,10 @@ class ReservationPods:
         record, options = lease.record, self._context.options
         notes = {carrel.RESERVED_LEASE: lease.name}
         wanted = kai_reservation.ReservationRequest(
-            record.node, kai_reservation.group_of(lease.name), options.image, notes
+            record.node, kai_reservation.group_of(lease.name), options.image, notes, options.runtime_class()
         )
+        if options.own_command:
+            wanted = replace(wanted, command=())
         try:
             await self._context.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, options.spelling), options.spelling.namespace
@@ -260,9 +317,22 @@ class ReservationPods:
         """A lost GPU is tried for every second; other failures are retried less and less often."""
         if reservation.state is ReservationState.HELD:
             return None
+        if reservation.retry_at is not None and self._is_early(reservation):
+            return (reservation.retry_at - self._context.now()).total_seconds() + 0.01
         if reservation.state in (ReservationState.LOST, ReservationState.CLOSING):
             return SOON_S
         return min(SOON_S * 2.0 ** min(self._failures.get(name, 0), 10), LATER_S)
+
+
+def _kubelet_words(pod: Json) -> str:
+    """Why a pod failed or does not start: of the pod itself, else of its first container that says something."""
+    status = pod.get("status", {})
+    words = [": ".join(filter(None, (status.get("reason", ""), status.get("message", ""))))]
+    for container in status.get("containerStatuses") or ():
+        for state in (container.get("state") or {}).values():
+            words.append(": ".join(filter(None, (state.get("reason", ""), state.get("message", "")))))
+    found = next(filter(None, words), "the reservation pod has not said which GPU it has, and why is not known")
+    return found if len(found) <= LONGEST_WORDS else f"{found[:LONGEST_WORDS]}…"
 
 
 def _is_healthy(lease: KnownLease, pods: Mapping[str, Pod]) -> bool:

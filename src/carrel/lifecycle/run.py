@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import replace
 from uuid import uuid4
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
@@ -13,7 +14,10 @@ from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
+from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
@@ -58,8 +62,11 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    reservations = reservation_pods_on(state, settings.reservation_options())
+    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
+    adoption = [AdoptionLoop(Adoption(state.cluster_ledger, state.lease_writer))] if settings.adopt else []
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -71,7 +78,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
-            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots]))
+            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots, *adoption]))
             await stop.wait()
             # First the leadership, so that another replica can take over at once.
             leading.cancel()
@@ -98,7 +105,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler],
+    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | AdoptionLoop],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()

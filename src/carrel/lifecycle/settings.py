@@ -10,7 +10,14 @@ import typer
 from carrel import __version__
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.ledger.tiers import AtEnd
-from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import (
+    BookingClientSettings,
+    DialectSettings,
+    RuntimeClassSettings,
+    SealSettings,
+    ServingSettings,
+    TierSettings,
+)
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -30,8 +37,15 @@ class ReservationNaming(Enum):
     OLD_KAI = "old-kai"
 
 
+class ReservationCommand(Enum):
+    CARREL = "carrel"
+    IMAGE = "image"
+
+
 @dataclass(frozen=True)
-class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
+class ControllerSettings(
+    RuntimeClassSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
@@ -45,6 +59,11 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
     ] = SCHEDULER
     """Another scheduler has reasons of its own, which Carrel does not know."""
 
+    adopt: Annotated[
+        bool,
+        typer.Option(help="Record pods that have GPUs without a Lease, as `carrel adopt` does.", envvar="CARREL_ADOPT"),
+    ] = False
+    """Such pods hold their GPUs in any case. Off, because a record hides that another scheduler places pods."""
     revocation_grace: Annotated[
         float,
         typer.Option(
@@ -124,12 +143,24 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
     ] = ReservationNaming.KAI
     """Tools that look for reservation pods know KAI's names, or those that KAI used before version 0.17."""
 
+    reservation_command: Annotated[
+        ReservationCommand,
+        typer.Option(
+            help="What reservation pods run: carrel's program, or the command of their image.",
+            envvar="CARREL_RESERVATION_COMMAND",
+        ),
+    ] = ReservationCommand.CARREL
+    """With KAI's own reservation image, that image's command."""
+
     def reservation_options(self) -> "ReservationOptions":
         from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
         from carrel.lifecycle.reservation_pods import ReservationOptions
 
         is_old = self.reservation_spelling is ReservationNaming.OLD_KAI
-        return ReservationOptions(self.reservation_image, BEFORE_KAI_0_17 if is_old else KAI_0_17)
+        spelling = BEFORE_KAI_0_17 if is_old else KAI_0_17
+        return ReservationOptions(
+            self.reservation_image, spelling, own_command=self.reservation_command is ReservationCommand.IMAGE
+        )
 
     def serves_terminator(self) -> bool:
         return self.terminator_for_all or bool(self.terminator_token)

@@ -7,7 +7,8 @@ At regular intervals all slots that are not healthy are reconciled, so that a mi
 import asyncio
 from collections.abc import Callable
 
-from carrel.dialects.gpuclaim import read_lease_name
+from carrel.dialects.gpuclaim import lease_name, read_lease_name
+from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
@@ -42,6 +43,7 @@ class SlotReconciler:
         self._close_queues()  # until this process leads
         state.leases.on_change(self._on_lease)
         state.pods.on_change(self._on_pod)
+        state.node_statuses.on_change(self._on_node_status)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -76,6 +78,16 @@ class SlotReconciler:
         known = self._state.cluster_ledger.lease(new.metadata.name) if new else None
         if known is not None and known.record.reservation is not None:
             self._due.add(known.name)
+
+    def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
+        """The agent may say which GPU the kubelet gave to a reservation pod, or whether a GPU is healthy."""
+        if new is None or (old is not None and old.status.devices == new.status.devices):
+            return
+        ledger, name = self._state.cluster_ledger, new.metadata.name
+        for device in new.status.devices:
+            known = ledger.lease(lease_name(name, device.id))
+            if known is not None and known.record.reservation is not None:
+                self._due.add(known.name)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None and self._copies.may_be_due(new):

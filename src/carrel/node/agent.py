@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
@@ -22,10 +21,11 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
+from carrel.leases.unrecorded_pods import may_have_gpus
 from carrel.ledger.gpus import Node
 from carrel.node.allocation import AllocationContext, DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
-from carrel.node.device_names import NVIDIA_SOCKETS, SOCKETS, DeviceInventory
+from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.interfaces import (
     AllocatedDevices,
     KubeletUnreachable,
@@ -34,9 +34,10 @@ from carrel.node.interfaces import (
 )
 from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint, KubeletPodResources
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.memory_offer import MemoryOffer, NodeSnapshot, holds_memory
+from carrel.node.memory_offer import MemoryOffer, NodeSnapshot
 from carrel.node.memory_offer_decision import OfferMode
 from carrel.node.metrics import AgentMetrics
+from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentSettings, OfferWholeGpus
 from carrel.parsing import Malformed
@@ -74,6 +75,8 @@ class Agent:
         self._context = context
         self._now = now
         self._is_coexisting = settings.mode is AgentMode.COEXIST
+        self._only_reports = settings.mode is AgentMode.REPORT_ONLY
+        self._nvidia_plugin = NvidiaPluginSocket(settings.plugin_folder, time.monotonic)
         self._due = asyncio.Event()
         self._allocated_devices: Sequence[AllocatedDevices] = ()
         self._remembered: frozenset[str] | None = None
@@ -118,11 +121,9 @@ class Agent:
         return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
 
     def _offers_whole_gpus(self) -> bool:
-        if self._is_coexisting or self._settings.whole_gpus is OfferWholeGpus.NO:
+        if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:
             return False
-        return self._settings.whole_gpus is OfferWholeGpus.YES or not _nvidia_plugin_exists(
-            self._settings.plugin_folder
-        )
+        return self._settings.whole_gpus is OfferWholeGpus.YES or not self._nvidia_plugin.is_served()
 
     def _node(self) -> NodeObject | None:
         return self._nodes.store.get(self._settings.node_name)
@@ -132,7 +133,7 @@ class Agent:
         reported_at = self._reporter.reported_at
         if reported_at is None or self._now() - reported_at > REPORT_OVERDUE:
             return self._troubles.get("report") or "this node's GPUs are not reported yet"
-        is_missing = self._offer.mode is OfferMode.PLUGIN and not self.memory.is_registered
+        is_missing = not self._only_reports and self._offer.mode is OfferMode.PLUGIN and not self.memory.is_registered
         return "the device plugin is not registered with the kubelet yet" if is_missing else ""
 
     async def run(self) -> None:
@@ -143,15 +144,16 @@ class Agent:
                 async with asyncio.timeout(FIRST_SYNC_S):
                     await self.informers.wait_synced()
             await self.run_once()  # before the kubelet's first call
-            tasks.create_task(self.memory.run())
-            tasks.create_task(self.whole_gpus.run())
+            if not self._only_reports:
+                tasks.create_task(self.memory.run())
+                tasks.create_task(self.whole_gpus.run())
             tasks.create_task(self._watch_machine())
             tasks.create_task(self._run_rounds())
 
     # --- when --------------------------------------------------------------------------------------------------------
 
     def _on_pod_change(self, old: Pod | None, new: Pod | None) -> None:
-        if any(pod and (DEVICES in pod.metadata.annotations or holds_memory(pod)) for pod in (old, new)):
+        if any(pod and (DEVICES in pod.metadata.annotations or may_have_gpus(pod)) for pod in (old, new)):
             self._due.set()
 
     def _on_node_change(self, old: NodeObject | None, new: NodeObject | None) -> None:
@@ -182,9 +184,14 @@ class Agent:
         self._note("gpus", state.trouble)
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._settings.memory_unit)
-        await self._try("offer_mode", self._offer.choose(self._snapshot(found)))
+        if not self._only_reports:
+            await self._try("offer_mode", self._offer.choose(self._snapshot(found)))
         rows = self._allocation.without_replaced_pods(self._allocated_devices)
-        how = AllocationMode(kubelet_chooses=self._is_coexisting, memory_on_node=self._offer.mode is OfferMode.NODE)
+        how = AllocationMode(
+            kubelet_chooses=self._is_coexisting,
+            memory_on_node=self._offer.mode is OfferMode.NODE,
+            by_others=self._only_reports,
+        )
         result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
         excluded, by_admin = result.excluded(), self._excluded_by_admin()
         gpus = tuple(
@@ -242,18 +249,25 @@ class Agent:
     ) -> None:
         node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
         snapshot, mode = self._snapshot(inventory), self._offer.mode
+        socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(
             memory_unit=inventory.unit.value if self._offer.is_offered(snapshot) else "",
             memory_resource=mode.value if mode else "",
-            message="; ".join(filter(None, (state.trouble, self._offer.message(snapshot), self._reporter.unknown))),
+            message="; ".join(
+                filter(None, (state.trouble, self._offer.message(snapshot), self._reporter.unknown, socket))
+            ),
         )
         await self._try("report", self._reporter.report(Report(node, result, seen_at, remarks)))
         is_unknown = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
         memory = self._offer.amounts(snapshot, is_registered=self.memory.is_registered)
-        amounts = {gpushare.GPU_COUNT: len(inventory.gpus), **memory}
-        await self._try("amounts", self._reporter.show(self._node(), amounts))
-        await self._try("assigned", self._allocation.mark_assigned())
+        if not self._only_reports:
+            amounts = {gpushare.GPU_COUNT: len(inventory.gpus), **memory}
+            await self._try("amounts", self._reporter.show(self._node(), amounts))
+            await self._try("assigned", self._allocation.mark_assigned())
+        await self._try("dropped", self._reporter.tell_unknown(self._node()))
+        self._note("definition", self._reporter.unknown)
+        self._note("socket", socket)
         await self._try("mismatch", self._comparison.write_events(result.mismatches))
         self._note("promise", "; ".join(each.words for each in result.mismatches))
         self._note("comparison", result.unsure)
@@ -280,7 +294,3 @@ def _written_resources(node: NodeObject | None) -> list[str | None]:
     """The resources that the agent writes on a Node."""
     shown = (node.status.capacity, node.status.allocatable) if node else ()
     return [each.get(resource) for each in shown for resource in (gpushare.GPU_COUNT, gpushare.GPU_MEM)]
-
-
-def _nvidia_plugin_exists(folder: Path) -> bool:
-    return any(folder.glob(NVIDIA_SOCKETS))

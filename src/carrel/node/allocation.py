@@ -154,8 +154,31 @@ class DeviceAllocation:
             if await self._lease_check.confirms(each.holder.uid, each.cards, self._inventory.gpus):
                 return by_uid[each.holder.uid], each
         names = ", ".join(sorted({each.holder.full_name for each in waiting}))
-        why = f"no Lease gives {names} its GPUs" if waiting else "no pod of this node waits for so many"
+        why = f"no Lease gives {names} its GPUs" if waiting else self._why_nobody_waits(resource, amount, pods)
         return Refusal(f"{amount} of {resource} on {self._context.node}: {why}")
+
+    def _why_nobody_waits(self, resource: str, amount: int, pods: Sequence[Pod]) -> str:
+        """Another scheduler may have placed a pod that asks for so many."""
+        for pod in pods:
+            if pod.spec.node_name != self._context.node or pod.status.phase not in ("", "Pending") or is_ending(pod):
+                continue
+            try:
+                amounts = [ask.amount for _, ask in self._unserved(resource, pod)]
+                is_told = bool(carrel.read_devices(pod))
+            except Malformed:
+                continue
+            if amount in amounts and not is_told:
+                by = f" ({pod.spec.scheduler_name})" if pod.spec.scheduler_name else ""
+                which = self._told_by_peer(pod)
+                return f"{holder_of(pod)} was placed by another scheduler{by}: no Lease promises it {which}"
+        return "no pod of this node waits for so many"
+
+    def _told_by_peer(self, pod: Pod) -> str:
+        try:
+            indices = gpushare.told_indices(pod)
+        except Malformed:
+            indices = ()
+        return f"GPU {indices[0]}" if indices else "a GPU"
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from carrel.node.lease_check import LeaseCheck
 from carrel.parsing import Malformed
 
 OTHER_GPU = "OtherGPUHandedOver"
+TWO_HOLDERS = "GPUHandedOverTwice"
 NOT_PROMISED = "GPUNotPromised"
 COMPONENT = "carrel-agent"
 """Who writes the Events of the agent."""
@@ -55,7 +56,8 @@ class WrongDevices:
 
     @property
     def note(self) -> Note:
-        return Note(OTHER_GPU, f"{self.words}; delete the pod", WARNING)
+        cure = "delete the pod" if self.named else "record it with `carrel adopt`, or delete the pod"
+        return Note(OTHER_GPU, f"{self.words}; {cure}", WARNING)
 
     @property
     def cards(self) -> frozenset[str]:
@@ -82,7 +84,26 @@ class UnpromisedAccess:
         return Note(NOT_PROMISED, f"{self.words}; {cure}", WARNING)
 
 
-Mismatch = WrongDevices | UnpromisedAccess
+@dataclass(frozen=True, slots=True)
+class TwoHolders:
+    """The kubelet's own list has one GPU with several pods: its plugin shared GPUs when they started, or still does."""
+
+    pod: Pod
+    others: tuple[str, ...]
+    cards: frozenset[str]
+
+    @property
+    def words(self) -> str:
+        name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+        return f"the kubelet has given {_joined(self.cards)} to {name} and to {', '.join(self.others)}"
+
+    @property
+    def note(self) -> Note:
+        cure = "delete all but one of them; GPU sharing of NVIDIA's device plugin must be off beside Carrel"
+        return Note(TWO_HOLDERS, f"{self.words}; {cure}", WARNING)
+
+
+Mismatch = WrongDevices | UnpromisedAccess | TwoHolders
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +125,8 @@ class AllocationMode:
     """Then it decides itself which whole GPUs it allocates, and only those count as used."""
     memory_on_node: bool = False
     """Memory is a number on the Node, and the kubelet asks no plugin for it."""
+    by_others: bool = False
+    """Other plugins hand the GPUs over, and Carrel only reports: nothing can be handed over wrongly by its rules."""
 
 
 class Comparison:
@@ -136,11 +159,13 @@ class Comparison:
             if how.kubelet_chooses and each.resource == nvidia.GPU:
                 uses.setdefault(pod.metadata.uid, set()).update(has)
                 continue
+            if not named and await self._is_promised(pod, has, inventory):
+                named = has  # another scheduler placed it, and its GPUs were recorded later
             is_promised = await self._is_promised(pod, named, inventory)
             if not how.kubelet_chooses:
                 uses.setdefault(pod.metadata.uid, set()).update(named if is_promised else has)
             sees_others = has != named and not await self._sees_named(pod, each.container)
-            if has and (sees_others or not is_promised):
+            if has and (sees_others or not is_promised) and not how.by_others:
                 mismatches.append(WrongDevices(pod, each.container, named, has, is_promised))
         for pod in running.values():
             # Pods with claims or fractions ask the kubelet for no devices, so it does not list them.
@@ -150,6 +175,8 @@ class Comparison:
                 uses.setdefault(pod.metadata.uid, set()).update(named)
             if how.memory_on_node and (sees := await self._unpromised(pod, inventory)) is not None:
                 mismatches.append(sees)
+        if how.kubelet_chooses:
+            mismatches += _given_twice(uses, running.values())
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         self._event_names &= {event_name(each.pod, each.note) for each in mismatches}
         in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
@@ -215,6 +242,19 @@ class Comparison:
     def _forget_all_but(self, uids: set[str]) -> None:
         self._promised = {key for key in self._promised if key[0] in uids}
         self._manifests = {uid: manifest for uid, manifest in self._manifests.items() if uid in uids}
+
+
+def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[TwoHolders]:
+    """One for each pod that has a GPU together with another."""
+    pods = {pod.metadata.uid: pod for pod in running}
+    found = []
+    for uid in sorted(uses):
+        others = sorted(other for other in uses if other != uid and uses[other] & uses[uid])
+        if others:
+            names = tuple(f"{pods[each].metadata.namespace}/{pods[each].metadata.name}" for each in others)
+            shared = frozenset(card for other in others for card in uses[other] & uses[uid])
+            found.append(TwoHolders(pods[uid], names, shared))
+    return found
 
 
 def reads_own_gpus(pod: Json, container: str) -> bool:

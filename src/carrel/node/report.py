@@ -3,8 +3,10 @@
 Written when something changed, and otherwise at intervals as a heartbeat. Older data never replaces newer data, so an
 agent that was stopped for a while, or an old one that is still ending, reverts nothing.
 
-During an upgrade the cluster's definition may lack a field that this agent writes. The rest is still reported, and
-the next report names the field in its message.
+The cluster's definition may lack a field that this agent writes: during an upgrade, or because another product has put
+its own definition of that name in the place of Carrel's. The API server drops such fields, so what it has stored is
+compared with what was sent. The rest is still reported, and the fields are named: in the agent's log, by an Event on
+the Node, and in the message of the next report, if that is not dropped too.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,15 +17,18 @@ from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import NO_REMARKS, Remarks
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
 from carrel.kubernetes.objects.unknown_field_warnings import unknown_fields
 from carrel.ledger.gpus import Node
-from carrel.node.comparison import ComparisonResult
+from carrel.node.comparison import COMPONENT, ComparisonResult
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
+FIELDS_DROPPED = "GPUFieldsDropped"
 HEARTBEAT = timedelta(seconds=15)
 """With a run every ten seconds, well within half a minute. Readers ignore a node after two minutes without one."""
 AHEAD = timedelta(minutes=2)
@@ -47,6 +52,8 @@ class Reporter:
         self._reported_at: datetime | None = None
         self._version = ""
         self._unknown: tuple[str, ...] = ()
+        self._events = EventRecorder(cluster, COMPONENT, now)
+        self._told = ""
 
     @property
     def unknown(self) -> str:
@@ -56,6 +63,14 @@ class Reporter:
         fields = ", ".join(self._unknown)
         why = "the cluster's GpuNodeStatus definition is older than this agent"
         return f"{why} (unknown: {fields}); apply Carrel's crds.yaml again"
+
+    async def tell_unknown(self, node: NodeObject | None) -> None:
+        """An Event on the Node, once for each set of fields. Raises `ClusterError`."""
+        unknown = self.unknown
+        if node is not None and unknown and unknown != self._told:
+            await self._events.record(node, Note(FIELDS_DROPPED, unknown, WARNING), resource=NODES)
+        if node is not None:
+            self._told = unknown
 
     @property
     def reported_at(self) -> datetime | None:
@@ -98,7 +113,8 @@ class Reporter:
                 self._version = ""  # another process wrote or deleted it: read it again
                 continue
             self._version = answer["metadata"]["resourceVersion"]
-            self._unknown = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
+            warned = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
+            self._unknown = warned or dropped_fields(body["status"], answer.get("status") or {})
             return True
         return False
 
@@ -131,6 +147,20 @@ class Reporter:
         if changed:
             patch = MergePatch({"status": {"capacity": changed, "allocatable": changed}})
             await self._cluster.patch(NODES, node.metadata.name, patch, subresource="status")
+
+
+def dropped_fields(sent: Json, stored: Json, path: str = "status") -> tuple[str, ...]:
+    """The fields that were sent and are not stored, each once: `status.devices[].uuid`."""
+    found: dict[str, None] = {}
+    for key, value in sent.items():
+        where = f"{path}.{key}"
+        if key not in stored:
+            found[where] = None
+        elif isinstance(value, list) and isinstance(stored[key], list):
+            for item, there in zip(value, stored[key], strict=False):
+                if isinstance(item, dict) and isinstance(there, dict):
+                    found.update(dict.fromkeys(dropped_fields(item, there, f"{where}[]")))
+    return tuple(found)
 
 
 def _amount(shown: Mapping[str, str], resource: str) -> int | None:

@@ -15,6 +15,7 @@ from carrel.settings import MemoryUnitSettings, ServingSettings
 class AgentMode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
+    REPORT_ONLY = "report-only"
 
 
 class MemoryResource(Enum):
@@ -46,11 +47,13 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
     mode: Annotated[
         AgentMode,
         typer.Option(
-            help="Which device plugin allocates whole GPUs: Carrel's, or NVIDIA's beside it (coexist).",
+            help="Which device plugin allocates GPUs: Carrel's, or NVIDIA's for whole GPUs (coexist), or others for "
+            "everything (report-only: nothing is registered with the kubelet, nor written on the Node).",
             envvar="CARREL_MODE",
         ),
     ] = AgentMode.NATIVE
-    """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does."""
+    """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does. Only to report
+    is for a node that gpushare's own plugin and extender serve: GPUs, their health and who has them are known."""
     memory_resource: Annotated[
         MemoryResource,
         typer.Option(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, GpuPolicy
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
@@ -67,5 +68,6 @@ def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
             metrics=ExtenderMetrics(ledger, state.informers.silences),
             is_synced=lambda: state.informers.is_synced,
             unit=state.options.dialect_options.memory_unit,
+            shown_cards=lambda node: shown_cards(state.cluster_ledger, node),
         )
     )

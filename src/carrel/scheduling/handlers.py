@@ -14,7 +14,7 @@ no new ones, except those of gangs, for which other members may wait, and still 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,7 +26,7 @@ from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
@@ -55,6 +55,8 @@ class ExtenderContext:
     metrics: ExtenderMetrics
     is_synced: Callable[[], bool]
     unit: Unit = Unit.MIB
+    shown_cards: Callable[[str], Sequence[Card]] | None = None
+    """The GPUs of a node as they are shown; None: as the ledger has them."""
 
 
 class ExtenderHandlers:
@@ -186,9 +188,8 @@ class ExtenderHandlers:
         ledger = self._context.ledger
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
-        return _reply(
-            gpushare.inspection(gpushare_inspect.inspected(ledger, self._context.unit, [node] if node else None))
-        )
+        only, cards_of = [node] if node else None, self._context.shown_cards
+        return _reply(gpushare.inspection(gpushare_inspect.inspected(ledger, self._context.unit, only, cards_of)))
 
     def why_not_ready(self) -> str:
         """Empty: ready."""

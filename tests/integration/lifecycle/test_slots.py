@@ -73,3 +73,41 @@ async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_dele
 
         assert await reservation_pods(lab) == []
         assert await lab.held() == {}
+
+
+async def test_a_kubelet_without_gpus_is_asked_once_and_not_again_and_again() -> None:
+    """The Node still says that it has them: its plugin has just gone, or calls them unhealthy."""
+    node = coexisting("n1", cards=2)
+    async with a_lab([node], in_real_time=True) as lab:
+        await create_reservation_namespace(lab)
+        kubelet = Kubelet(lab, node)
+        kubelet.unhealthy = {gpu.uuid for gpu in node.gpus}
+        async with a_leader(lab, kubelet) as leader, lab.replica() as extender:
+            pod = await lab.pod("a", annotations={"gpu-fraction": "0.5"})
+            refusal = await extender.bind(pod, "n1")
+            assert refusal is not None
+            assert "UnexpectedAdmissionError" in refusal.reason
+            for _ in range(20):  # kube-scheduler does not give up
+                seen = await extender.sees(pod)
+                assert not extender.filter(seen, ["n1"]).fitting or await extender.scheduler.bind(seen, "n1")
+                await kubelet.report_users()  # events that wake the reconciler
+            seen = await leader.replica.sees(pod)
+            why = await eventually(lambda: leader.replica.why(seen))
+
+        assert kubelet.refused == 1
+        assert why is not None
+        assert "UnexpectedAdmissionError" in why.reason
+
+
+async def test_a_gpu_that_only_the_kubelet_knows_is_found_when_the_agent_reports_it() -> None:
+    node = coexisting("n1", cards=1)
+    async with a_lab([node], in_real_time=True) as lab:
+        await create_reservation_namespace(lab)
+        kubelet = Kubelet(lab, node)
+        kubelet.is_silent = True  # the program in the reservation pod sees no GPU
+        async with a_leader(lab, kubelet), lab.replica() as extender:
+            pod = await lab.pod("a", annotations={"gpu-fraction": "0.5"})
+            binding = asyncio.ensure_future(extender.bind(pod, "n1"))
+            await eventually(lambda: bool(kubelet.given))
+            await kubelet.report_users()
+            assert await binding is None

@@ -1,6 +1,8 @@
 """The whole agent: what it reports, offers, allocates and excludes."""
 
+import socket
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,7 +13,8 @@ from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, Fie
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.node.interfaces import AllocatedDevices
-from carrel.node.settings import AgentMode, OfferWholeGpus
+from carrel.node.nvidia_socket import NvidiaPluginSocket
+from carrel.node.settings import AgentMode, MemoryResource, OfferWholeGpus
 from tests.kit.agent import an_agent, becomes
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import eventually
@@ -240,3 +243,86 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_says_what_is_
 
     warnings = [record.getMessage() for record in caplog.records if "api_server_warns" in record.getMessage()]
     assert len(warnings) == 1 and "status.mode" in warnings[0], "each text is logged once"
+
+
+async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_on_the_node() -> None:
+    """Another product's plugins and scheduler serve the node."""
+    async with a_lab([]) as lab:
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        settings = {"mode": AgentMode.REPORT_ONLY, "memory_resource": MemoryResource.AUTO}
+        async with an_agent(lab, **settings) as running:
+            theirs = await lab.pod("theirs", limits={WHOLE: "1"})
+            target = BindTarget("lab", "theirs", theirs["metadata"]["uid"], "n1")
+            await lab.client.bind(target)
+            second = (await running.devices())[1]["uuid"]
+            running.kubelet.allocated_devices = [AllocatedDevices("lab", "theirs", "main", WHOLE, (second,))]
+
+            async def users() -> object:
+                await running.agent.run_once()
+                return [(card["inUseBy"], card["health"]) for card in await running.devices()]
+
+            await becomes(users, [([], "Healthy"), ([theirs["metadata"]["uid"]], "Healthy")])
+            assert running.agent.trouble() == ""
+            assert running.kubelet.registered == []
+            status = (await lab.client.get(NODES, "n1")).get("status", {})
+            assert "aliyun.com/gpu-count" not in status.get("capacity", {})
+            assert (await lab.client.list(EVENTS, EVERYTHING)).items == []
+
+
+async def test_a_definition_that_drops_fields_is_named_on_the_node_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Another product's definition: it knows no UUIDs."""
+    async with a_lab([]) as lab:
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        await forget_field(lab.client, "devices", "items", "uuid")
+        async with an_agent(lab, fields=FieldValidation.WARN) as running:
+
+            async def told() -> object:
+                await running.agent.run_once()
+                events = (await lab.client.list(EVENTS, EVERYTHING)).items
+                return [(event.reason, event.involved_object.kind, event.involved_object.name) for event in events]
+
+            await becomes(told, [("GPUFieldsDropped", "Node", "n1")])
+            (event,) = (await lab.client.list(EVENTS, EVERYTHING)).items
+    assert "status.devices[].uuid" in event.message
+    assert event.message.endswith("apply Carrel's crds.yaml again")
+    assert any("about=definition" in record.getMessage() for record in caplog.records)
+
+
+async def test_the_refusal_of_a_pod_that_another_scheduler_placed_says_so() -> None:
+    async with a_lab([]) as lab:
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        async with an_agent(lab) as running:
+            theirs = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}
+            pod = await lab.pod("theirs", limits={MEM: "2"}, annotations=theirs)
+            await lab.client.bind(BindTarget("lab", "theirs", pod["metadata"]["uid"], "n1"))
+            ids = (await running.kubelet.healthy(MEM))[:2]
+            words = r"lab/theirs was placed by another scheduler \(gpu-scheduler\): no Lease promises it GPU 0"
+            with pytest.raises(grpc.aio.AioRpcError, match=words):
+                await running.kubelet.allocate(MEM, ids)
+
+
+async def test_a_socket_that_nvidias_plugin_left_behind_does_not_keep_whole_gpus_from_being_offered(
+    tmp_path: Path,
+) -> None:
+    now = 0.0
+    served = NvidiaPluginSocket(tmp_path, lambda: now)
+    assert not served.is_served()
+
+    path = tmp_path / "nvidia-gpu.sock"
+    with socket.socket(socket.AF_UNIX) as plugin:
+        plugin.bind(str(path))
+        plugin.listen()
+        assert served.is_served()
+        now = 1000.0
+        assert served.is_served()
+        assert served.trouble() == ""
+    now = 1010.0
+    assert served.is_served(), "it may be restarting"
+    assert "nobody listens on nvidia-gpu.sock" in served.trouble()
+    now = 1100.0
+    assert not served.is_served()
+    path.unlink()
+    assert not served.is_served()
+    assert served.trouble() == ""

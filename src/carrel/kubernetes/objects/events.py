@@ -17,6 +17,8 @@ from carrel.parsing.time import seconds
 LONGEST_MESSAGE = 1024
 """The limit of events.k8s.io; core/v1 allows more, but both show the same objects."""
 LONGEST_NAME = 253
+OF_CLUSTER_OBJECTS = "default"
+"""The namespace of Events about objects that have none, such as Nodes."""
 
 WARNING = "Warning"
 NORMAL = "Normal"
@@ -50,7 +52,7 @@ def event_body(about: Object, resource: Resource[Any], note: Note, component: st
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"name": event_name(about, note), "namespace": metadata.namespace},
+        "metadata": {"name": event_name(about, note), "namespace": metadata.namespace or OF_CLUSTER_OBJECTS},
         "involvedObject": {
             "apiVersion": resource.api_version,
             "kind": resource.kind,

@@ -1,0 +1,86 @@
+"""`carrel adopt`: records pods that have GPUs without a Lease, because they were there before Carrel."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from carrel.cli.options import ClusterQuerySettings, DataFormat
+from carrel.cli.output import aligned, print_data
+from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
+from carrel.process import cluster_access
+
+if TYPE_CHECKING:
+    from carrel.kubernetes.config import Access
+    from carrel.leases.adoption import AdoptedPod
+
+
+@dataclass(frozen=True)
+class AdoptSettings(ClusterQuerySettings):
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be recorded.")] = False
+    """Without a record these pods hold their GPUs too, so there is no hurry."""
+
+
+def adopt(settings: AdoptSettings) -> None:
+    """Record the pods that have GPUs without a Lease: those that ran before Carrel, or that another scheduler placed.
+
+    Such pods hold their GPUs in any case: Carrel gives nobody else what they have. Their record is a Lease, as for all
+    other pods. Doing it again changes nothing. It needs the right to write Leases in Carrel's namespace.
+
+    Examples:
+
+      carrel adopt --dry-run
+
+      carrel adopt
+    """
+    from carrel.kubernetes.cluster import ClusterError, Forbidden
+
+    try:
+        adopted = asyncio.run(_adopt(settings, cluster_access(settings)))
+    except Forbidden as error:
+        hint = f"kubectl auth can-i create leases -n {settings.carrel_namespace}"
+        raise command_failed("Not allowed to record pods", str(error), hint, FORBIDDEN) from None
+    except ClusterError as error:
+        raise command_failed("Not all pods are recorded", str(error), "carrel adopt --dry-run", UNAVAILABLE) from None
+    if settings.output is not DataFormat.TABLE:
+        print_data([_fields(each) for each in adopted], settings.output)
+        return
+    typer.echo("\n".join(table(adopted)) if adopted else "Every pod that has a GPU is on a Lease: nothing to record.")
+
+
+async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":
+    from carrel.kubernetes.client import Client
+    from carrel.kubernetes.http_transport import HttpTransport
+    from carrel.leases.adoption import Adoption
+    from carrel.leases.cluster_state import ClusterOptions, ClusterState
+
+    client = Client(HttpTransport(access))
+    try:
+        state = ClusterState(client, ClusterOptions(settings.carrel_namespace, settings.dialect_options()))
+        await state.informers.read_once()
+        adoption = Adoption(state.cluster_ledger, state.lease_writer)
+        return adoption.plan() if settings.dry_run else await adoption.record()
+    finally:
+        await client.aclose()
+
+
+def table(adopted: "Sequence[AdoptedPod]") -> list[str]:
+    head = ["POD", "NODE", "GPU", "HOLDS", "RESULT"]
+    rows = [
+        [each.holder.full_name, each.node, ",".join(map(str, each.gpus)) or "–", each.amount, each.outcome.value]
+        for each in adopted
+    ]
+    return aligned([head, *rows])
+
+
+def _fields(each: "AdoptedPod") -> dict[str, Any]:
+    return {
+        "pod": each.holder.full_name,
+        "uid": each.holder.uid,
+        "node": each.node,
+        "gpus": list(each.gpus),
+        "holds": each.amount,
+        "result": each.outcome.value,
+    }
