@@ -97,6 +97,7 @@ class PodAdmission:
         self._state = context.state
         self._now = context.state.options.now
         self._seal = context.state.options.seal
+        self._schedulers = DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {options.scheduler}
         self._tiers = TierLookup(context.state, context.booking_lookup)
         self._wanted = WantedBookingLookup(context.state.covered_pods, self._memory_of_gpus, self._now)
 
@@ -194,7 +195,8 @@ class PodAdmission:
         if not new.user:
             changed.warn("Carrel cannot tell who owns this pod, so no booking covers it")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return replace(self._with_gpu(new, changed, told.value), is_without_person=not new.user)
+        decision = self._with_gpu(new, changed, told.value)
+        return decision if new.user else replace(decision, is_without_person=True)
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
         if new.user:
@@ -212,7 +214,7 @@ class PodAdmission:
         if pod.spec.node_name:
             why = f"names its node ({pod.spec.node_name})"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave that to the scheduler")
-        if pod.spec.scheduler_name not in DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {self._options.scheduler}:
+        if pod.spec.scheduler_name not in self._schedulers:
             why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
         return None

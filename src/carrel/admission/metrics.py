@@ -38,11 +38,16 @@ class WebhookMetrics(ComponentMetrics):
             buckets=BUCKETS,
             registry=self.registry,
         )
+        self._of_outcome: dict[tuple[str, str], tuple[Counter, Histogram]] = {}  # to look a label up costs more
         self.read_on_scrape(self._measured)
 
     def count_review(self, verb: str, outcome: str, seconds: float) -> None:
-        self._reviews.labels(verb, outcome).inc()
-        self._duration.labels(verb).observe(seconds)
+        found = self._of_outcome.get((verb, outcome))
+        if found is None:
+            found = self._of_outcome[verb, outcome] = self._reviews.labels(verb, outcome), self._duration.labels(verb)
+        counter, duration = found
+        counter.inc()
+        duration.observe(seconds)
 
     def count_pod_without_person(self) -> None:
         self._without_person.inc()

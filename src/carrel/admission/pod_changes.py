@@ -11,7 +11,6 @@ from carrel.dialects.interface import Dialect
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
 from carrel.dialects.seal import ADMITTED, Seal, place_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.parsing.fields import Field
 from carrel.parsing.time import seconds
 
 Json = dict[str, Any]
@@ -42,6 +41,7 @@ class ChangedPod:
         self._pod = dict(pod)
         self._metadata = dict(pod.get("metadata") or {})
         self._spec = dict(pod.get("spec") or {})
+        self._written: Mapping[str, str] = self._metadata.get("annotations") or {}  # as the pod came in
         self.namespace = namespace
         self._warnings: list[str] = []
 
@@ -84,7 +84,7 @@ class ChangedPod:
 
     def seal(self, seal: Seal, now: datetime) -> None:
         """A valid seal stays: a second review gets the same answer."""
-        notes, written = self._metadata.get("annotations") or {}, _map(self._pod, "annotations")
+        notes, written = self._metadata.get("annotations") or {}, self._written
         sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
         if not seal.is_on(self._place(), {**notes, **sealed}, now):
             sealed = seal.write(self._place(), notes, now)
@@ -92,7 +92,7 @@ class ChangedPod:
 
     def is_sealed(self, seal: Seal, now: datetime) -> bool:
         """Whether the pod as it came in carries a valid seal."""
-        return seal.is_on(self._place(), _map(self._pod, "annotations"), now)
+        return seal.is_on(self._place(), self._written, now)
 
     def _place(self) -> str:
         return place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
@@ -143,7 +143,3 @@ class ChangedPod:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         self.warn(warning)
         return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)))
-
-
-def _map(thing: Mapping[str, Any], group: str) -> Mapping[str, Any]:
-    return Field(thing, "the object")["metadata"][group].object()

@@ -5,17 +5,17 @@ The answer has the version of the request. The pod in the request often has no n
 """
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from carrel.parsing.fields import Field
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
-_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +45,26 @@ class AdmissionRequest:
 
 def read(review: object) -> AdmissionRequest:
     field = Field(review, KIND)
-    version = field["apiVersion"].text()
+    version = field.text_of("apiVersion")
     if version not in VERSIONS:
         raise field["apiVersion"].malformed(" or ".join(VERSIONS))
-    if field["kind"].text() != KIND:
+    if field.text_of("kind") != KIND:
         raise field["kind"].malformed(KIND)
     request = field["request"]
     if not request.present:
         raise request.malformed("the request to decide on")
-    operation = request["operation"].text()
+    operation = request.text_of("operation")
     if operation not in OPERATIONS:
         raise request["operation"].malformed(", ".join(OPERATIONS))
     return AdmissionRequest(
         api_version=version,
-        uid=request["uid"].some_text(),
+        uid=request.text_of("uid") or request["uid"].some_text(),
         kind=request["kind"]["kind"].some_text(),
         operation=operation,
-        namespace=request["namespace"].text(),
-        name=request["name"].text(),
-        user=_user(request["userInfo"]),
-        subresource=request["subResource"].text(),
+        namespace=request.text_of("namespace"),
+        name=request.text_of("name"),
+        user=RequestUser(request["userInfo"].text_of("username")),
+        subresource=request.text_of("subResource"),
         dry_run=request["dryRun"].flag(),
         object=_optional_object(request["object"]),
         old_object=_optional_object(request["oldObject"]),
@@ -77,8 +77,7 @@ def allowed(
     """Yes, with these changes (RFC 6902); kubectl shows the warnings."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if operations:
-        patch = _COMPACT.encode(list(operations)).encode()
-        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(patch).decode()}
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
     return _review(request, response, warnings)
 
 
@@ -93,10 +92,6 @@ def _review(request: AdmissionRequest, response: dict[str, Any], warnings: Seque
     if warnings:
         response["warnings"] = list(warnings)
     return {"apiVersion": request.api_version, "kind": KIND, "response": response}
-
-
-def _user(user: Field) -> RequestUser:
-    return RequestUser(user["username"].text())
 
 
 def _optional_object(field: Field) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
@@ -205,10 +205,20 @@ class CoveredPods:
         bookings, people = self._together(person)
         if not bookings:
             return None
-        newcomer = self._persons_pod(pod, person, request)
-        newcomer = replace(newcomer, holder=Holder("", pod.metadata.namespace), created=self._context.now())
+        namespace = pod.metadata.namespace
+        newcomer = PersonsPod(
+            holder=Holder("", namespace),
+            person=person,
+            namespace=namespace_named(namespace),
+            created=self._context.now(),
+            bound_at=None,
+            request=request,
+            nodes=self._context.nodes_for(pod),
+            wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
+        )
         uses = self._copied_uses(bookings)
-        cover_waiting(self._room, uses, self._waiting_pods(people), self._shared)
+        if waiting := self._waiting_pods(people):
+            cover_waiting(self._room, uses, waiting, self._shared)
         return cover_waiting(self._room, uses, [newcomer], self._shared).get("")
 
     def is_revocable(self, uid: str) -> bool:
@@ -422,7 +432,7 @@ class CoveredPods:
             use.add(self._uses[booking].gpus)
         return copies
 
-    def _persons_pod(self, pod: Pod, person: str, request: Request | None = None) -> PersonsPod:
+    def _persons_pod(self, pod: Pod, person: str) -> PersonsPod:
         waits = is_waiting(pod)
         return PersonsPod(
             holder=holder_of(pod),
@@ -430,7 +440,7 @@ class CoveredPods:
             namespace=namespace_named(pod.metadata.namespace),
             created=created_at(pod),
             bound_at=bound_at(pod),
-            request=request or (self._context.request_of(pod) if waits else None),
+            request=self._context.request_of(pod) if waits else None,
             nodes=self._context.nodes_for(pod) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
         )

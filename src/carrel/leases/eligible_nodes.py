@@ -40,11 +40,12 @@ class EligibleNodes:
 
     def of(self, pod: Pod) -> Eligibility:
         demands = demands_of(pod)
-        if demands not in self._known:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            self._known[demands] = self._look(pod)
-        return self._known[demands]
+        if (known := self._known.get(demands)) is not None:
+            return known
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[demands] = found = self._look(pod)
+        return found
 
     def _look(self, pod: Pod) -> Eligibility:
         taints = {node.metadata.name: untolerated_taint(pod, node) for node in self._nodes() if may_run_on(pod, node)}

@@ -289,14 +289,16 @@ class RevocableRoom:
             return None
         return card if suits_by_nature(card.gpu, request) else None
 
-    def could_place(self, request: Request, nodes: tuple[str, ...], share_of: int = 1) -> bool:
-        """On one of the nodes, without more than such a part of a GPU. The node that would do last time is looked at
-        first: it mostly still does. Where none would do, only nodes that have changed since are looked at again."""
-        question = (request, share_of, id(nodes))  # a hash of 5,000 names would cost more than the look at a node
+    def could_place(self, request: Request, nodes: tuple[str, ...], entitlement: Entitlement) -> bool:
+        """On one of the nodes, on GPUs of the booked model, without more of one than was booked. The node that would do
+        last time is looked at first: it mostly still does. Where none would do, only nodes that have changed since are
+        looked at again."""
+        booked = (entitlement.model, entitlement.share_of)
+        question = (request, booked, id(nodes))  # a hash of 5,000 names would cost more than the look at a node
         _, witness = self._witness.get(question, (nodes, ""))
-        if self._fits(request, witness, share_of):
+        if self._fits(request, witness, *booked):
             return True
-        found = next((name for name in self._to_look_at(question, nodes) if self._fits(request, name, share_of)), "")
+        found = next((name for name in self._to_look_at(question, nodes) if self._fits(request, name, *booked)), "")
         if found:
             self._impossible.pop(question, None)
             _remember(self._witness, question, (nodes, found))
@@ -316,11 +318,15 @@ class RevocableRoom:
         """Pods that hold GPUs have become opportunistic."""
         self._impossible.clear()
 
-    def _fits(self, request: Request, node: str, share_of: int) -> bool:
+    def _fits(self, request: Request, node: str, model: str, share_of: int) -> bool:
         there = self._ledger.node(node)
         if there is None or there.unusable or not selected(there, request):
             return False
-        suiting = (card for card in self._ledger.cards(node) if self._suits(card, request, share_of))
+        suiting = (
+            card
+            for card in self._ledger.cards(node)
+            if model in ("", card.gpu.model) and self._suits(card, request, share_of)
+        )
         if not needs_one_island(request):
             return len(tuple(islice(suiting, request.cards))) == request.cards  # no more are looked at than needed
         return any(island and len(found) >= request.cards for island, found in by_island(tuple(suiting)).items())
@@ -332,8 +338,9 @@ class RevocableRoom:
         return need <= card.gpu.memory // share_of and need <= self.on_card(card)
 
 
-_Question = tuple[Request, int, int]
-"""What is asked for, the part of a GPU that is booked, and the `id` of the nodes, which are kept with the answer."""
+_Question = tuple[Request, tuple[str, int], int]
+"""What is asked for, the model and the part of a GPU that are booked, and the `id` of the nodes, which are kept with
+the answer."""
 _Answer = TypeVar("_Answer")
 
 
@@ -372,12 +379,11 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
         if there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared):
             return Covered(entitlement, there)
         covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement))
-    request = covered.narrowed(asked)
-    if use.count + request.cards > entitlement.gpus or (entitlement.share_of > 1 and request.amount == WHOLE):
+    if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
-    if not room.could_place(request, pod.nodes, entitlement.share_of):
+    if not room.could_place(covered.narrowed(asked) if covered.not_on else asked, pod.nodes, entitlement):
         return None
-    use.coming += request.cards
+    use.coming += asked.cards
     return covered
 
 

@@ -48,8 +48,19 @@ class Card:
         """How much of the GPU is held by shares in that state."""
         return MiB(sum(self.held(share) for share in self.shares.values() if share.state is state))
 
+    def less(self, mib: int) -> "Card":
+        """The same, with so much less of it free."""
+        copy = Card.__new__(Card)
+        copy.gpu, copy.shares, copy.kept_for, copy.free = self.gpu, self.shares, self.kept_for, self.free - mib
+        return copy
+
     def recount(self) -> None:
         self.free = self.gpu.memory - sum(map(self.held, self.shares.values()))
+
+
+def room_on(cards: Iterable[Card]) -> NodeRoom:
+    """The room on the GPUs of a node that is usable."""
+    return summarise((card.gpu, card.free) for card in cards if not card.kept_for and not card.gpu.unusable)
 
 
 class _NodeEntry:
@@ -64,7 +75,7 @@ class _NodeEntry:
     def room(self) -> NodeRoom:
         if self.node.unusable:
             return NO_ROOM
-        return summarise((card.gpu, card.free) for card in self.cards if not card.kept_for and not card.gpu.unusable)
+        return room_on(self.cards)
 
 
 class Ledger:
@@ -80,7 +91,8 @@ class Ledger:
         self._unreported: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
         self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
-        self._undo: list[Callable[[], None]] | None = None
+        self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
+        self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
         self._moment = 0
         self._revision = 0
         self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
@@ -149,7 +161,7 @@ class Ledger:
 
     def kept_for(self, uid: str) -> frozenset[str]:
         """The GPUs kept for a pod."""
-        return frozenset(uuid for uuid, holder in self._kept.items() if holder.uid == uid)
+        return frozenset(self._kept_of.get(uid, ()))
 
     # --- the inventory -----------------------------------------------------------------------------------------------
 
@@ -204,8 +216,17 @@ class Ledger:
 
     # --- who holds what ----------------------------------------------------------------------------------------------
 
-    def hold(self, share: Share) -> None:
-        """Takes a share that was decided on. The GPU must be there and have the room."""
+    def hold(self, *shares: Share) -> None:
+        """Takes shares that were decided on. Their GPUs must be there and have the room."""
+        try:
+            for share in shares:
+                self._check(share)
+                self._write(share)
+                self._cards[share.gpu].recount()
+        finally:
+            self._recount(*{share.gpu for share in shares})
+
+    def _check(self, share: Share) -> None:
         who, card = share.holder, self._cards.get(share.gpu)
         if card is None:
             raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
@@ -217,7 +238,6 @@ class Ledger:
             raise LedgerError(f"{who} cannot hold {card.held(share)} MiB of {card.gpu}: {card.free} MiB are free")
         if share.state is ShareState.GONE:
             raise LedgerError(f"{who} cannot hold a share that is gone")
-        self._put(share)
 
     def restore(self, shares: Iterable[Share]) -> None:
         """Records shares as the Leases tell them, after a restart or from another replica: they are the truth."""
@@ -282,14 +302,13 @@ class Ledger:
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
         outer, revision = self._undo, self._revision
-        undo: list[Callable[[], None]] = []
+        undo: list[Callable[[], str]] = []
         self._undo = undo
         try:
             yield self
         finally:
             self._undo = None  # the steps back must not be remembered
-            for step in reversed(undo):
-                step()
+            self._recount(*{step() for step in reversed(undo)})
             self._undo, self._revision = outer, revision
 
     # --- the only writers --------------------------------------------------------------------------------------------
@@ -298,18 +317,18 @@ class Ledger:
         self._write(share)
         self._recount(share.gpu)
 
-    def _write(self, share: Share) -> None:
-        """Writes one share, or removes it if it is gone. The caller recounts."""
+    def _write(self, share: Share) -> str:
+        """Writes one share, or removes it if it is gone. The caller recounts its GPU, which is returned."""
         uid, gpu = share.holder.uid, share.gpu
         card = self._cards.get(gpu)
         on_card = card.shares if card is not None else self._unreported.setdefault(gpu, {})
         if self._undo is not None:
             before = on_card.get(uid) or replace(share, state=ShareState.GONE)
-            self._undo.append(lambda: self._put(before))
+            self._undo.append(lambda: self._write(before))
         if share.state is not ShareState.GONE:
             on_card[uid] = share
             self._shares.setdefault(uid, {})[gpu] = share
-            return
+            return gpu
         on_card.pop(uid, None)
         if not on_card:
             self._unreported.pop(gpu, None)
@@ -317,19 +336,25 @@ class Ledger:
         of_pod.pop(gpu, None)
         if not of_pod:
             self._shares.pop(uid, None)
+        return gpu
 
-    def _set_kept(self, uuid: str, holder: Holder | None) -> None:
+    def _set_kept(self, uuid: str, holder: Holder | None) -> str:
         if self._undo is not None:
             before = self._kept.get(uuid)
             self._undo.append(lambda: self._set_kept(uuid, before))
-        if holder is None:
-            self._kept.pop(uuid, None)
-        else:
+        old = self._kept.pop(uuid, None)
+        if old is not None:
+            self._kept_of[old.uid].discard(uuid)
+            if not self._kept_of[old.uid]:
+                del self._kept_of[old.uid]
+        if holder is not None:
             self._kept[uuid] = holder
+            self._kept_of.setdefault(holder.uid, set()).add(uuid)
         card = self._cards.get(uuid)
         if card is not None and card.kept_for != holder:
             card.kept_for = holder
             self._recount(uuid)
+        return uuid
 
     def _recount(self, *gpus: str) -> None:
         cards = [card for card in map(self._cards.get, gpus) if card is not None]

@@ -4,87 +4,197 @@ A booked pod that has room is bound within moments, and for one that has none GP
 opportunistic pod could take them. So a request of such a pod is answered as if each booked pod that waits, and has
 room, had its GPUs already: the oldest first, each where GPUs are kept for it, else on the first node that takes it. In
 the end it may get other GPUs. What counts is that enough are left for it.
+
+Hundreds of booked pods may wait, and the ledger changes with every bind. So nothing is tried out in the ledger: what
+they would take is counted beside it, and pods that ask alike look at each node once, because what one of them takes
+never makes room for the next. Where very many different requests wait, the search ends after `MOST_STEPS`, and no room
+is left for the youngest of them. That is safe: a booked pod that finds no room has GPUs revoked for it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from carrel.ledger.filtering import FilterResult, NodeFilter
-from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, WaitingPod, place
-from carrel.ledger.refusals import Refusal
+from carrel.ledger.filtering import FilterResult
+from carrel.ledger.gpu_choice import choose
+from carrel.ledger.ledger import Card, Ledger, room_on
+from carrel.ledger.node_room import NodeRoom, fit_test
+from carrel.ledger.placement import Placement, WaitingPod, selected, suits
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage, Share
 
 SOME_INSTANT = datetime.min.replace(tzinfo=UTC)
 """In a what-if, it does not matter since when a share is covered."""
 WAITED_FOR = "room, but a booked pod waits for it"
+MOST_STEPS = 250_000
+"""How far the search for what booked pods take goes: about a tenth of a second."""
+STEPS_BY_GPU = 10
+"""To look at the GPUs of a node takes so many times as long as to look at the summary of its room."""
 
 
 class Precedence:
     """The rule that opportunistic pods leave room for the booked pods that wait."""
 
-    def __init__(self, ledger: Ledger, waiting: Callable[[], Sequence[WaitingPod]]) -> None:
+    def __init__(
+        self, ledger: Ledger, waiting: Callable[[], Sequence[WaitingPod]], most_steps: int = MOST_STEPS
+    ) -> None:
         """`waiting` are the booked pods that want GPUs and are not bound, the oldest first."""
         self._ledger = ledger
         self._waiting = waiting
-        self._node_filter = NodeFilter(ledger)
-        self._known: tuple[int, Sequence[WaitingPod], Sequence[Share]] = (-1, (), ())
+        self._most_steps = most_steps
+        self._known: tuple[int, Sequence[WaitingPod], _TakenFirst] = (-1, (), _TakenFirst(ledger))
 
     def narrow(self, found: FilterResult, request: Request) -> FilterResult:
         """Of the nodes that would do, only those that will do also when the booked pods have theirs."""
-        nodes = {card.gpu.node for share in self._taken_first() if (card := self._ledger.card(share.gpu)) is not None}
-        touched = nodes.intersection(found.fitting) if nodes else ()
-        if not touched:
+        taken_first = self.taken_first()
+        if not taken_first.nodes:
             return found
-        with self.served():
-            taken = [name for name in sorted(touched) if isinstance(place(self._ledger, request, name), Refusal)]
+        fits = fit_test(request)
+        touched = taken_first.nodes.intersection(found.fitting)
+        taken = [name for name in sorted(touched) if not fits(taken_first.room(name))]
         return found.after([(name, "", WAITED_FOR) for name in taken]) if taken else found
 
     @contextmanager
-    def served(self) -> Iterator[None]:
-        """As if every booked pod that waits, and has room, had its GPUs. Afterwards nothing has changed."""
-        shares = self._taken_first()
+    def served(self, node: str = "") -> Iterator[None]:
+        """As if every booked pod that waits, and has room, had its GPUs; only those on that node, if it is given.
+        Afterwards nothing has changed."""
+        shares = self.taken_first().shares_on(node)
         if not shares:
             yield
             return
         with self._ledger.what_if():
-            for share in shares:
-                self._ledger.hold(share)
+            self._ledger.hold(*shares)
             yield
-        self._known = (self._ledger.moment, *self._known[1:])
 
-    def _taken_first(self) -> Sequence[Share]:
+    def taken_first(self) -> "_TakenFirst":
         """Looked for anew only when the ledger, or who waits, has changed."""
         waiting = tuple(self._waiting())
-        moment, before, shares = self._known
-        if moment != self._ledger.moment or waiting != before:
-            shares = self._look(waiting) if waiting else ()
-            self._known = (self._ledger.moment, waiting, shares)
-        return shares
+        if self._ledger.is_what_if:
+            return self._look(waiting)  # true for a moment only
+        revision, before, found = self._known
+        if revision != self._ledger.revision or waiting != before:
+            found = self._look(waiting)
+            self._known = (self._ledger.revision, waiting, found)
+        return found
 
-    def _look(self, waiting: Sequence[WaitingPod]) -> Sequence[Share]:
-        shares: list[Share] = []
-        with self._ledger.what_if():
-            for booked in waiting:
-                if self._ledger.shares_of(booked.holder.uid):
-                    continue  # it is being bound
-                placement = self._place(booked)
-                if isinstance(placement, Placement):
-                    for share in placement.shares(booked.holder):
-                        self._ledger.hold(share)
-                        shares.append(share)
-        return shares
+    def _look(self, waiting: Sequence[WaitingPod]) -> "_TakenFirst":
+        found = _TakenFirst(self._ledger, self._most_steps)
+        for booked in waiting:
+            if found.steps_left <= 0:
+                break
+            if not self._ledger.shares_of(booked.holder.uid):  # else it is being bound
+                found.serve(booked)
+        return found
 
-    def _place(self, booked: WaitingPod) -> Placement | Refusal:
+
+@dataclass(slots=True)
+class _Alike:
+    """Pods that ask for the same, on the same nodes. What did not do for one of them will not do for the next."""
+
+    left: Iterator[str]
+    """The nodes that may still do, the first by name first."""
+    node: str | None
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """The nodes where some pods may run: thousands of names, mostly the same for all pods."""
+
+    names: tuple[str, ...]
+    in_order: list[str] = field(init=False)
+    there: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.in_order = sorted(self.names)
+        self.there = frozenset(self.names)
+
+
+class _TakenFirst:
+    """What booked pods that wait take, counted beside the ledger."""
+
+    def __init__(self, ledger: Ledger, most_steps: int = 0) -> None:
+        self.nodes: set[str] = set()
+        """Where something is taken."""
+        self.steps_left = most_steps
+        self._ledger = ledger
+        self._shares: dict[str, list[Share]] = {}  # by node
+        self._cards: dict[str, tuple[Card, ...]] = {}  # of these nodes, as they would be
+        self._rooms: dict[str, NodeRoom] = {}  # the same, as far as anybody has asked
+        self._alike: dict[tuple[Request, int], _Alike] = {}
+        self._known_nodes: dict[int, _Nodes] = {}  # by the `id` of the names, which are kept with them
+
+    def shares_on(self, node: str = "") -> Sequence[Share]:
+        """On all nodes, if none is given."""
+        if node:
+            return self._shares.get(node, ())
+        return [share for shares in self._shares.values() for share in shares]
+
+    def room(self, node: str) -> NodeRoom:
+        if node not in self._rooms:
+            self._rooms[node] = room_on(self._cards[node])
+        return self._rooms[node]
+
+    def serve(self, booked: WaitingPod) -> None:
+        """Takes GPUs for the pod, if there is room."""
         keeper = booked.keeper(self._ledger)
-        cards = map(self._ledger.card, self._ledger.kept_for(keeper))
-        kept = {card.gpu.node for card in cards if card is not None}
-        fitting = self._node_filter.filter(booked.request, booked.nodes, keeper).fitting
-        node = min(kept.intersection(fitting) if kept else (), default="") or min(fitting, default="")
-        placement = place(self._ledger, booked.request, node, keeper)
-        if isinstance(placement, Refusal) or not booked.booking:
-            return placement
-        return replace(placement, coverage=Coverage(booked.booking, SOME_INSTANT))
+        kept = {card.gpu.node for card in map(self._ledger.card, self._ledger.kept_for(keeper)) if card is not None}
+        for node in sorted(kept.intersection(self._nodes(booked).there) if kept else ()):
+            if self._take(booked, node, keeper):
+                return
+        alike = self._alike_to(booked)
+        while alike.node is not None and self.steps_left > 0:
+            if self._take(booked, alike.node, keeper):
+                return
+            alike.node = next(alike.left, None)
+
+    def _alike_to(self, booked: WaitingPod) -> _Alike:
+        question = (booked.request, id(booked.nodes))
+        if question not in self._alike:
+            left = self._may_do(booked)
+            self._alike[question] = _Alike(left, next(left, None))
+        return self._alike[question]
+
+    def _may_do(self, booked: WaitingPod) -> Iterator[str]:
+        """The nodes that have room as long as nobody takes anything, in order."""
+        request, nodes = booked.request, self._nodes(booked)
+        if request.selector.only:
+            cards = map(self._ledger.card, request.selector.only)
+            yield from sorted(nodes.there.intersection(card.gpu.node for card in cards if card is not None))
+            return
+        if request.selector.names_uuids:
+            yield from nodes.in_order  # there the summaries do not help
+            return
+        fits, rooms = fit_test(request), self._ledger.rooms
+        for name in nodes.in_order:
+            self.steps_left -= 1
+            room = rooms.get(name)
+            if room is not None and fits(room):
+                yield name
+            elif self.steps_left <= 0:
+                return
+
+    def _nodes(self, booked: WaitingPod) -> _Nodes:
+        key = id(booked.nodes)
+        if key not in self._known_nodes:
+            self._known_nodes[key] = _Nodes(booked.nodes)
+        return self._known_nodes[key]
+
+    def _take(self, booked: WaitingPod, node: str, keeper: str) -> bool:
+        """False: there is no room."""
+        self.steps_left -= STEPS_BY_GPU
+        request, there = booked.request, self._ledger.node(node)
+        if there is None or there.unusable or not selected(there, request):
+            return False
+        need, cards = request.amount.on, self._cards.get(node) or self._ledger.cards(node)
+        able = [card for card in cards if card.free >= need(card.gpu.memory) and suits(card, request, keeper)]
+        chosen = choose(able, request) if len(able) >= request.cards else None
+        if chosen is None:
+            return False
+        coverage = Coverage(booked.booking, SOME_INSTANT) if booked.booking else None
+        placement = Placement(node, tuple(card.gpu for card in chosen), request, coverage)
+        self.nodes.add(node)
+        self._shares.setdefault(node, []).extend(placement.shares(booked.holder))
+        taken = {card.gpu.uuid: need(card.gpu.memory) for card in chosen}
+        self._cards[node] = tuple(card.less(taken[card.gpu.uuid]) if card.gpu.uuid in taken else card for card in cards)
+        return True

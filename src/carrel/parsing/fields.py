@@ -51,6 +51,11 @@ class Field:
     def text(self) -> str:
         return self._typed(str, "", "text")
 
+    def text_of(self, key: str) -> str:
+        """The same as `self[key].text()`. Fast: a field is made only to say what is wrong."""
+        value = self.object().get(key)
+        return value if isinstance(value, str) else self[key].text()
+
     def some_text(self) -> str:
         """Text that must be present and not empty."""
         if not (text := self.text()):

@@ -79,7 +79,8 @@ class _PodToBind:
     holder: Holder
     keeper: str
     """In whose name it gets what is kept for it."""
-    view: LedgerView
+    leaves_room: bool
+    """For the booked pods that wait."""
     coverage: Coverage | None
     """To be recorded with its shares."""
     tier: Mapping[str, str]
@@ -173,7 +174,7 @@ class Scheduler:
         coverage = Coverage(covered.entitlement.booking, self._context.now()) if covered is not None else None
         until = covered.entitlement.ends if covered is not None else None
         tier = write_tier(until) if self._context.tier(pod) is not None else {}
-        seen = _PodToBind(holder, self._context.keeper(pod), self._ledger_view(pod), coverage, tier)
+        seen = _PodToBind(holder, self._context.keeper(pod), self._leaves_room(pod), coverage, tier)
         try:
             return await self._bind(pod_request, seen, node)
         finally:
@@ -227,7 +228,7 @@ class Scheduler:
         return await self._lease_writer.take(placement, holder) or placement
 
     def _place(self, pod_request: PodRequest, pod: _PodToBind, node: str) -> Placement | Refusal:
-        with pod.view():
+        with self._precedence.served(node) if pod.leaves_room else nullcontext():
             seen = place(self._cluster_ledger.ledger, pod_request.request, node, pod.keeper)
         if isinstance(seen, Placement):
             return seen

@@ -48,9 +48,17 @@ def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None
 
 
 def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[str, Any]]) -> None:
+    if len(before) == len(after) <= MOST_CHANGED:
+        for i, (old_item, new_item) in enumerate(zip(before, after, strict=True)):
+            if old_item is not new_item:
+                _diff(old_item, new_item, f"{at}/{i}", found)
+        return
     shorter = min(len(before), len(after))
-    head = next((i for i in range(shorter) if not same(before[i], after[i])), shorter)
-    tail = next((i for i in range(shorter - head) if not same(before[-1 - i], after[-1 - i])), shorter - head)
+    head = tail = 0
+    while head < shorter and same(before[head], after[head]):
+        head += 1
+    while tail < shorter - head and same(before[-1 - tail], after[-1 - tail]):
+        tail += 1
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(old), len(new)) > MOST_CHANGED:
         found.append({"op": "replace", "path": at, "value": after})

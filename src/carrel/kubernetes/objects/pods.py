@@ -46,20 +46,25 @@ def gates_of(pod: Pod) -> tuple[str, ...]:
 
 def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     """Summed as Kubernetes does: containers and sidecars together, or an init container with the earlier sidecars."""
-    if not _requests(pod, resource):
+    asks: list[ContainerAsk] = []
+    for group, listed in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for index, each in enumerate(listed):
+            amount = _amount(pod, each, resource, group, index)
+            if amount:
+                is_init = group == "initContainers" and each.restart_policy != SIDECAR
+                asks.append(ContainerAsk(each.name, amount, is_init))
+    if not asks:
         return NOTHING_ASKED
-    inits, containers = (
-        [
-            (container, _amount(pod, container, resource, f"spec.{group}[{index}]"))
-            for index, container in enumerate(listed)
-        ]
-        for group, listed in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers))
+    return ResourceAsk(most_at_once(pod, {ask.container: ask.amount for ask in asks}), tuple(asks))
+
+
+def asks_for(pod: Pod, resource: str) -> bool:
+    """Whether a container asks for some of it: zero is nothing."""
+    return any(
+        _amount(pod, each, resource, group, index)
+        for group, listed in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers))
+        for index, each in enumerate(listed)
     )
-    asks = (
-        *(ContainerAsk(each.name, amount, init=each.restart_policy != SIDECAR) for each, amount in inits if amount),
-        *(ContainerAsk(each.name, amount, init=False) for each, amount in containers if amount),
-    )
-    return ResourceAsk(most_at_once(pod, {ask.container: ask.amount for ask in asks}), asks)
 
 
 def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
@@ -72,18 +77,10 @@ def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
     return max(most, sidecars + sum(amounts.get(container.name, 0) for container in pod.spec.containers))
 
 
-def _requests(pod: Pod, resource: str) -> bool:
-    """In most pods no container names the resource; then there is nothing to sum."""
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        if resource in container.resources.limits or resource in container.resources.requests:
-            return True
-    return False
-
-
-def _amount(pod: Pod, container: Container, resource: str, path: str) -> int:
+def _amount(pod: Pod, container: Container, resource: str, group: str, index: int) -> int:
     # For extended resources Kubernetes demands request = limit, and copies the limit to the request.
     for name, quantities in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         if resource in quantities:
-            field = f"{path}.resources.{name}['{resource}']"
+            field = f"spec.{group}[{index}].resources.{name}['{resource}']"
             return whole_quantity(quantities[resource], subject(pod.metadata), field)
     return 0
