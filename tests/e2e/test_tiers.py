@@ -114,7 +114,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         assert lab.carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
         assert not degraded["spec"]["containers"][0]["resources"].get("limits")
         assert degraded["metadata"]["labels"] == low["metadata"]["labels"]
-        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over"}
+        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over", "carrel.dev/notice"}
         eventually(lambda: "handed over to CPU" in lab.events(ours, degraded).get("HandedOverToCPU", ""))
         assert "booked pod" in lab.events(ours, low)["GPURevoked"]
 
