@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.lifecycle.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
@@ -132,6 +132,10 @@ async def a_revocation() -> Any:
             lab.clock.now += timedelta(hours=1)
             train = await an_opportunistic_pod(lab, replica, "train", labels=OF_A_HUB)
             await a_service_of(lab, train)
+        # A notebook has had its Service for a while: also the stalest list shows it.
+        for number in range(FaultPlan(seed=0).stale_by):
+            label = {"metadata": {"labels": {"number": str(number)}}}
+            await lab.client.patch(NAMESPACES, "elsewhere", MergePatch(label))
         yield RevocationRun(lab, train, await an_unschedulable_booked_pod(lab, "urgent"))
 
 

@@ -71,7 +71,14 @@ class OwnedServices:
             patch = StrategicPatch({"metadata": {"uid": its_uid, "ownerReferences": [owner]}})
             try:
                 await self._cluster.patch(SERVICES, service, patch, namespace)
-            except (NotFound, Conflict):
+            except NotFound:
                 continue
+            except Conflict:
+                if await self._is_there(service, its_uid, namespace):
+                    raise  # others write it at this moment
             except Forbidden as error:  # nor to keep the record for ever
                 log.warning("service_not_given service=%s/%s: %s", namespace, service, error)
+
+    async def _is_there(self, name: str, uid: str, namespace: str) -> bool:
+        found = (await self._cluster.list(SERVICES, Selection(namespace, fields=f"metadata.name={name}"))).items
+        return any(each.metadata.uid == uid for each in found)

@@ -57,8 +57,8 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
     notebook_grace: Annotated[
         float,
         typer.Option(
-            help="The same for pods of a notebook hub, where it is longer."
-            " An admin may set it for a namespace: carrel.dev/revocation-grace: 5m.",
+            help="The same for pods of a notebook hub; the longer of the two counts."
+            " For a namespace, an admin may set another time by an annotation.",
             envvar="CARREL_NOTEBOOK_GRACE",
             min=0,
         ),
