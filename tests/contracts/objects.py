@@ -41,6 +41,15 @@ def lease(name: str, holder: str = "somebody", **metadata: Any) -> Json:
     }
 
 
+def service(name: str, **metadata: Any) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, **metadata},
+        "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": [{"port": 80}]},
+    }
+
+
 def owned_by(owner: Json) -> list[Json]:
     return [
         {

@@ -6,10 +6,19 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import Conflict, DeleteOptions, Invalid, JsonPatch, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, Resource
+from carrel.kubernetes.cluster import (
+    Conflict,
+    DeleteOptions,
+    Invalid,
+    JsonPatch,
+    MergePatch,
+    NotFound,
+    Selection,
+    StrategicPatch,
+)
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, NAMESPACES, PODS, SERVICES, Resource
 from tests.contracts.backends import eventually, unique
-from tests.contracts.objects import config_map, lease, owned_by, pod
+from tests.contracts.objects import config_map, lease, owned_by, pod, service
 
 OTHER_UID = "6f2c0f4e-0000-4000-8000-000000000000"
 AT_ONCE = DeleteOptions(grace_seconds=0)
@@ -145,6 +154,49 @@ class TestOwners:
         await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Orphan"))
         assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
         assert "ownerReferences" not in (await cluster.get(LEASES, "owned", namespace))["metadata"]
+
+    async def test_what_a_pod_owns_becomes_an_orphan_while_the_pod_is_still_ending(
+        self, cluster: Client, namespace: str
+    ) -> None:
+        owner = await cluster.create(PODS, pod("owner", spec={"nodeName": unique("node")}), namespace)
+        await cluster.create(SERVICES, service("owned", ownerReferences=owned_by(owner)), namespace)
+        going = await cluster.delete(
+            PODS, "owner", namespace, how=DeleteOptions(grace_seconds=300, propagation="Orphan")
+        )
+        assert going["metadata"]["deletionGracePeriodSeconds"] == 300
+
+        async def is_orphan() -> bool:
+            return "ownerReferences" not in (await cluster.get(SERVICES, "owned", namespace))["metadata"]
+
+        assert await eventually(is_orphan)
+        assert (await cluster.get(PODS, "owner", namespace))["metadata"]["deletionGracePeriodSeconds"] == 300
+        await cluster.delete(
+            PODS, "owner", namespace, how=AT_ONCE
+        )  # as the kubelet does, with no word about dependents
+        assert await eventually(lambda: is_gone(cluster, PODS, "owner", namespace))
+        assert not await is_gone(cluster, SERVICES, "owned", namespace)
+
+    async def test_an_orphan_that_gets_its_dead_owner_back_is_deleted(self, cluster: Client, namespace: str) -> None:
+        owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)
+        made = await cluster.create(SERVICES, service("owned", ownerReferences=owned_by(owner)), namespace)
+        await cluster.delete(CONFIG_MAPS, "owner", namespace, how=DeleteOptions(propagation="Orphan"))
+        assert await eventually(lambda: is_gone(cluster, CONFIG_MAPS, "owner", namespace))
+        again = {"metadata": {"uid": made["metadata"]["uid"], "ownerReferences": owned_by(owner)}}
+        await cluster.patch(SERVICES, "owned", StrategicPatch(again), namespace)
+        assert await eventually(lambda: is_gone(cluster, SERVICES, "owned", namespace))
+
+    async def test_an_owner_is_added_to_others(self, cluster: Client, namespace: str) -> None:
+        first, second = [await cluster.create(CONFIG_MAPS, config_map(name), namespace) for name in ("one", "two")]
+        made = await cluster.create(SERVICES, service("owned", ownerReferences=owned_by(first)), namespace)
+        for _ in range(2):
+            owner = {**owned_by(second)[0], "controller": False}
+            added = {"metadata": {"uid": made["metadata"]["uid"], "ownerReferences": [owner]}}
+            await cluster.patch(SERVICES, "owned", StrategicPatch(added), namespace)
+        owners = (await cluster.get(SERVICES, "owned", namespace))["metadata"]["ownerReferences"]
+        assert {each["uid"] for each in owners} == {each["metadata"]["uid"] for each in (first, second)}
+        other = {"metadata": {"uid": OTHER_UID, "labels": {"colour": "red"}}}
+        with pytest.raises(Conflict):
+            await cluster.patch(SERVICES, "owned", StrategicPatch(other), namespace)
 
     async def test_in_the_foreground_the_owner_waits_for_its_dependents(self, cluster: Client, namespace: str) -> None:
         owner = await cluster.create(CONFIG_MAPS, config_map("owner"), namespace)

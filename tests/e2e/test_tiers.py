@@ -11,6 +11,7 @@ import pytest
 
 from carrel.kubernetes.objects.release import read_release
 from carrel.parsing.time import instant
+from testbed.processes import Failed
 from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
 from tests.e2e.webhook import ADMIN, BookingService, UserClient, Webhook, a_booking_service, sealed_with
@@ -114,7 +115,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         assert lab.carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
         assert not degraded["spec"]["containers"][0]["resources"].get("limits")
         assert degraded["metadata"]["labels"] == low["metadata"]["labels"]
-        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over"}
+        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over", "carrel.dev/notice"}
         eventually(lambda: "handed over to CPU" in lab.events(ours, degraded).get("HandedOverToCPU", ""))
         assert "booked pod" in lab.events(ours, low)["GPURevoked"]
 
@@ -285,3 +286,79 @@ def test_a_job_that_replaces_only_failed_pods_continues_without_a_gpu(lab: Lab) 
         assert not status.get("failed") and status["active"] == 1
         records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
         eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
+
+
+# --- notebooks -------------------------------------------------------------------------------------------------------
+
+
+READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
+"""As the first process of its container it does not hear SIGTERM, and so uses its whole grace."""
+
+
+def start_notebook(lab: Lab, ours: str) -> Json:
+    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time."""
+    notes = {"metadata": {"annotations": {"carrel.dev/revocation-grace": "20s"}}}
+    lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", notes)
+    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=15)
+    manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
+    manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]
+    lab.make(EVE, ours, manifest)
+    placed = wait_for_phase(lab.api, ours, "notebook", "Running")
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "notebook", "uid": placed["metadata"]["uid"]}
+    owned = {"metadata": {"name": "notebook", "ownerReferences": [{**reference, "blockOwnerDeletion": True}]}}
+    ports = {"selector": {"hub.jupyter.org/username": "eve"}, "ports": [{"port": 8888}]}
+    lab.api.call("POST", f"/api/v1/namespaces/{ours}/services", {**owned, "spec": ports})
+    lab.api.call("POST", f"/api/v1/namespaces/{ours}/secrets", owned)
+    return placed
+
+
+def printed(lab: Lab, ours: str) -> str:
+    try:
+        return lab.api.kubectl("--namespace", ours, "logs", "notebook", "--tail", "3")
+    except Failed:
+        return ""  # its container is not there yet
+
+
+def owned_in(lab: Lab, ours: str, kind: str) -> dict[str, list[str]]:
+    """Name → the uids of the owners."""
+    found = lab.api.call("GET", f"/api/v1/namespaces/{ours}/{kind}")["items"]
+    return {
+        each["metadata"]["name"]: [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
+        for each in found
+    }
+
+
+def take_its_gpu(lab: Lab, ours: str) -> None:
+    lab.run(CAROL, ours, "other")
+    lab.create(ADA, ours, "booked")
+
+
+def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
+    with namespace(lab.api) as ours:
+        first = start_notebook(lab, ours)
+        take_its_gpu(lab, ours)
+
+        eventually(lambda: "save your work now" in printed(lab, ours), LIMIT_S)
+        after = lab.successor(ours, of=first)
+
+        eventually(lambda: "this pod lost its GPU at" in printed(lab, ours), LIMIT_S)
+        eventually(lambda: owned_in(lab, ours, "services") == {"notebook": [after["metadata"]["uid"]]}, LIMIT_S)
+        assert owned_in(lab, ours, "secrets") == {"notebook": []}, "it is left to the hub"
+        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
+        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
+        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "secrets")), LIMIT_S)
+
+
+def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: Lab) -> None:
+    with namespace(lab.api) as ours:
+        start_notebook(lab, ours)
+        take_its_gpu(lab, ours)
+        eventually(lambda: "deletionTimestamp" in lab.pod(ours, "notebook")["metadata"], LIMIT_S)
+        path = f"/api/v1/namespaces/{ours}/pods/notebook"
+        status, answer = lab.people[EVE].call("DELETE", path, {"gracePeriodSeconds": 1})
+        assert status == 200, answer
+
+        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
+        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
+        assert "notebook" not in lab.carrel.pods(ours)
+        eventually(lambda: owned_in(lab, ours, "services") == {}, LIMIT_S)

@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICES
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import AtEnd
@@ -17,6 +17,8 @@ from tests.kit.lab import BOOKER, Lab, Replica
 
 WHOLE = {"nvidia.com/gpu": "1"}
 BOOKED = {"carrel.dev/tier": "booked", "carrel.dev/user": BOOKER}
+OF_A_HUB = {"hub.jupyter.org/username": "ada"}
+"""A label of pods that JupyterHub makes."""
 OPPORTUNISTIC = {"carrel.dev/tier": "opportunistic", "terminate-at": "1900-01-01T08:00:00Z"}
 
 
@@ -30,10 +32,12 @@ class TierController:
         random_victims: bool = False,
         at_end: AtEnd = AtEnd.CPU,
         minimum_time: timedelta = timedelta(),
+        notebook_grace_s: float = 0,
     ) -> None:
         self.replica = replica
         schedulers = frozenset({"gpu-scheduler"})
-        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, at_end, minimum_time)
+        grace, notebook_grace = timedelta(seconds=grace_s), timedelta(seconds=notebook_grace_s)
+        options = TierOptions(schedulers, grace, random_victims, at_end, minimum_time, notebook_grace)
         self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
 
@@ -43,6 +47,7 @@ class TierController:
         await self.parts.correction.round()
         for warning in expiry.warnings():
             await expiry.warn(warning)
+        await self.parts.notices.round()
         for pod in expiry.expired():
             await expiry.end(pod)
         await self.parts.revoker.revoke_for_next()
@@ -82,7 +87,29 @@ async def everything(lab: Lab) -> list[Any]:
 
 
 async def hand_over_records(lab: Lab) -> list[str]:
-    return [each.metadata.name for each in (await lab.client.list(CONFIG_MAPS, Selection("carrel"))).items]
+    """With the manifests of successors that are kept for them."""
+    ours = Selection("carrel")
+    records, manifests = await lab.client.list(CONFIG_MAPS, ours), await lab.client.list(SECRETS, ours)
+    return [each.metadata.name for each in (*records.items, *manifests.items)]
+
+
+async def a_service_of(lab: Lab, pod: Json) -> Json:
+    """A Service that the pod owns, as a hub makes one for a notebook."""
+    metadata = pod["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": metadata["name"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]},
+        "spec": {"ports": [{"port": 8888}], "selector": {"app": metadata["name"]}},
+    }
+    return await lab.client.create(SERVICES, body, metadata["namespace"])
+
+
+async def owners_of_services(lab: Lab) -> dict[str, list[str]]:
+    """Service → the uids of its owners."""
+    found = (await lab.client.list(SERVICES, Selection("lab"))).items
+    return {each.metadata.name: [owner.uid for owner in each.metadata.owner_references] for each in found}
 
 
 async def event_reasons(lab: Lab) -> list[str]:

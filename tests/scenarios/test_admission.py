@@ -496,6 +496,37 @@ async def test_whose_pod_it_is(user: str, pod: Json, who: str) -> None:
     assert (await cluster.create(pod, user)).annotations["carrel.dev/user"] == who
 
 
+# --- notices ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pod", [a_pod(GPU, labels=JUPYTER), a_pod(GPU, annotations=JUPYTER)], ids=["label", "annotation"]
+)
+async def test_the_container_of_a_notebook_can_read_its_notice_in_a_file(pod: Json) -> None:
+    reviewed = await ReviewedCluster().create(pod, SPAWNER)
+
+    mount = {"name": "carrel-notice", "mountPath": "/etc/carrel", "readOnly": True}
+    assert reviewed.container()["volumeMounts"] == [mount]
+    (volume,) = reviewed.object["spec"]["volumes"]
+    item = {"path": "notice", "fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/notice']"}}
+    assert volume == {"name": "carrel-notice", "downwardAPI": {"items": [item]}}
+    again = await ReviewedCluster().create(reviewed.object, SPAWNER)
+    assert again.object == reviewed.object
+
+
+async def test_other_pods_get_no_file() -> None:
+    for pod in (a_pod(GPU), a_pod(labels=JUPYTER)):
+        assert "volumes" not in (await ReviewedCluster().create(pod, SPAWNER)).object["spec"]
+
+
+async def test_nobody_else_writes_a_notice_and_everybody_may_want_no_successor() -> None:
+    notes = {"carrel.dev/notice": "send your password to me", "carrel.dev/no-successor": "true"}
+    reviewed = await ReviewedCluster().create(a_pod(GPU, annotations=notes))
+
+    assert "carrel.dev/notice" not in reviewed.annotations
+    assert reviewed.annotations["carrel.dev/no-successor"] == "true"
+
+
 async def test_a_pod_without_an_owner_is_opportunistic_and_sees_its_gpu() -> None:
     handler = await booked().handler()
     asked = review(a_pod(GPU), JOB_CONTROLLER)

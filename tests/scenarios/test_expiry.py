@@ -93,7 +93,7 @@ async def test_pods_of_every_dialect_expire_also_while_they_wait(asks: dict[str,
 
         assert await is_over(lab, pod["metadata"]["uid"])
         again = (await pods_of(lab))["train"]
-        assert again.metadata.annotations.keys() == {"carrel.dev/handed-over"}
+        assert again.metadata.annotations.keys() == {"carrel.dev/handed-over", "carrel.dev/notice"}
         assert not again.spec.containers[0].resources.limits
 
 

@@ -9,21 +9,24 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.lifecycle.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
+    OF_A_HUB,
     OPPORTUNISTIC,
     TierController,
+    a_service_of,
     an_opportunistic_pod,
     an_owner,
     an_unschedulable_booked_pod,
     catch_up,
     event_reasons,
     hand_over_records,
+    owners_of_services,
     pods_of,
     set_status,
     settle,
@@ -61,6 +64,8 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
         assert successor["metadata"]["uid"] != train["metadata"]["uid"]
         mark = json.loads(successor["metadata"]["annotations"].pop("carrel.dev/handed-over"))
         assert mark == {"at": "2026-11-16T12:00:00Z", "why": "revoked", "from": train["metadata"]["uid"]}
+        lost = successor["metadata"]["annotations"].pop("carrel.dev/notice")
+        assert lost == "this pod lost its GPU at Mon 16 Nov 12:00 UTC for a booked pod; it runs without a GPU now"
         assert successor["metadata"]["annotations"] == {"team": "vision"}
         assert "nodeName" not in successor["spec"]
         assert successor["spec"]["schedulerName"] == "default-scheduler"
@@ -76,7 +81,7 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
         assert {"GPURevoked train", "HandedOverToCPU train"} <= set(await event_reasons(lab))
         record = f"/api/v1/namespaces/carrel/configmaps/handover-{train['metadata']['uid']}"
         touched = [write for write in replica.transport.writes if record in write]
-        assert touched == [f"DELETE {record}"], "the pod has not changed since the record was written"
+        assert touched == [f"PUT {record}", f"DELETE {record}"], "it names the manifest, and then it is done"
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -115,6 +120,7 @@ class RevocationRun:
         mark = json.loads(pods["train"].metadata.annotations["carrel.dev/handed-over"])
         assert mark["from"] == self.train["metadata"]["uid"], "it succeeds the pod itself, not another successor"
         assert "carrel.dev/handed-over" not in pods["bystander"].metadata.annotations, "no victim is superfluous"
+        assert await owners_of_services(self.lab) == {"train": [pods["train"].metadata.uid]}, "its address leads to it"
         assert await hand_over_records(self.lab) == []
 
 
@@ -124,7 +130,12 @@ async def a_revocation() -> Any:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "bystander")
             lab.clock.now += timedelta(hours=1)
-            train = await an_opportunistic_pod(lab, replica, "train")
+            train = await an_opportunistic_pod(lab, replica, "train", labels=OF_A_HUB)
+            await a_service_of(lab, train)
+        # A notebook has had its Service for a while: also the stalest list shows it.
+        for number in range(FaultPlan(seed=0).stale_by):
+            label = {"metadata": {"labels": {"number": str(number)}}}
+            await lab.client.patch(NAMESPACES, "elsewhere", MergePatch(label))
         yield RevocationRun(lab, train, await an_unschedulable_booked_pod(lab, "urgent"))
 
 
@@ -138,7 +149,7 @@ async def writes_without_faults() -> int:
 
 async def test_a_crash_after_any_write_loses_and_duplicates_nothing() -> None:
     writes = await writes_without_faults()
-    assert writes >= 6, "keep, record, announce, end, create, close"
+    assert writes >= 9, "keep, record, announce, manifest, its name, end, create, the Service, close"
     for number in range(1, writes + 1):
         async with a_revocation() as run:
             with contextlib.suppress(Crashed, ExceptionGroup):

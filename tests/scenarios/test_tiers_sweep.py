@@ -14,7 +14,7 @@ import pytest
 
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.cluster import DeleteOptions, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from tests.kit.fault_run import TierFaultRun
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -25,6 +25,7 @@ from tests.kit.tiers import (
     TierController,
     an_opportunistic_pod,
     end_deleted,
+    hand_over_records,
     pods_of,
     settle,
 )
@@ -82,7 +83,7 @@ class TiersRun(TierFaultRun):
         await self.check_always()
         pods = await pods_of(self.lab)
         assert pods.keys() == self.booked.keys() | self.others, "no workload is lost, none is doubled"
-        assert (await self.lab.client.list(CONFIG_MAPS, Selection("carrel"))).items == []
+        assert await hand_over_records(self.lab) == []
         waiting = {pod.metadata.uid for pod in pods.values() if not pod.spec.node_name}
         for lease in (await self.lab.client.list(LEASES, Selection("carrel"))).items:
             record = read_lease(lease)

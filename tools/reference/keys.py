@@ -28,6 +28,7 @@ MEANINGS = {
     "BookingEnded": "The booking has ended; the pod is ended or goes on without a GPU.",
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",
     "RevocationHeldUp": "The pod should have ended and has not: what holds it up.",
+    "NotHandedOver": "The pod is ended and does not go on without a GPU: why not.",
     "HandedOverToCPU": "This pod goes on without a GPU, for one that lost it, and why.",
     "TerminateAtUnreadable": "The pod's `terminate-at` cannot be read; what is expected.",
     "OtherGPUHandedOver": "The kubelet gave the pod another GPU than it was promised.",

@@ -18,7 +18,8 @@ and so does a second review of the changed pod. In order:
 5. A pod that is made for a booking that starts later is held back by a scheduling gate until then.
 6. A pod that a booking would cover now is booked, all others are opportunistic.
 7. If no GPU is free for an opportunistic pod, it runs without one, or waits, depending on a setting.
-8. Tier, end, priority, scheduler, and the environment of every container are set.
+8. Tier, end, priority, scheduler, and the environment of every container are set. The containers of a hub's pod can
+   read in a file what its person should know.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -40,6 +41,7 @@ from carrel.dialects import carrel, hand_over_record, nvidia, registry, visible_
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
+from carrel.dialects.jupyter import is_of_hub
 from carrel.dialects.tier import write_tier
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
@@ -119,7 +121,7 @@ class PodAdmission:
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
         asked, record = self._asked_gpus(pod), self._record_for(changed)
-        mark = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid)) if record else {}
+        mark = hand_over_record.write_handed_over(HandedOver(record.lost_at, record.why, record.uid)) if record else {}
         changed.strip(keep=mark if asked is None else _recorded(pod))
         if changed.strip_gate():
             pod = _without_our_gate(pod)
@@ -204,6 +206,8 @@ class PodAdmission:
         changed.set_scheduler(self._options.scheduler)
         changed.set_runtime_class(self._context.runtime_class())
         self._set_visible_devices(new.pod, new.asked, changed)
+        if is_of_hub(new.pod.metadata):
+            changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
         if self._seal is not None:
             changed.seal(self._seal, self._now())

@@ -8,6 +8,7 @@ from typing import Any
 from carrel.dialects import carrel, nvidia, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.interface import Dialect
+from carrel.dialects.notice import with_notice_file
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
 from carrel.dialects.seal import ADMITTED, Seal, place_of
 from carrel.kubernetes.objects.kinds import Pod
@@ -125,6 +126,9 @@ class ChangedPod:
         for group in GROUPS:
             if self._spec.get(group):
                 self._spec[group] = [change(each) for each in self._spec[group]]
+
+    def add_notice_file(self) -> None:
+        self._spec = with_notice_file(self._spec)
 
     def remove_gpu(self, notes: Mapping[str, str]) -> None:
         without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes)

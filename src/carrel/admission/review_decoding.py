@@ -27,10 +27,34 @@ class _Variable(msgspec.Struct):
     name: str
 
 
+class _Mount(msgspec.Struct, rename="camel"):
+    name: str = ""
+    mount_path: str = ""
+
+
 class _Container(msgspec.Struct, rename="camel"):
     name: str = ""
     target_container_name: str = ""
     env: list[_Variable] = []
+    volume_mounts: list[_Mount] = []
+
+
+class _FieldRef(msgspec.Struct, rename="camel"):
+    field_path: str = ""
+
+
+class _Item(msgspec.Struct, rename="camel"):
+    path: str = ""
+    field_ref: _FieldRef | None = None
+
+
+class _DownwardApi(msgspec.Struct):
+    items: list[_Item] = []
+
+
+class _Volume(msgspec.Struct, rename="camel"):
+    name: str = ""
+    downward_api: _DownwardApi | None = msgspec.field(name="downwardAPI", default=None)
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -39,6 +63,7 @@ class _Spec(msgspec.Struct, rename="camel"):
     containers: list[_Container] = []
     init_containers: list[_Container] = []
     ephemeral_containers: list[_Container] = []
+    volumes: list[_Volume] = []
 
 
 def read_review(body: bytes) -> AdmissionRequest:

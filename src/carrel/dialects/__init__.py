@@ -13,5 +13,6 @@ Reading order:
     maia tier jupyter hub_people          words about bookings and people; which tier a pod has
     protected_keys seal                   what only Carrel writes, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
-    cpu_manifest hand_over_record         a pod without its GPU, and the record of how it lost it
+    cpu_manifest notice                   a pod without its GPU; what the person in a pod is told
+    hand_over_record successor_manifest   the record of how a pod loses its GPU, and the pod that takes its place
 """

@@ -7,9 +7,11 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
       carrel.dev/booking: next | <id>       it is for a booking that may start later, and waits for it; also the name of
                                             the scheduling gate that holds it until then
+      carrel.dev/no-successor: "true"       if it loses its GPU it is not created again; also on a pod that is ending
     an admin decides, on a Namespace
       carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
+      carrel.dev/revocation-grace: 5m       how long its pods may stay after they were told that they lose their GPU
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
@@ -18,6 +20,8 @@
       carrel.dev/waits-until: 2026-…Z       when the booking starts that it is for; a gate holds it until then
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
+      carrel.dev/notice: this pod …         what the person in the pod should know now; its containers may read it in
+                                            a file
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
       carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
@@ -67,10 +71,12 @@ GANG_SIZE = "carrel.dev/gang-size"
 BOOKING = "carrel.dev/booking"
 NEXT = "next"
 """As the booking's id: the person's booking that starts next."""
-ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING})
+NO_SUCCESSOR = "carrel.dev/no-successor"
+ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING, NO_SUCCESSOR})
 """What a user may write."""
 EXEMPT = "carrel.dev/exempt"
 WHEN_FULL = "carrel.dev/when-full"
+REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
@@ -88,6 +94,7 @@ CGPU_DISABLE = "carrel.dev/cgpu-disable"
 WAITS_UNTIL = "carrel.dev/waits-until"
 WOKEN_AT = "carrel.dev/woken-at"
 LEAVE_BY = "carrel.dev/leave-by"
+NOTICE = "carrel.dev/notice"
 WARNED = "carrel.dev/warned"
 HANDED_OVER = "carrel.dev/handed-over"
 RESERVED_LEASE = "carrel.dev/lease"

@@ -12,30 +12,36 @@ anything happens to the pod and deleted when its successor exists:
            owner: <uid>                           its controller, whose next pod is admitted without a GPU
            gone: 2026-…Z                          of a pod with a controller: since when that is awaited
            user: ada@lab.org                      whose pod it is, who is told
-           successor: {…}                         the manifest, of a bare pod
+           grace: "30"                            seconds that Carrel gives a bare pod between SIGTERM and its end
+           manifest: handover-…                   the Secret with the successor of a bare pod (`successor_manifest`)
+           services: {"jupyter-ada": "<uid>"}     what the pod owns and its successor gets
+           withdrawn: "true"                      somebody else deleted it while it was ending: no successor
 
-A manifest may hold what only its user should read, as the pod itself does: nobody but admins may read in Carrel's
-namespace. The successor says whence it came: `carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
+Webhook and booking service read records, so nothing in one may be a secret. The first records held the manifest
+itself, as `successor`; one that is left from then is still carried out. The successor says which pod it succeeds:
+`carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
 from carrel.dialects.carrel import HANDED_OVER
 from carrel.dialects.cpu_manifest import on_cpu
+from carrel.dialects.notice import loss_notice, write_notice
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
-from carrel.parsing.fields import Field
+from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.time import instant, seconds
 
 LABEL = "carrel.dev/handover"
 BARE = "bare"
 OWNED = "owned"
+TRUE = "true"
 _PREFIX = "handover-"
 
 W = TypeVar("W", bound=Enum)
@@ -44,6 +50,9 @@ W = TypeVar("W", bound=Enum)
 class Why(Enum):
     REVOKED = "revoked"
     EXPIRED = "expired"
+
+
+_CAUSES = {Why.REVOKED: "for a booked pod", Why.EXPIRED: "when your booking ended"}
 
 
 class HandOverPhase(Enum):
@@ -66,14 +75,27 @@ class HandOver:
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
     successor: Mapping[str, Any] | None = None
+    """Only in a record of an earlier version."""
     user: str = ""
     """Whose pod it is, if anybody knows."""
     gone: datetime | None = None
     """When it was found gone, without a replacement by its controller."""
+    grace_s: int = 0
+    """What Carrel asks for when it deletes the pod. Whoever asks for less afterwards is somebody else."""
+    manifest: str = ""
+    """The Secret with the manifest of the successor. Empty: Carrel has not ended the pod, or it gets no successor."""
+    services: Mapping[str, str] = field(default_factory=dict)
+    """Name → uid of the Services that the pod owns."""
+    is_withdrawn: bool = False
 
     @property
     def name(self) -> str:
         return record_name(self.uid)
+
+    @property
+    def lost_at(self) -> datetime:
+        """When the pod lost its GPU, by plan."""
+        return max(self.decided, self.due)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -96,14 +118,25 @@ def record_name(uid: str) -> str:
     return f"{_PREFIX}{uid}"
 
 
+def pod_of(name: str) -> str:
+    """The uid of the pod that the record of that name is about."""
+    return name.removeprefix(_PREFIX)
+
+
 def controller_of(pod: Mapping[str, Any]) -> str:
     """uid of whoever makes a new pod when this one is gone; empty if nobody does."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
 
 
-def successor_of(pod: Mapping[str, Any], why: Why, now: datetime) -> dict[str, Any]:
-    return on_cpu(pod, write_handed_over(HandedOver(now, why, pod["metadata"]["uid"])))
+def successor_of(pod: Mapping[str, Any], why: Why, at: datetime) -> dict[str, Any]:
+    mark = HandedOver(at, why, pod["metadata"]["uid"])
+    return on_cpu(pod, {**write_handed_over(mark), **write_notice(notice_of(mark))})
+
+
+def notice_of(mark: HandedOver) -> str:
+    """What the person in a successor is told."""
+    return loss_notice(mark.at, _CAUSES.get(mark.why, ""))
 
 
 # --- on the successor ------------------------------------------------------------------------------------------------
@@ -142,7 +175,10 @@ def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
         "owner": record.owner,
         "user": record.user,
         "gone": seconds(record.gone) if record.gone else "",
-        "successor": json.dumps(record.successor) if record.successor is not None else "",
+        "grace": str(record.grace_s) if record.grace_s else "",
+        "manifest": record.manifest,
+        "services": json.dumps(dict(record.services)) if record.services else "",
+        "withdrawn": TRUE if record.is_withdrawn else "",
     }
     return {
         "apiVersion": CONFIG_MAPS.api_version,
@@ -164,7 +200,7 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
     field = Field(dict(data), f"ConfigMap {name}")
     manifest = field["successor"].text()
     return HandOver(
-        uid=name.removeprefix(_PREFIX),
+        uid=pod_of(name),
         pod=field["pod"].some_text(),
         why=_word(Why, field["why"]),
         decided=instant(field["decided"].text(), field.subject, "decided"),
@@ -175,6 +211,10 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
         user=field["user"].text(),
         gone=instant(gone, field.subject, "gone") if (gone := field["gone"].text()) else None,
+        grace_s=whole_number(field["grace"].text() or "0", field.subject, "grace"),
+        manifest=field["manifest"].text(),
+        services=Field.parse(field["services"].text() or "{}", field.subject, "services").texts(),
+        is_withdrawn=field["withdrawn"].text() == TRUE,
     )
 
 

@@ -8,7 +8,10 @@ Reading order:
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
+    revocation_grace                how long a pod may stay after it was told
     hand_over                       creates a pod again without a GPU
+    successor_store owned_services replacements   its manifest until then; what it owned; pods that controllers replace
+    notices                         what the person in a pod should know now
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes

@@ -17,6 +17,7 @@ from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
+from carrel.lifecycle.notices import Notices
 from carrel.lifecycle.reservation_pods import (
     DEFAULT_RESERVATION_OPTIONS,
     ReservationContext,
@@ -24,6 +25,7 @@ from carrel.lifecycle.reservation_pods import (
     ReservationPods,
 )
 from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.revocation_grace import RevocationGrace
 from carrel.lifecycle.terminator import Terminator, TerminatorContext
 
 
@@ -41,6 +43,8 @@ class TierOptions:
     """What happens to a pod whose booking has come to its end."""
     minimum_time: timedelta = timedelta()
     """A pod that has run for less loses its GPU only if nothing else will do."""
+    notebook_grace: timedelta = timedelta()
+    """As `grace`, for pods of a hub; the longer of the two counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class TierParts:
     expiry: Expiry
     revoker: Revoker
     correction: CoverageCorrection
+    notices: Notices
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -59,6 +64,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     """`elsewhere`: a booking service that cannot write its bookings into the cluster."""
     pods, hand_overs = state.pods.store, hand_overs_on(state, state.cluster)
     expiry = Expiry(state.cluster, pods.snapshot, hand_overs, _expiry_options(state, options.at_end))
+    grace = RevocationGrace(options.grace, options.notebook_grace)
     context = RevocationContext(
         booked=state.booked_waiting,
         pod_by_uid=pods.by_uid,
@@ -66,14 +72,15 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         reread=state.reread,
         now=state.options.now,
         schedulers=options.schedulers,
-        grace=options.grace,
+        grace_of=lambda pod: grace.of(pod, state.namespaces.store.get(pod.metadata.namespace)),
         minimum_time=options.minimum_time,
         random_for=Random if options.random_victims else None,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
     correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
-    return TierParts(hand_overs, expiry, revoker, correction, enquiries)
+    notices = Notices(state.cluster, pods.snapshot, options.at_end)
+    return TierParts(hand_overs, expiry, revoker, correction, notices, enquiries)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
@@ -81,15 +88,16 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
-    return HandOvers(
-        HandOverContext(
-            cluster,
-            state.options.namespace,
-            state.options.now,
-            lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
-            lambda uid: state.covered_pods.of(uid) is not None,
-        )
+    context = HandOverContext(
+        cluster,
+        state.options.namespace,
+        state.options.now,
+        lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
+        lambda uid: state.covered_pods.of(uid) is not None,
     )
+    hand_overs = HandOvers(context)
+    state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
+    return hand_overs
 
 
 def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float = 5.0) -> Terminator:

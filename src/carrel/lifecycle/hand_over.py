@@ -4,11 +4,13 @@ First a record is written (`dialects.hand_over_record`), so the next leader can 
 after another is done, and each step reads the cluster again:
 
     announced    an Event says that the pod will end, and when; if it ends by itself before, it gets no successor
-    ending       Carrel ends the pod. A bare pod is created again under its own name as soon as it is gone, as it was at
-                 its end: since the announcement it may have been resized, or have lost a scheduling gate. A pod with a
-                 controller is replaced by its controller, before it is gone or afterwards, depending on the controller;
-                 the webhook removes the GPU from the replacement, and writes on it which pod it succeeds
-    done         the successor exists: the record is deleted
+    ending       The manifest of the successor is kept in a Secret (`dialects.successor_manifest`), then Carrel ends the
+                 pod. A bare pod is created again under its own name as soon as it is gone, as it was at its end: since
+                 the announcement it may have been resized, or have lost a scheduling gate. A pod with a controller is
+                 replaced by its controller, before it is gone or afterwards, depending on the controller; the webhook
+                 removes the GPU from the replacement, and writes on it which pod it succeeds
+    withdrawn    somebody else deletes a bare pod while it is ending, because its owner wants it gone: no successor
+    done         the successor exists and has what the pod owned (`owned_services`): the record is deleted
 
 There is exactly one successor: it has the name of the pod that ended, so it cannot be created twice, and it names the
 pod that it succeeds. If somebody else created a pod of that name, it is left alone. A finished pod gets no successor.
@@ -22,8 +24,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from carrel.dialects import hand_over_record, maia
-from carrel.dialects.carrel import LEAVE_BY, TIER, USER
-from carrel.dialects.hand_over_record import HandedOver, HandOver, HandOverPhase, Why
+from carrel.dialects.carrel import LEAVE_BY, NOTICE, TIER, USER
+from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
+from carrel.dialects.notice import revocation_notice, wants_no_successor, what_follows
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -43,9 +46,13 @@ from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.pod_progress import FINISHED
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.owned_services import ORPHAN, OwnedServices, outlives_its_pod
 from carrel.lifecycle.pod_events import COMPONENT
+from carrel.lifecycle.replacements import Replacements, origin_of
+from carrel.lifecycle.successor_store import SuccessorStore
 from carrel.parsing import Malformed
-from carrel.parsing.time import instant, seconds
+from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +60,7 @@ REVOKED = "GPURevoked"
 EXPIRED = "BookingEnded"
 HELD_UP = "RevocationHeldUp"
 HANDED_OVER = "HandedOverToCPU"
+NOT_HANDED_OVER = "NotHandedOver"
 
 POLL = timedelta(seconds=1)
 """While a pod is ending. The watch reports its end too; this is for what the watch misses."""
@@ -71,6 +79,7 @@ class HandOverResult(Enum):
     TAKEN = "its name was taken by another pod"
     UNWANTED = "no successor is wanted"
     CALLED_OFF = "a booking covers the pod now"
+    WITHDRAWN = "somebody else deleted the pod while it was ending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,12 @@ class HandOvers:
         self._cluster = context.cluster
         self._now = context.now
         self._events = EventRecorder(context.cluster, COMPONENT, context.now)
+        self._services = OwnedServices(context.cluster)
+        self._successors = SuccessorStore(context.cluster, context.namespace)
+        self._replacements = Replacements(context.cluster, context.pods_of)
         self._announced: set[str] = set()  # the records that were announced on their pods
+        self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
+        self._withdrawn: set[str] = set()  # uids that the watch has shown with less
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
         """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
@@ -119,7 +133,6 @@ class HandOvers:
             phase=HandOverPhase.ANNOUNCED if order.due > now else HandOverPhase.ENDING,
             needed_by=order.needed_by,
             owner=owner,
-            successor=None if owner else hand_over_record.successor_of(found, order.why, now),
             user=metadata.annotations.get(USER, ""),
         )
         body = hand_over_record.write_record(record, self._context.namespace)
@@ -149,13 +162,20 @@ class HandOvers:
             return await self._end_when_due(record, written, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
             return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
-        if record.owner and await self._is_replaced(record):
+        if record.owner and await self._replacements.is_there(record):
             return await self._close(written, HandOverResult.HANDED_OVER)
         if is_here:
-            return POLL
+            return await self._wait_for_end(record, written, pod)
         if record.owner:
             return await self._look_for_replacement(record, written)
         return await self._create_successor(record, written, pod)
+
+    def observe(self, pod: Pod) -> None:
+        """What the watch shows of a pod: before it is read again it may be gone."""
+        metadata = pod.metadata
+        asked_s = self._ending.get(metadata.uid)
+        if asked_s is not None and is_withdrawn(metadata.annotations, metadata.deletion_grace_period_seconds, asked_s):
+            self._withdrawn.add(metadata.uid)
 
     # --- the pod exists ----------------------------------------------------------------------------------------------
 
@@ -170,19 +190,32 @@ class HandOvers:
             if left > timedelta():
                 return left
         # The record must describe the pod that is ended: the deletion below is only for this version of it.
-        owner = hand_over_record.controller_of(pod)
-        successor = None if owner else hand_over_record.successor_of(pod, record.why, record.decided)
-        ending = replace(record, phase=HandOverPhase.ENDING, owner=owner, successor=successor)
+        ending = await self._prepare_end(record, written, pod)
         if ending != record:
             await self._rewrite(written, ending)
         return await self._end(ending, pod)
+
+    async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
+        """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
+        owner = hand_over_record.controller_of(pod)
+        grace_s = 0 if owner else min(_grace_s(pod), MOST_GRACE_S)
+        bare = replace(record, successor=None, manifest="", services={})
+        ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
+        if owner or wants_no_successor(_annotations(pod)):
+            return ending
+        manifest = await self._successors.keep(record, written, pod)
+        if isinstance(manifest, Refusal):
+            why = f"it is ended and not created again without a GPU: {manifest.reason}; create it again yourself"
+            await self._tell(pod, Note(NOT_HANDED_OVER, why, WARNING))
+            return ending
+        return replace(ending, manifest=manifest, services=await self._services.of(pod))
 
     async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
         """When this was decided, no booking covered the pod. By now another pod of its owner has ended, or another
         booking was made."""
         namespace, name = record.place
         with contextlib.suppress(NotFound):
-            stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None}}})
+            stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None, NOTICE: None}}})
             await self._cluster.patch(PODS, name, stays, namespace)
         return await self._close(written, HandOverResult.CALLED_OFF)
 
@@ -192,9 +225,11 @@ class HandOvers:
         A controller's pod is evicted, so that a Job can tell it from one that failed by itself (`podFailurePolicy`). A
         disruption budget may delay a revocation. It does not delay the end of a booking, which was known before.
         """
-        asked = pod["spec"].get("terminationGracePeriodSeconds", 0)
-        grace = MOST_GRACE_S if asked > MOST_GRACE_S else None
-        only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace_seconds=grace)
+        grace = MOST_GRACE_S if _grace_s(pod) > MOST_GRACE_S else None
+        propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
+        only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace, propagation)
+        if not record.owner:
+            self._ending[record.uid] = record.grace_s
         try:
             await self._evict_or_delete(record, only_it)
         except (NotFound, Conflict):
@@ -225,11 +260,22 @@ class HandOvers:
             return
         if record.phase is HandOverPhase.ANNOUNCED:
             namespace, name = record.place
-            leave_by = {LEAVE_BY: seconds(record.due)}
-            touch = MergePatch({"metadata": {"uid": record.uid, "annotations": leave_by}})
+            then = what_follows(_annotations(pod), has_controller=bool(record.owner))
+            notes = {LEAVE_BY: seconds(record.due), NOTICE: revocation_notice(record.due, then)}
+            touch = MergePatch({"metadata": {"uid": record.uid, "annotations": notes}})
             await self._cluster.patch(PODS, name, touch, namespace)
-        await self._tell(pod, end_note(record))
+        await self._tell(pod, end_note(record, is_last=wants_no_successor(_annotations(pod))))
         self._announced.add(record.name)
+
+    # --- the pod is ending -------------------------------------------------------------------------------------------
+
+    async def _wait_for_end(self, record: HandOver, written: Json, pod: Json) -> timedelta:
+        if not record.owner and not record.is_withdrawn:
+            self._ending[record.uid] = record.grace_s
+            given_s = pod["metadata"].get("deletionGracePeriodSeconds") or 0
+            if is_withdrawn(_annotations(pod), given_s, record.grace_s) or record.uid in self._withdrawn:
+                await self._rewrite(written, replace(record, is_withdrawn=True))
+        return POLL
 
     # --- the pod is gone ---------------------------------------------------------------------------------------------
 
@@ -242,46 +288,20 @@ class HandOvers:
         left = record.gone + REPLACED_WITHIN - self._now()
         return min(left, RETRY) if left > timedelta() else await self._close(written, HandOverResult.UNWANTED)
 
-    async def _is_replaced(self, record: HandOver) -> bool:
-        """The webhook writes on a replacement which pod it succeeds; without the webhook there is no such mark.
-
-        The webhook does not know the pods. If several pods of one controller lose their GPUs at once, it may write the
-        same pod on all replacements: then the second one that names it counts as the replacement of this record's pod.
-        """
-        pods = self._context.pods_of(record.place[0])
-        by_age = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        named: set[str] = set()
-        spare: list[Pod] = []
-        for pod in by_age:
-            if not (origin := _origin_of(pod.metadata.annotations)):
-                continue
-            if origin in named and _is_made_by(pod, record.owner, since=record.decided):
-                spare.append(pod)
-            named.add(origin)
-        return record.uid in named or (bool(spare) and await self._mark_as_successor(spare[0], record))
-
-    async def _mark_as_successor(self, pod: Pod, record: HandOver) -> bool:
-        """Only in the version of the cache: another record may have got it meanwhile."""
-        as_seen = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
-        notes = hand_over_record.write_handed_over(HandedOver(record.decided, record.why, record.uid))
-        try:
-            patch = MergePatch({"metadata": {**as_seen, "annotations": notes}})
-            await self._cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
-        except (NotFound, Conflict):
-            return False
-        return True
-
     async def _create_successor(self, record: HandOver, written: Json, occupant: Json) -> timedelta | HandOverResult:
         if occupant:
-            is_ours = _origin_of(occupant["metadata"].get("annotations", {})) == record.uid
+            is_ours = origin_of(_annotations(occupant)) == record.uid
             if is_ours:
-                await self._tell(occupant, handed_over_note(record))
-            return await self._close(written, HandOverResult.HANDED_OVER if is_ours else HandOverResult.TAKEN)
-        if record.successor is None:
-            return await self._close(written, HandOverResult.UNWANTED)
+                return await self._welcome(record, written, occupant)
+            return await self._end_without_successor(record, written, HandOverResult.TAKEN)
+        if record.is_withdrawn or record.uid in self._withdrawn:
+            return await self._end_without_successor(record, written, HandOverResult.WITHDRAWN)
+        manifest = await self._successors.manifest(record)
+        if manifest is None:
+            return await self._end_without_successor(record, written, HandOverResult.UNWANTED)
         namespace, _ = record.place
         try:
-            successor = await self._cluster.create(PODS, dict(record.successor), namespace)
+            successor = await self._cluster.create(PODS, manifest, namespace)
         except (AlreadyExists, OutcomeUnknown):
             return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
@@ -291,8 +311,17 @@ class HandOvers:
                 raise
             return await self._close(written, HandOverResult.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
+        return await self._welcome(record, written, successor)
+
+    async def _welcome(self, record: HandOver, written: Json, successor: Json) -> HandOverResult:
+        await self._services.give(record, successor["metadata"]["uid"])
         await self._tell(successor, handed_over_note(record))
         return await self._close(written, HandOverResult.HANDED_OVER)
+
+    async def _end_without_successor(self, record: HandOver, written: Json, how: HandOverResult) -> HandOverResult:
+        """What the pod owned gets its owner back: it is gone, so Kubernetes deletes what it owned."""
+        await self._services.give(record, record.uid)
+        return await self._close(written, how)
 
     async def _rewrite(self, written: Json, record: HandOver) -> None:
         """Raises `Conflict` if another replica has written it meanwhile: then the step is done again."""
@@ -308,6 +337,9 @@ class HandOvers:
         except (NotFound, Conflict):
             pass  # another replica has closed it
         self._announced.discard(metadata["name"])
+        uid = hand_over_record.pod_of(metadata["name"])
+        self._ending.pop(uid, None)
+        self._withdrawn.discard(uid)
         log.info("hand_over_closed record=%s how=%r", metadata["name"], how.value)
         return how
 
@@ -329,12 +361,15 @@ class HandOvers:
             log.info("event_not_written pod=%s reason=%s: %s", metadata.name, note.reason, error)
 
 
-def end_note(record: HandOver) -> Note:
-    after = "its controller replaces it" if record.owner else "it is created again"
+def end_note(record: HandOver, *, is_last: bool = False) -> Note:
+    """`is_last`: its owner wants no successor."""
+    after = "its controller replaces it without a GPU" if record.owner else "it is created again without a GPU"
+    if is_last and not record.owner:
+        after = "it is not created again"
     if record.why is Why.EXPIRED:
-        return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after} without a GPU", WARNING)
+        return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after}", WARNING)
     when = f"at {seconds(record.due)}" if record.phase is HandOverPhase.ANNOUNCED else "now"
-    return Note(REVOKED, f"its GPU is needed for a booked pod: it is ended {when}, and {after} without a GPU", WARNING)
+    return Note(REVOKED, f"its GPU is needed for a booked pod: it is ended {when}, and {after}", WARNING)
 
 
 def handed_over_note(record: HandOver) -> Note:
@@ -368,23 +403,21 @@ def _is_unchanged(found: Json, pod: Pod) -> bool:
     )
 
 
+def is_withdrawn(annotations: Mapping[str, str], given_s: int, asked_s: int) -> bool:
+    """Whether somebody else wants a pod gone that Carrel is ending: they say so, or gave it less time than Carrel did.
+
+    A grace of 0 says nothing: that is how the kubelet reports the end of the pod.
+    """
+    return wants_no_successor(annotations) or 0 < given_s < asked_s
+
+
+def _grace_s(pod: Json) -> int:
+    return int(pod["spec"].get("terminationGracePeriodSeconds", 0))
+
+
+def _annotations(pod: Json) -> Mapping[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
 def _is_deleted(pod: Json) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
-
-
-def _origin_of(annotations: Mapping[str, str]) -> str:
-    """The uid of the pod that a pod with these annotations succeeds; empty if none."""
-    try:
-        mark = hand_over_record.handed_over(annotations, "pod")
-    except Malformed:
-        return ""
-    return mark.origin if mark else ""
-
-
-def _is_made_by(pod: Pod, owner: str, since: datetime) -> bool:
-    is_its_own = any(each.controller and each.uid == owner for each in pod.metadata.owner_references)
-    try:
-        made = instant(pod.metadata.creation_timestamp, f"pod {pod.metadata.name}", "metadata.creationTimestamp")
-    except Malformed:
-        return False
-    return is_its_own and made >= since

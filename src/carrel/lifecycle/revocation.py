@@ -70,7 +70,7 @@ class RevocationContext:
     now: Callable[[], datetime]
     schedulers: frozenset[str]
     """The schedulers that ask Carrel's extender, and so respect what is kept."""
-    grace: timedelta = timedelta()
+    grace_of: Callable[[Pod], timedelta] = lambda _: timedelta()
     """How long a victim has to save its work after the announcement."""
     minimum_time: timedelta = timedelta()
     """A pod that has run for less is a victim only if nothing else will do."""
@@ -107,12 +107,13 @@ class Revoker:
         step = self._first_step()
         if step is None or not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return []
-        due = self._context.now() + self._context.grace
-        begun = []
+        now, begun = self._context.now(), []
         for victim in step.victims:
             pod = self._context.pod_by_uid(victim.uid)
-            order = HandOverOrder(Why.REVOKED, due, step.booked.full_name)
-            if pod is not None and (name := await self._hand_overs.begin(pod, order)):
+            if pod is None:
+                continue
+            order = HandOverOrder(Why.REVOKED, now + self._context.grace_of(pod), step.booked.full_name)
+            if name := await self._hand_overs.begin(pod, order):
                 log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
                 self._begun.add(victim.uid)
                 begun.append(name)

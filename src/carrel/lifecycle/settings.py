@@ -73,6 +73,16 @@ class ControllerSettings(
         ),
     ] = 0
     """None, as MAIA's manual says: a booked pod need not wait. The pod's own termination grace comes on top."""
+    notebook_grace: Annotated[
+        float,
+        typer.Option(
+            help="The same for pods of a notebook hub; the longer of the two counts."
+            " For a namespace, an admin may set another time by an annotation.",
+            envvar="CARREL_NOTEBOOK_GRACE",
+            min=0,
+        ),
+    ] = 120
+    """Two minutes. A person works in the notebook, and has to see the notice and save."""
     victims: Annotated[
         Victims,
         typer.Option(
@@ -174,6 +184,7 @@ class ControllerSettings(
             random_victims=self.victims is Victims.RANDOM,
             at_end=self.at_end,
             minimum_time=timedelta(seconds=self.minimum_time),
+            notebook_grace=timedelta(seconds=self.notebook_grace),
         )
 
     def scheduler_names(self) -> frozenset[str]:

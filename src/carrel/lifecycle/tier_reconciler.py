@@ -41,6 +41,7 @@ class TierReconciler:
         self._revoker = parts.revoker
         self._correction = parts.correction
         self._enquiries = parts.enquiries
+        self._notices = parts.notices
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -117,6 +118,7 @@ class TierReconciler:
         for warning in self._expiry.warnings():
             await self._expiry.warn(warning)
             self._metrics.events.labels(warning.note.reason).inc()
+        await self._notices.round()
 
     async def _revoke(self) -> None:
         start = time.monotonic()

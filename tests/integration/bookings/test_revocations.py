@@ -66,7 +66,13 @@ async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> 
         (entry,) = await eventually_entries(opened)
     told = (entry.action, entry.subject, entry.details, entry.why)
     why = "a GPU was needed for the booked pod lab/urgent"
-    assert told == ("revoked", "ada@lab.org", {"namespace": "lab", "pod": "train"}, why)
+    details = {
+        "namespace": "lab",
+        "pod": "train",
+        "ends": "2026-11-16T12:00:00Z",
+        "then": "is created again without a GPU",
+    }
+    assert told == ("revoked", "ada@lab.org", details, why)
 
 
 async def test_a_pod_without_an_owner_and_an_expired_pod_are_not_logged(opened: Opened) -> None:

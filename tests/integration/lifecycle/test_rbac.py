@@ -44,7 +44,9 @@ from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
+    OF_A_HUB,
     TierController,
+    a_service_of,
     an_opportunistic_pod,
     an_owner,
     an_unschedulable_booked_pod,
@@ -227,9 +229,9 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
 
 
 async def _revoke(lab: Lab, replica: Replica) -> None:
-    """Ends a bare pod and one with a controller, each after its grace, and creates the bare one again."""
+    """Ends a notebook and a pod with a controller, each after its grace, and creates the notebook again."""
     async with lab.replica() as extender:
-        await an_opportunistic_pod(lab, extender, "bare", "n1")
+        await a_service_of(lab, await an_opportunistic_pod(lab, extender, "bare", "n1", labels=OF_A_HUB))
         await an_opportunistic_pod(lab, extender, "owned", "n2", owner=await an_owner(lab))
     for name in ("urgent", "more-urgent"):
         await an_unschedulable_booked_pod(lab, name)

@@ -81,6 +81,15 @@ def test_a_revoked_pod_is_named() -> None:
     assert "Pod: train-0\nNode: n1\nDone by the controller: for lab/other" in text(notification, LAB)
 
 
+def test_a_pod_that_is_about_to_lose_its_gpu_is_told_when_and_what_happens() -> None:
+    facts = {"pod": "notebook", "namespace": "lab", "ends": "2026-11-16T12:02:00Z", "then": "is created again"}
+    notification = Notification("log-9", Occasion.REVOKED, "ada@lab.example", NOON, facts=facts)
+
+    assert subject(notification, LAB) == "notebook loses its GPU to a booking: it ends Mon 16 Nov 2026 13:02 CET"
+    assert "Ends: Mon 16 Nov 2026 13:02 CET, then it is created again" in text(notification, LAB)
+    assert "Save your work now." in text(notification, LAB)
+
+
 def test_a_notification_about_a_groups_booking_names_the_group_and_the_booking() -> None:
     notification = reminder(replace(a_booking(48 * HOUR, HOUR), group="vision"), NOON)
 

@@ -25,7 +25,10 @@ RECORD = HandOver(
     due=NOON,
     phase=HandOverPhase.ANNOUNCED,
     needed_by="lab/urgent",
-    successor={"kind": "Pod", "metadata": {"name": "train"}},
+    grace_s=30,
+    manifest="handover-uid-2-7",
+    services={"jupyter-ada": "uid-3"},
+    is_withdrawn=True,
 )
 
 
@@ -43,7 +46,10 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
             "due": "2026-11-16T12:00:00Z",
             "phase": "announced",
             "for": "lab/urgent",
-            "successor": '{"kind": "Pod", "metadata": {"name": "train"}}',
+            "grace": "30",
+            "manifest": "handover-uid-2-7",
+            "services": '{"jupyter-ada": "uid-3"}',
+            "withdrawn": "true",
         },
     }
     assert hand_over_record.read_record(config_map("handover-uid-1", written["data"])) == RECORD
@@ -60,7 +66,10 @@ def test_a_record_is_written_as_the_webhook_and_the_booking_service_read_it() ->
         phase=st.sampled_from(HandOverPhase),
         needed_by=st.sampled_from(["", "lab/urgent"]),
         owner=st.sampled_from(["", "uid-of-a-job"]),
-        successor=st.none() | st.dictionaries(st.text(), st.text() | st.integers(), max_size=3),
+        grace_s=st.integers(0, 300),
+        manifest=st.sampled_from(["", "handover-uid-2-7"]),
+        services=st.dictionaries(st.text(), st.text(), max_size=3),
+        is_withdrawn=st.booleans(),
         user=st.sampled_from(["", "ada@lab.org"]),
         gone=st.sampled_from([None, NOON]),
     )

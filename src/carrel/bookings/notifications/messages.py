@@ -35,13 +35,19 @@ class Notification:
     """Of the calendar event (`icalendar.sequence_of`)."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
-    revocation `pod`, `namespace`, `node`."""
+    revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it)."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
         """Start and end of the booking, if the notification is about one."""
         start, end = self.facts.get("start"), self.facts.get("end")
         return (datetime.fromisoformat(start), datetime.fromisoformat(end)) if start and end else None
+
+    @property
+    def pod_ends(self) -> datetime | None:
+        """Of a pod that loses its GPU."""
+        ends = self.facts.get("ends")
+        return datetime.fromisoformat(ends) if ends else None
 
     @property
     def useless_after(self) -> datetime:
@@ -76,8 +82,15 @@ def subject(notification: Notification, zone: tzinfo) -> str:
         Occasion.CANCELLED: f"{booking} was cancelled",
         Occasion.ENDS_IN_A_DAY: f"{booking} ends {end}",
         Occasion.ENDS_IN_AN_HOUR: f"{booking} ends soon: {end}",
-        Occasion.REVOKED: f"{notification.facts.get('pod', 'Your pod')} lost its GPU to a booking",
+        Occasion.REVOKED: _lost(notification, zone),
     }[notification.occasion]
+
+
+def _lost(notification: Notification, zone: tzinfo) -> str:
+    pod, ends = notification.facts.get("pod", "Your pod"), notification.pod_ends
+    if ends is None or ends <= notification.at:
+        return f"{pod} lost its GPU to a booking"
+    return f"{pod} loses its GPU to a booking: it ends {moment(ends, zone)}"
 
 
 def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
@@ -93,6 +106,8 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
         for name, title in (("group", "Group:"), ("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:"))
         if notification.facts.get(name)
     ]
+    if ends := notification.pod_ends:
+        lines.append(f"Ends: {moment(ends, zone)}, then it {notification.facts.get('then', 'is ended')}")
     actor, why = notification.facts.get("actor", ""), notification.facts.get("why", "")
     if actor and actor != notification.person:
         lines.append(f"Done by {actor}" + (f": {why}" if why else "."))
@@ -106,8 +121,10 @@ def _advice(notification: Notification) -> str:
     if notification.occasion in REMINDERS:
         return f"Pods that use its GPUs are ended then: save your work. To go on:  carrel extend {which}--days 1"
     if notification.occasion is Occasion.REVOKED:
+        ends = notification.pod_ends
+        now = "Save your work now. " if ends is not None and ends > notification.at else ""
         return (
-            "It ran on a GPU that was free: no booking covered it, or it was beyond your booking."
+            f"{now}It ran on a GPU that was free: no booking covered it, or it was beyond your booking."
             " It continues without a GPU if possible. To book a GPU:  carrel free"
         )
     if notification.occasion is Occasion.CANCELLED:

@@ -11,6 +11,7 @@ from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.people import is_address, normal
 from carrel.bookings.records import LogEntry
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
+from carrel.dialects.notice import what_follows
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
@@ -18,6 +19,7 @@ from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
+from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,8 @@ class RevocationWatch:
         record = self._records[uid]
         namespace, pod = record.place
         why = f"a GPU was needed for the booked pod {record.needed_by}" if record.needed_by else ""
-        details = {"namespace": namespace, "pod": pod}
+        details = {"namespace": namespace, "pod": pod, "ends": seconds(record.lost_at)}
+        details["then"] = what_follows({}, has_controller=bool(record.owner))
         entry = LogEntry(record.decided, CONTROLLER, "revoked", normal(record.user), why=why, details=details)
         await self._outbox.note(f"revoked-{uid}", entry)
         del self._records[uid]

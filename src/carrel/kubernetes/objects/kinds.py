@@ -31,6 +31,7 @@ class Metadata(ObjectPart):
     generation: int = 0
     creation_timestamp: str = ""
     deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
