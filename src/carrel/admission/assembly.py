@@ -13,6 +13,7 @@ from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
+from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
@@ -35,6 +36,7 @@ class WebhookOptions:
     trusted: frozenset[str] = frozenset()
     spawners: frozenset[str] = frozenset()
     username_prefix: str = ""
+    hub_people: HubPeople = field(default_factory=HubPeople)
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
 
 
@@ -61,6 +63,7 @@ class AdmissionWebhook:
                 options.trusted,
                 options.spawners,
                 options.username_prefix,
+                options.hub_people,
             ),
             state=state,
             booking_lookup=self._booking_cache,

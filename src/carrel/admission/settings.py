@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.admission.when_full import WhenFull
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.settings import (
     BookingClientSettings,
@@ -16,6 +15,7 @@ from carrel.settings import (
     SealSettings,
     ServingSettings,
     TierSettings,
+    WhenFullSettings,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
+class WebhookSettings(
+    WhenFullSettings, HubSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
@@ -62,15 +64,6 @@ class WebhookSettings(HubSettings, BookingClientSettings, TierSettings, DialectS
         bool, typer.Option("--strict/--lenient", help="Refuse GPU pods without an owner.", envvar="CARREL_STRICT")
     ] = False
     """Lenient: such a pod is opportunistic, and no booking covers it."""
-    when_full: Annotated[
-        WhenFull,
-        typer.Option(
-            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits. By default pods of a "
-            "hub or with MAIA's mark run on CPU, and others wait.",
-            envvar="CARREL_WHEN_FULL",
-        ),
-    ] = WhenFull.DEFAULT
-    """As MAIA: a notebook without a GPU is better than none. A namespace may say otherwise by carrel.dev/when-full."""
     mode: Annotated[
         PluginMode,
         typer.Option(

@@ -7,12 +7,16 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
       carrel.dev/booking: next | <id>       it is for a booking that may start later, and waits for it; also the name of
                                             the scheduling gate that holds it until then
+    a hub in `--spawners` says, on a pod that it creates
+      carrel.dev/hub-address: ada@lab.example    under which address its user books
     an admin decides, on a Namespace
       carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
+      carrel.dev/unlisted-spawner: system:serviceaccount:jhub:hub
+                                            who created it for a user of a hub, and may not say for whom
       carrel.dev/devices: GPU-…,GPU-…       the GPUs of the pod
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/waits-until: 2026-…Z       when the booking starts that it is for; a gate holds it until then
@@ -20,6 +24,9 @@
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
       carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
+      carrel.dev/runs-without-gpu: …        on a pod that runs without the GPU that it asked for: why, in a sentence
+      carrel.dev/asked-for: {"gpus": 1, "model": "NVIDIA-A100"}
+                                            and what it asked for, see `without_gpu`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
       carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the GPUs
     Carrel writes, on a reservation pod
@@ -89,6 +96,11 @@ WOKEN_AT = "carrel.dev/woken-at"
 LEAVE_BY = "carrel.dev/leave-by"
 WARNED = "carrel.dev/warned"
 HANDED_OVER = "carrel.dev/handed-over"
+RUNS_WITHOUT_GPU = "carrel.dev/runs-without-gpu"
+ASKED_FOR = "carrel.dev/asked-for"
+UNLISTED_SPAWNER = "carrel.dev/unlisted-spawner"
+HUB_ADDRESS = "carrel.dev/hub-address"
+"""Only a hub that is listed may write it; from others it is removed like what only Carrel writes."""
 RESERVED_LEASE = "carrel.dev/lease"
 
 LEASE_GPU = "carrel.dev/gpu"

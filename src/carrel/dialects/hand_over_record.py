@@ -5,7 +5,7 @@ anything happens to the pod and deleted when its successor exists:
 
     label  carrel.dev/handover: bare | owned      who brings the successor: Carrel, or the pod's own controller
     data   pod: lab/train
-           why: revoked | expired
+           why: revoked | expired | full          for a booked pod; its booking ended; it waited, and no GPU was free
            decided: 2026-…Z       due: 2026-…Z    when it is told, and when it has to go
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
            for: lab/urgent                        the booked pod that needs the GPU
@@ -25,13 +25,16 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from carrel.dialects.carrel import HANDED_OVER
+from carrel.dialects.carrel import HANDED_OVER, USER
 from carrel.dialects.cpu_manifest import on_cpu
+from carrel.dialects.without_gpu import asked_by_manifest, without_gpu, write_without_gpu
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.ledger.requests import Request
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, seconds
+from carrel.parsing.time_words import in_utc
 
 LABEL = "carrel.dev/handover"
 BARE = "bare"
@@ -44,6 +47,8 @@ W = TypeVar("W", bound=Enum)
 class Why(Enum):
     REVOKED = "revoked"
     EXPIRED = "expired"
+    FULL = "full"
+    """It waited for a GPU and never had one."""
 
 
 class HandOverPhase(Enum):
@@ -103,7 +108,22 @@ def controller_of(pod: Mapping[str, Any]) -> str:
 
 
 def successor_of(pod: Mapping[str, Any], why: Why, now: datetime) -> dict[str, Any]:
-    return on_cpu(pod, write_handed_over(HandedOver(now, why, pod["metadata"]["uid"])))
+    notes, user = pod["metadata"].get("annotations") or {}, {}
+    if USER in notes:
+        user[USER] = notes[USER]  # whose page shows it
+    mark = write_handed_over(HandedOver(now, why, pod["metadata"]["uid"]))
+    return on_cpu(pod, {**mark, **user, **without_gpu_since(why, now, asked_by_manifest(pod))})
+
+
+def without_gpu_since(why: Why, at: datetime, request: Request | None) -> dict[str, str]:
+    """What a successor is told, which has no GPU."""
+    when = in_utc(at)
+    reasons = {
+        Why.REVOKED: f"the one that it had was needed for a booked pod on {when}",
+        Why.EXPIRED: f"its booking ended on {when}",
+        Why.FULL: f"it waited for one, and on {when} none was free",
+    }
+    return write_without_gpu(without_gpu(reasons[why], request))
 
 
 # --- on the successor ------------------------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ _ESCAPE = re.compile(rb"-([0-9a-fA-F]{2})?")
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
+def is_of_a_hub(pod: Pod) -> bool:
+    """Whether it says so."""
+    return USERNAME in pod.metadata.labels or USERNAME in pod.metadata.annotations
+
+
 def username_of(pod: Pod) -> str:
     """Empty if the pod names nobody. The annotation goes first: the label may be a slug that cannot be read back."""
     where = subject(pod.metadata)

@@ -72,6 +72,18 @@ class BookingInUse:
 
 
 @dataclass(frozen=True, slots=True)
+class NextFree:
+    """When a GPU that would do for a pod will be free, as far as the cluster knows."""
+
+    is_free: bool = False
+    """One can be had now."""
+    at: datetime | None = None
+    """The earliest end of a booking that covers such a GPU; None: there is none."""
+    without_end: bool = False
+    """Whether pods without a booking hold such GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuHolder:
     """A pod that holds a GPU which another pod waits for."""
 
@@ -169,6 +181,16 @@ class CoverageWords:
         if holder.until is not None:
             return f"booked until {self._when(holder.until)}"
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
+
+    def free_again(self, free: NextFree, *, can_start_again: bool = False) -> str:
+        """When a GPU will be free that would do. `can_start_again`: for a pod that runs without one."""
+        if free.is_free:
+            return "one is free now" + ("; stop this pod and start it again to get it" if can_start_again else "")
+        if free.at is None:
+            why = ": pods without a booking hold them" if free.without_end else ""
+            return f"it is not known when one will be free{why}"
+        earlier = "; pods without a booking may give one back earlier" if free.without_end else ""
+        return f"the first booking of one ends {self._when(free.at)}{earlier}"
 
 
 WORDS = CoverageWords()
