@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from carrel.leases.pod_progress import is_waiting
@@ -30,10 +31,20 @@ class TierController:
         random_victims: bool = False,
         at_end: AtEnd = AtEnd.CPU,
         minimum_time: timedelta = timedelta(),
+        wait_before_cpu_s: float = 0,
+        when_full: WhenFull = WhenFull.DEFAULT,
     ) -> None:
         self.replica = replica
         schedulers = frozenset({"gpu-scheduler"})
-        options = TierOptions(schedulers, timedelta(seconds=grace_s), random_victims, at_end, minimum_time)
+        options = TierOptions(
+            schedulers,
+            timedelta(seconds=grace_s),
+            random_victims,
+            at_end,
+            minimum_time,
+            timedelta(seconds=wait_before_cpu_s),
+            when_full,
+        )
         self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
 
@@ -46,6 +57,7 @@ class TierController:
         for pod in expiry.expired():
             await expiry.end(pod)
         await self.parts.revoker.revoke_for_next()
+        await self.parts.cpu_after_wait.begin_due()
         for name in await hand_overs.record_names():
             result: timedelta | HandOverResult = timedelta()
             while result == timedelta():

@@ -153,14 +153,14 @@ async def test_a_placed_pod_gets_one_event_with_its_gpus() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica, lab.replica() as other:
         body = await lab.pod("train", limits=GPU_MEM)
         note = await _assigned(lab, replica, body)
-        assert note == Note("GPUAssigned", "n1: GPU 0 (8,138 MiB)")
+        assert note == Note("GPUAssigned", "this pod got GPU 0 of n1, 8,138 MiB")
         bound = await replica.sees(await lab.client.get(PODS, "train", "lab"))
 
         assert await teller(lab, replica).tell(bound, note)
         lab.clock.now += timedelta(hours=1)
         await teller(lab, other).tell(bound, note)
 
-        assert await told(lab) == {"n1: GPU 0 (8,138 MiB)": 1}
+        assert await told(lab) == {"this pod got GPU 0 of n1, 8,138 MiB": 1}
 
 
 async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
@@ -170,7 +170,7 @@ async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
         note = await _assigned(lab, replica, body)
 
         assert note is not None
-        assert note.message.startswith("n1: GPU 0 (whole), GPU 1 (whole), GPU 2 (whole)")
+        assert note.message.startswith("this pod got GPU 0, GPU 1, GPU 2")
 
 
 async def test_a_pod_that_was_placed_long_ago_gets_no_event() -> None:

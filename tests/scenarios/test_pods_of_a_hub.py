@@ -1,4 +1,4 @@
-"""Whose notebook it is: only a listed hub is believed, its users are people who book, and an admin learns of the rest."""
+"""Whose notebook it is: only a listed hub is believed, its users are people who book, and an admin learns the rest."""
 
 import json
 import logging

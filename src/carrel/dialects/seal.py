@@ -5,9 +5,9 @@
 The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing, a
 GPU pod is created without it, with whatever its author wrote on it. Whoever places pods therefore looks for the seal.
 It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, model, the request
-that the webhook recorded or took away, if any, and the instant: it cannot be moved to another namespace or name, and a copy is
-worthless on a pod that is created later than the seal. A name that the API server generates is not known yet; then the
-seal is over its prefix.
+that the webhook recorded or took away, if any, and the instant: it cannot be moved to another namespace or name, and a
+copy is worthless on a pod that is created later than the seal. A name that the API server generates is not known yet;
+then the seal is over its prefix.
 """
 
 import hmac

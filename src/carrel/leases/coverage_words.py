@@ -21,6 +21,10 @@ MOST_NAMES = 5
 """Pods that are named in one sentence."""
 
 
+MOST_HELD = 3
+"""Holders of GPUs that are named in an Event."""
+
+
 class BeyondReason(Enum):
     """Why a booking that runs does not cover a pod of its person."""
 
@@ -176,6 +180,11 @@ class CoverageWords:
         """`GPU 0 of dgx-1 (A100): lab/train-7 of ada@lab.org, booked until …`."""
         whose = f" of {holder.user}" if holder.user else ""
         return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}"
+
+    def held_by(self, holders: Sequence[GpuHolder]) -> str:
+        """For an Event, about the first of them; empty if there is none."""
+        some, more = [self.holder(each) for each in holders[:MOST_HELD]], len(holders) - MOST_HELD
+        return f"{'; '.join(some)}{f'; and {more} more' if more > 0 else ''}"
 
     def until(self, holder: GpuHolder) -> str:
         if holder.until is not None:

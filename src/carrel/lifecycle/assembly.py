@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
@@ -14,6 +15,7 @@ from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
+from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.reservation_pods import (
@@ -40,6 +42,9 @@ class TierOptions:
     """What happens to a pod whose booking has come to its end."""
     minimum_time: timedelta = timedelta()
     """A pod that has run for less loses its GPU only if nothing else will do."""
+    wait_before_cpu: timedelta = timedelta()
+    """After so long a pod that waits goes on without a GPU, where a full cluster means CPU; zero: never."""
+    when_full: WhenFull = WhenFull.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class TierParts:
     expiry: Expiry
     revoker: Revoker
     correction: CoverageCorrection
+    cpu_after_wait: CpuAfterWait
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -72,11 +78,20 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
     correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
-    return TierParts(hand_overs, expiry, revoker, correction, enquiries)
+    waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
+    cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
+    return TierParts(hand_overs, expiry, revoker, correction, cpu_after_wait, enquiries)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
-    return ExpiryOptions(state.options.now, lambda pod: state.covered(pod) is not None, state.reread, at_end)
+    def booked_from(pod: Pod) -> datetime | None:
+        covered = state.covered(pod)
+        return covered.entitlement.start if covered is not None else None
+
+    def is_covered(pod: Pod) -> bool:
+        return state.covered(pod) is not None
+
+    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:

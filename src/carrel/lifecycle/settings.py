@@ -10,7 +10,14 @@ import typer
 from carrel import __version__
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.ledger.tiers import AtEnd
-from carrel.settings import BookingClientSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import (
+    BookingClientSettings,
+    DialectSettings,
+    SealSettings,
+    ServingSettings,
+    TierSettings,
+    WhenFullSettings,
+)
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -31,7 +38,9 @@ class ReservationNaming(Enum):
 
 
 @dataclass(frozen=True)
-class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings):
+class ControllerSettings(
+    WhenFullSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
@@ -73,6 +82,16 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
         ),
     ] = 600
     """Ten minutes. Who was just given a GPU should get something done before it is taken back."""
+    wait_before_cpu: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a pod without a booking waits for a GPU before it is created again without one, where"
+            " --when-full or its namespace says cpu. 0: it waits for ever.",
+            envvar="CARREL_WAIT_BEFORE_CPU",
+            min=0,
+        ),
+    ] = 60
+    """A minute. A hub gives up on a notebook after five (its start_timeout); GPUs that are being freed take seconds."""
     at_end: Annotated[
         AtEnd,
         typer.Option(
@@ -143,6 +162,8 @@ class ControllerSettings(BookingClientSettings, TierSettings, DialectSettings, S
             random_victims=self.victims is Victims.RANDOM,
             at_end=self.at_end,
             minimum_time=timedelta(seconds=self.minimum_time),
+            wait_before_cpu=timedelta(seconds=self.wait_before_cpu),
+            when_full=self.when_full,
         )
 
     def scheduler_names(self) -> frozenset[str]:
