@@ -26,7 +26,7 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import created_at, is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.tiers import AtEnd, Tier
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
@@ -39,8 +39,8 @@ ENDS = "BookingEnds"
 UNREADABLE = "TerminateAtUnreadable"
 
 LEAD_TIMES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(hours=24)}
-"""The shortest first. Only those shorter than the booking count, as in mails: who has just booked a day knows that it
-ends tomorrow."""
+"""The shortest first. Of a booking that is known, only those shorter than it count, as in mails: who has just booked a
+day knows that it ends tomorrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ class Expiry:
                 due.append(ExpiryWarning(pod, _unreadable_note(malformed), f"unreadable {text}"))
                 continue
             if isinstance(end, datetime) and not self._stays_at_end(pod):
-                start = self._booked_from(pod) or created_at(pod)
-                leads = lead_times(end - start).items()
-                lead = next((name for name, time in leads if now < end <= now + time), "")
+                start = self._booked_from(pod)
+                leads = lead_times(end - start) if start is not None else LEAD_TIMES
+                lead = next((name for name, time in leads.items() if now < end <= now + time), "")
                 if lead and not _was_warned(pod, end, lead):
                     due.append(ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
