@@ -1,4 +1,4 @@
-"""A notebook that finds no GPU within a minute goes on without one, before its hub gives up. None is lost or doubled."""
+"""A notebook that finds no GPU within a minute goes on without one, before its hub gives up. None is lost."""
 
 import contextlib
 from datetime import timedelta

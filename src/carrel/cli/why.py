@@ -99,15 +99,14 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 def why_text(carrel: "ClusterState", pod: "Pod") -> str:
     from carrel.cli.cluster_reader import full_name
     from carrel.dialects.without_gpu import read_without_gpu
+    from carrel.leases.coverage_reader import CoverageReader
     from carrel.leases.coverage_words import WORDS
-    from carrel.leases.free_again import FreeAgain
-    from carrel.ledger.requests import WHOLE, Request
     from carrel.lifecycle.hand_over import how_lost
 
     name = full_name(pod)
     wants_gpus = carrel.requested_by(pod) is not None
     if not wants_gpus and (mark := read_without_gpu(pod)):
-        free = FreeAgain(carrel).of(pod, Request(mark.gpus, WHOLE, mark.model))
+        free = CoverageReader(carrel).next_free(pod, mark)
         return f"{name}: {mark.sentence}. Now: {WORDS.free_again(free, can_start_again=True)}"
     if not wants_gpus and (how := how_lost(pod)):
         return f"{name} has lost its GPU: {how}; handed over to CPU"
