@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 import typer
 
 from carrel.dialects.options import DialectOptions, Unit
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
 
@@ -141,6 +142,21 @@ class TierSettings:
 
 
 @dataclass(frozen=True)
+class WhenFullSettings:
+    """Must be the same for webhook and controller."""
+
+    when_full: Annotated[
+        WhenFull,
+        typer.Option(
+            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits. By default pods of a "
+            "hub or with MAIA's mark run on CPU, and others wait.",
+            envvar="CARREL_WHEN_FULL",
+        ),
+    ] = WhenFull.DEFAULT
+    """As MAIA: a notebook without a GPU is better than none. A namespace may say otherwise by carrel.dev/when-full."""
+
+
+@dataclass(frozen=True)
 class ServingSettings(ClusterSettings):
     """A component that listens. Each has a default port of its own."""
 
@@ -207,11 +223,13 @@ class HubSettings:
     spawners: Annotated[
         str,
         typer.Option(
-            help="ServiceAccounts that create pods for others, joined by commas, as system:serviceaccount:jhub:hub.",
+            help="ServiceAccounts that create pods for others, such as a hub's, joined by commas, each written "
+            "system:serviceaccount:NAMESPACE:NAME, as system:serviceaccount:jhub:hub.",
             envvar="CARREL_SPAWNERS",
         ),
     ] = ""
-    """JupyterHub's word for whose pod it is counts only on pods that they create: anybody could write it."""
+    """JupyterHub's word for whose pod it is counts only on pods that they create: anybody could write it. The log of
+    the webhook and the admin page name an account that is missing here as it must be written."""
     username_domain: Annotated[
         str,
         typer.Option(

@@ -18,6 +18,7 @@ ASKED = (
     {"carrel.dev/gpu-cards": "1", "carrel.dev/booking": "next"},
     {"gpu-fraction": "0.5", "carrel.dev/booking": "b2"},
     {"carrel.dev/booking": "b1"},
+    {"carrel.dev/gpu-cards": "1", "hub.jupyter.org/username": "ada", "carrel.dev/hub-address": "ada@lab.example"},
 )
 FORGED = tuple({key: value} for key, value in PROTECTED.items())
 LABELS = (

@@ -14,7 +14,6 @@ from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAd
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
-from carrel.admission.when_full import WhenFull
 from carrel.bookings.client.interface import CachedAnswer
 from carrel.bookings.client.status import BookingStatus
 from carrel.dialects.booking_objects import BOOKINGS
@@ -22,7 +21,9 @@ from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver
+from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.seal import Seal
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS, Resource
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
@@ -93,6 +94,7 @@ class ReviewedCluster:
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
+    hub_people: HubPeople = field(default_factory=HubPeople)
     opportunistic_gpus: int = 0
 
     async def state(self) -> ClusterState:
@@ -120,6 +122,7 @@ class ReviewedCluster:
                 frozenset({"root"}),
                 frozenset({SPAWNER}),
                 self.username_prefix,
+                self.hub_people,
             ),
             state=await self.state(),
             booking_lookup=self.booking_lookup,

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICES
 from carrel.leases.pod_progress import is_waiting
@@ -33,11 +34,20 @@ class TierController:
         at_end: AtEnd = AtEnd.CPU,
         minimum_time: timedelta = timedelta(),
         notebook_grace_s: float = 0,
+        wait_before_cpu_s: float = 0,
+        when_full: WhenFull = WhenFull.DEFAULT,
     ) -> None:
         self.replica = replica
-        schedulers = frozenset({"gpu-scheduler"})
-        grace, notebook_grace = timedelta(seconds=grace_s), timedelta(seconds=notebook_grace_s)
-        options = TierOptions(schedulers, grace, random_victims, at_end, minimum_time, notebook_grace)
+        options = TierOptions(
+            frozenset({"gpu-scheduler"}),
+            timedelta(seconds=grace_s),
+            random_victims,
+            at_end,
+            minimum_time,
+            timedelta(seconds=notebook_grace_s),
+            timedelta(seconds=wait_before_cpu_s),
+            when_full,
+        )
         self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
 
@@ -51,6 +61,7 @@ class TierController:
         for pod in expiry.expired():
             await expiry.end(pod)
         await self.parts.revoker.revoke_for_next()
+        await self.parts.cpu_after_wait.begin_due()
         for name in await hand_overs.record_names():
             result: timedelta | HandOverResult = timedelta()
             while result == timedelta():

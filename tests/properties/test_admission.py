@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carrel.admission.admission import AdmissionOptions
-from carrel.admission.when_full import WhenFull
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
+from carrel.dialects.when_full import WhenFull
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import (
     NOON,
@@ -32,7 +32,8 @@ from tests.kit.reviews import (
 )
 
 RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-1")
-USERS = ("alice@lab.example", "bob@c", SPAWNER, "system:serviceaccount:kube-system:job-controller")
+UNLISTED = "system:serviceaccount:elsewhere:hub"
+USERS = ("alice@lab.example", "bob@c", SPAWNER, UNLISTED, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 300
 
 LATER = a_booking(start=NOON + timedelta(minutes=30), name="b2")

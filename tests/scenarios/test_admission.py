@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
-from carrel.admission.when_full import WhenFull
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
+from carrel.dialects.when_full import WhenFull
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.gpus import a_node
 from tests.kit.reviews import (
@@ -290,7 +290,8 @@ async def test_an_opportunistic_pod_runs_without_a_gpu_when_no_gpu_is_free() -> 
     assert [reviewed.env(name) for name in ("main", "log", "init")] == [{"NVIDIA_VISIBLE_DEVICES": "none"}] * 3
     assert "carrel.dev/tier" not in reviewed.annotations and "terminate-at" not in reviewed.annotations
     assert len(reviewed.warnings) == 1
-    assert reviewed.warnings[0].startswith("runs without a GPU: n1 has no room for 1 whole GPU: ")
+    why = "this pod runs without a GPU: on Mon 16 Nov 12:00 UTC, n1 has no room for 1 whole GPU: "
+    assert reviewed.warnings[0].startswith(why)
 
 
 CLAIM = {"metadata": {"name": "c", "namespace": "lab"}, "spec": {"devices": {"count": 1}}}
@@ -355,7 +356,8 @@ async def test_a_pod_runs_on_cpu_when_no_gpu_is_free_for_it(cluster: ReviewedClu
     reviewed = await cluster.create(pod)
 
     assert reviewed.allowed and reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
-    assert reviewed.warnings[-1].startswith("runs without a GPU: ")
+    assert reviewed.warnings[-1].startswith("this pod runs without a GPU: ")
+    assert reviewed.annotations["carrel.dev/runs-without-gpu"] == reviewed.warnings[-1]
     assert (await cluster.create(reviewed.object)).patch == []
 
 
@@ -639,8 +641,11 @@ async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -
 
     assert reviewed.container()["resources"] == {"limits": {}}
     assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    why = "the one that it had was needed for a booked pod on Mon 16 Nov 12:00 UTC"
     assert reviewed.annotations == {
-        "carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'
+        "carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}',
+        "carrel.dev/runs-without-gpu": f"this pod runs without a GPU: {why}",
+        "carrel.dev/asked-for": '{"gpus": 1}',
     }
     assert (await ReviewedCluster(handed_over={"job-uid": record}).create(a_pod(GPU, owner="other"))).env() == DEVICES
     assert (await ReviewedCluster(handed_over={"job-uid": record}).create(reviewed.object, JOB_CONTROLLER)).patch == []
@@ -696,9 +701,10 @@ async def test_an_admitted_gpu_pod_has_a_seal_and_keeps_it_in_a_second_review() 
     assert again.patch == []
 
 
-async def test_a_pod_without_a_gpu_has_no_seal() -> None:
-    assert (await replace(full(), seal=Seal((b"key",))).create(a_pod(GPU))).annotations == {}
-    assert (await replace(full(), seal=Seal((b"key",))).create(a_pod())).patch == []
+async def test_of_pods_without_a_gpu_only_those_that_asked_for_one_have_a_seal() -> None:
+    sealed = replace(full(), seal=Seal((b"key",)))
+    assert "carrel.dev/admitted" in (await sealed.create(a_pod(GPU))).annotations
+    assert (await sealed.create(a_pod())).patch == []
 
 
 # --- reviews ---------------------------------------------------------------------------------------------------------

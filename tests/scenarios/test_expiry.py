@@ -93,7 +93,7 @@ async def test_pods_of_every_dialect_expire_also_while_they_wait(asks: dict[str,
 
         assert await is_over(lab, pod["metadata"]["uid"])
         again = (await pods_of(lab))["train"]
-        assert again.metadata.annotations.keys() == {"carrel.dev/handed-over", "carrel.dev/notice"}
+        assert again.metadata.annotations.keys() == SAID_BY_SUCCESSOR
         assert not again.spec.containers[0].resources.limits
 
 
@@ -114,6 +114,12 @@ async def test_a_pod_whose_booking_was_just_extended_is_not_ended() -> None:
 
 # --- the end of a booking ---------------------------------------------------------------------------------------------
 
+SAID_BY_SUCCESSOR = {
+    "carrel.dev/handed-over",
+    "carrel.dev/notice",
+    "carrel.dev/runs-without-gpu",
+    "carrel.dev/asked-for",
+}
 ADA = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
 HALF_PAST = NOON + timedelta(minutes=30)
 
@@ -244,9 +250,32 @@ async def test_a_pod_is_warned_once_24_hours_1_hour_and_15_minutes_before() -> N
 
         assert told == [0, 1, 1, 2]
         assert sorted(await warnings(lab)) == [
-            f"its booking ends at 2026-11-18T12:00:00Z, in less than {lead}; then it is created again without a GPU"
+            f"the booking of this pod ends at 2026-11-18T12:00:00Z, in less than {lead};"
+            " then the pod is created again without a GPU"
             for lead in ("15m", "1h", "24h")
         ]
+
+
+async def test_a_warning_comes_only_if_the_booking_is_longer_than_the_time_before_its_end() -> None:
+    """Who has just booked a day is not greeted with the end of it; an extension makes it longer."""
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(start=NOON, end=NOON + timedelta(days=1), name="b1")
+        await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        await settle(lab, TierController(replica))
+        assert [each for each in await warnings(lab) if "less than" in each] == []
+
+        extended = {"spec": {"end": "2026-11-17T13:00:00Z"}}
+        await lab.client.patch(BOOKINGS, "b1", MergePatch(extended))
+        lab.clock.now += timedelta(hours=2)
+        await settle(lab, TierController(replica))
+        assert [each.split(";")[0] for each in await warnings(lab) if "less than" in each] == [
+            "the booking of this pod ends at 2026-11-17T13:00:00Z, in less than 24h"
+        ]
+
+        shortened = {"spec": {"end": "2026-11-16T14:30:00Z"}}
+        await lab.client.patch(BOOKINGS, "b1", MergePatch(shortened))
+        await settle(lab, TierController(replica))
+        assert len([each for each in await warnings(lab) if "in less than 1h" in each]) == 1
 
 
 async def test_a_warning_is_not_repeated_after_kubernetes_has_deleted_the_event() -> None:

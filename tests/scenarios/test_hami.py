@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
-from carrel.admission.when_full import WhenFull
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.placement import place

@@ -66,7 +66,13 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
         assert mark == {"at": "2026-11-16T12:00:00Z", "why": "revoked", "from": train["metadata"]["uid"]}
         lost = successor["metadata"]["annotations"].pop("carrel.dev/notice")
         assert lost == "this pod lost its GPU at Mon 16 Nov 12:00 UTC for a booked pod; it runs without a GPU now"
-        assert successor["metadata"]["annotations"] == {"team": "vision"}
+        why = "the one that it had was needed for a booked pod on Mon 16 Nov 12:00 UTC"
+        assert successor["metadata"]["annotations"] == {
+            "team": "vision",
+            "carrel.dev/user": "ada@lab.org",
+            "carrel.dev/runs-without-gpu": f"this pod runs without a GPU: {why}",
+            "carrel.dev/asked-for": '{"gpus": 1}',
+        }
         assert "nodeName" not in successor["spec"]
         assert successor["spec"]["schedulerName"] == "default-scheduler"
         main = successor["spec"]["containers"][0]

@@ -8,7 +8,7 @@ from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, OutcomeUn
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.pod_events import EventRate, PodEventWriter, assigned_note, waiting_note
+from carrel.lifecycle.pod_events import EventRate, PodEventWriter, assigned_note, waiting_note, without_gpu_note
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
@@ -40,7 +40,7 @@ async def test_an_event_about_the_pod_says_why_it_waits() -> None:
 
         (event,) = (await lab.client.list(EVENTS, Selection("lab"))).items
         whole = await lab.client.get(EVENTS, event.metadata.name, "lab")
-        assert whole["message"] == why.reason
+        assert whole["message"] == f"this pod waits for a GPU: {why.reason}"
         assert (whole["reason"], whole["type"], whole["count"]) == ("WaitingForGPU", "Warning", 1)
         assert whole["source"] == {"component": "carrel-controller"}
         assert whole["involvedObject"] == {
@@ -64,6 +64,35 @@ async def test_a_reason_is_written_once_and_again_when_it_changes() -> None:
 
         assert answers == [True, False, True, False, True]
         assert await told(lab) == {NO_ROOM.message: 2, LESS_ROOM.message: 1}
+
+
+async def test_who_holds_the_gpus_is_told_with_the_reason_and_makes_no_event_of_its_own() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as first, lab.replica() as second:
+        body = await lab.pod("train", limits=GPU_MEM)
+        telling = teller(lab, first)
+        assert await telling.tell(await first.sees(body), NO_ROOM, lambda: "GPU 0 of n1 by lab/a")
+        lab.clock.now += timedelta(seconds=60)
+
+        assert not await telling.tell(await first.sees(body), NO_ROOM, lambda: "GPU 0 of n1 by lab/b")
+        assert not await teller(lab, second).tell(await second.sees(body), NO_ROOM, lambda: "GPU 0 of n1 by lab/b")
+
+        assert await told(lab) == {f"{NO_ROOM.message}; held: GPU 0 of n1 by lab/a": 1}
+
+
+async def test_that_a_pod_runs_without_its_gpu_is_told_once_whoever_leads() -> None:
+    without = {"carrel.dev/runs-without-gpu": "this pod runs without a GPU: none was free"}
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as first, lab.replica() as second:
+        body = await lab.pod("notebook", annotations=without)
+        note = without_gpu_note(await first.sees(body), lab.clock.now)
+        assert note == Note("RunsWithoutGPU", "this pod runs without a GPU: none was free", "Warning")
+
+        assert await teller(lab, first).tell(await first.sees(body), note)
+        for replica in (first, second):
+            assert not await teller(lab, replica).tell(await replica.sees(body), note)
+
+        assert await told(lab) == {"this pod runs without a GPU: none was free": 1}
+        # Kubernetes deletes Events after an hour; then nobody can tell whether there was one.
+        assert without_gpu_note(await second.sees(body), lab.clock.now + timedelta(hours=1)) is None
 
 
 async def test_another_leader_does_not_repeat_an_event() -> None:
@@ -95,7 +124,9 @@ async def test_a_reason_that_changes_all_the_time_is_written_at_intervals() -> N
             await telling.tell(pod, waiting_note(Refusal(f"GPU 0 has {second} MiB free")))
             lab.clock.now += timedelta(seconds=1)
 
-        assert sorted(await told(lab)) == [f"GPU 0 has {each} MiB free" for each in (0, 15, 30, 45)]
+        assert sorted(await told(lab)) == [
+            f"this pod waits for a GPU: GPU 0 has {each} MiB free" for each in (0, 15, 30, 45)
+        ]
 
 
 async def test_a_reason_that_stays_true_is_written_again_before_kubernetes_deletes_it() -> None:
@@ -153,14 +184,14 @@ async def test_a_placed_pod_gets_one_event_with_its_gpus() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica, lab.replica() as other:
         body = await lab.pod("train", limits=GPU_MEM)
         note = await _assigned(lab, replica, body)
-        assert note == Note("GPUAssigned", "n1: GPU 0 (8,138 MiB)")
+        assert note == Note("GPUAssigned", "this pod got GPU 0 of n1, 8,138 MiB")
         bound = await replica.sees(await lab.client.get(PODS, "train", "lab"))
 
         assert await teller(lab, replica).tell(bound, note)
         lab.clock.now += timedelta(hours=1)
         await teller(lab, other).tell(bound, note)
 
-        assert await told(lab) == {"n1: GPU 0 (8,138 MiB)": 1}
+        assert await told(lab) == {"this pod got GPU 0 of n1, 8,138 MiB": 1}
 
 
 async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
@@ -170,7 +201,7 @@ async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
         note = await _assigned(lab, replica, body)
 
         assert note is not None
-        assert note.message.startswith("n1: GPU 0 (whole), GPU 1 (whole), GPU 2 (whole)")
+        assert note.message.startswith("this pod got GPU 0, GPU 1, GPU 2")
 
 
 async def test_a_pod_that_was_placed_long_ago_gets_no_event() -> None:

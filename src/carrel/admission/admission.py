@@ -24,39 +24,41 @@ and so does a second review of the changed pod. In order:
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from carrel.admission.asked_gpus import AskedGpus, asked_gpus, why_never_covered
+from carrel.admission.asked_gpus import AskedGpus, asked_gpus
 from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
-from carrel.admission.pod_owner import PodOwnerLookup
+from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
-from carrel.admission.when_full import WhenFull, how_to_say_it, is_unreadable, when_full
 from carrel.bookings.client.interface import BookingLookup
 from carrel.dialects import carrel, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
-from carrel.dialects.jupyter import is_of_hub
+from carrel.dialects.jupyter import is_of_a_hub
+from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import write_tier
+from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
+from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_words import WORDS
+from carrel.leases.free_again import FreeAgain
+from carrel.leases.starts_soon import starts_soon
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
+from carrel.parsing.time_words import in_utc
 
 DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
 """In a pod that did not choose a scheduler."""
-SOON = timedelta(hours=1)
-"""A pod that a booking will cover so soon waits for it, rather than running on CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class PodAdmission:
         self._seal = context.state.options.seal
         self._schedulers = DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {options.scheduler}
         self._tiers = TierLookup(context.state, context.booking_lookup)
+        self._free_again = FreeAgain(context.state)
         self._wanted = WantedBookingLookup(context.state.covered_pods, self._memory_of_gpus, self._now)
 
     # --- new pods ----------------------------------------------------------------------------------------------------
@@ -121,8 +124,9 @@ class PodAdmission:
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
         asked, record = self._asked_gpus(pod), self._record_for(changed)
-        mark = hand_over_record.write_handed_over(HandedOver(record.lost_at, record.why, record.uid)) if record else {}
-        changed.strip(keep=mark if asked is None else _recorded(pod))
+        owner = self._context.owners.owner_of(request, pod)
+        changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
+        changed.annotate(self._context.owners.said_by_spawner(request, pod))
         if changed.strip_gate():
             pod = _without_our_gate(pod)
             if carrel.BOOKING not in pod.metadata.annotations:
@@ -138,10 +142,30 @@ class PodAdmission:
             return _refused(asked)
         if (outside := self._why_not_by_carrel(pod)) is not None:
             return _refused(outside)
+        new = _NewPod(pod, owner, asked, self._context.owners.said_by_spawner(request, pod))
         if record is not None:
-            changed.remove_gpu(mark)
-            return changed.answer("cpu", f"runs without a GPU: the GPU of {record.pod} is needed for a booking")
-        return await self._admitted(_NewPod(pod, self._context.owners.owner_of(request, pod), asked), changed)
+            without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
+            return self._on_cpu(new, changed, {**_mark_of(record), **without})
+        return await self._admitted(new, changed)
+
+    def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
+        """In a second review of a pod whose GPU was removed: what was written in the first one. Without a key nothing
+        can be proved: who writes that their own pod runs without a GPU misleads only themselves."""
+        mark, written = _mark_of(record) if record else {}, written_by_us(pod)
+        sealed = {}
+        if self._seal is not None and written:
+            if not ChangedPod(request.object or {}, request.namespace).is_sealed(self._seal, self._now()):
+                return mark
+            sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]}
+        return {**mark, **written, **_whose(owner), **sealed} if written else mark
+
+    def _on_cpu(self, new: "_NewPod", changed: ChangedPod, notes: Mapping[str, str]) -> AdmissionDecision:
+        """`notes` say why it runs without a GPU."""
+        changed.warn(new.owner.warning)
+        changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
+        if self._seal is not None:
+            changed.seal(self._seal, self._now())
+        return replace(changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU]), owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
         return asked_gpus(pod, self._state.request_of_newcomer)
@@ -165,7 +189,8 @@ class PodAdmission:
         is_exempt = self._state.covered_pods.is_exempt(new.pod)
         if not new.user and self._options.strict and not is_exempt:
             why = f"{subject(new.pod.metadata)} asks for a GPU, and Carrel cannot tell who owns it"
-            return AdmissionDecision("refused", refused=why)
+            why += f": {new.owner.warning}" if new.owner.unlisted_spawner else ""
+            return AdmissionDecision("refused", refused=why, owner=new.owner)
         if is_exempt:
             if carrel.BOOKING in new.pod.metadata.annotations:
                 why = f"namespace {new.pod.metadata.namespace} is exempt from bookings; leave {carrel.BOOKING} out"
@@ -184,9 +209,8 @@ class PodAdmission:
         tier = AssignedTier() if is_held_back else await self._tiers.of(new.pod, new.user, new.asked)
         changed.warn(tier.silence)
         if tier.covered_until is None and (why_on_cpu := self._why_on_cpu(new, changed)) is not None:
-            changed.remove_gpu({})
             changed.warn(tier.beyond)
-            return changed.answer("cpu", f"runs without a GPU: {why_on_cpu.reason}")
+            return self._on_cpu(new, changed, self._why_without(new, why_on_cpu))
         if tier.beyond:
             changed.warn(f"{tier.beyond}; this pod runs on what is free")
         changed.annotate(write_tier(tier.covered_until))
@@ -194,19 +218,16 @@ class PodAdmission:
             changed.set_priority_class(carrel.PRIORITY_CLASS)
         else:
             changed.drop_our_priority()
-        if not new.user:
-            changed.warn("Carrel cannot tell who owns this pod, so no booking covers it")
+        changed.warn(new.owner.warning)
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        decision = self._with_gpu(new, changed, told.value)
-        return decision if new.user else replace(decision, is_without_person=True)
+        return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
-        if new.user:
-            changed.annotate({carrel.USER: new.user})
+        changed.annotate(_whose(new.owner))
         changed.set_scheduler(self._options.scheduler)
         changed.set_runtime_class(self._context.runtime_class())
         self._set_visible_devices(new.pod, new.asked, changed)
-        if is_of_hub(new.pod.metadata):
+        if is_of_a_hub(new.pod):
             changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
         if self._seal is not None:
@@ -227,8 +248,7 @@ class PodAdmission:
 
     def _why_on_cpu(self, new: "_NewPod", changed: ChangedPod) -> Refusal | None:
         """Why an opportunistic pod runs without a GPU; None if it keeps its request, and waits if it must."""
-        namespace = self._state.namespaces.store.get(new.pod.metadata.namespace)
-        says = namespace.metadata.annotations.get(carrel.WHEN_FULL, "") if namespace else ""
+        says = said_by(self._state.namespaces.store.get(new.pod.metadata.namespace))
         if is_unreadable(says):
             changed.warn(how_to_say_it(new.pod.metadata.namespace, says))
         if when_full(new.pod, says, self._options.when_full) is WhenFull.WAIT or new.always_waits:
@@ -243,11 +263,16 @@ class PodAdmission:
             return None
         return why
 
+    def _why_without(self, new: "_NewPod", why: Refusal) -> dict[str, str]:
+        """Also a person who may have no more runs without a GPU: then it does not help that one is free."""
+        free, request = self._free_again.of(new.pod, new.asked.request), new.asked.request
+        then = "" if free.is_free else f"; {WORDS.free_again(free)}"
+        return write_without_gpu(without_gpu(f"on {in_utc(self._now())}, {why.reason}{then}", request))
+
     def _covered_soon(self, new: "_NewPod") -> Entitlement | None:
         person, namespace = person_named(new.user), namespace_named(new.pod.metadata.namespace)
         planned = self._state.covered_pods.planned_for(person, namespace) if person else []
-        soon = (each for each in planned if each.start - self._now() <= SOON)
-        return next((each for each in soon if not why_never_covered(new.asked, each)), None)
+        return starts_soon(planned, new.asked.request, self._now(), is_known=new.asked.is_known)
 
     def _memory_of_gpus(self, model: str) -> Collection[MiB]:
         ledger = self._state.ledger
@@ -301,9 +326,14 @@ class PodAdmission:
 @dataclass(frozen=True, slots=True)
 class _NewPod:
     pod: Pod
-    user: str
-    """Whose it is; empty: nobody's."""
+    owner: PodOwner
     asked: AskedGpus
+    said_by_spawner: Mapping[str, str]
+
+    @property
+    def user(self) -> str:
+        """Whose it is; empty: nobody's."""
+        return self.owner.name
 
     @property
     def always_waits(self) -> bool:
@@ -322,6 +352,15 @@ def _recorded(pod: Pod) -> dict[str, str]:
     """The requests that are recorded on the pod, by annotation."""
     notes = pod.metadata.annotations
     return {key: notes[key] for key in registry.ALL.recorded if key in notes}
+
+
+def _whose(owner: PodOwner) -> dict[str, str]:
+    notes = {carrel.USER: owner.name, carrel.UNLISTED_SPAWNER: owner.unlisted_spawner}
+    return {key: value for key, value in notes.items() if value}
+
+
+def _mark_of(record: HandOver) -> dict[str, str]:
+    return hand_over_record.write_handed_over(HandedOver(record.lost_at, record.why, record.uid))
 
 
 def _refused(why: Refusal) -> AdmissionDecision:

@@ -7,10 +7,11 @@ from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.registry import dialects_of, missing_claim, model_of
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.starts_soon import why_never_covers
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
 
 RequestOf = Callable[[Pod, tuple[Dialect, ...]], PodRequest | Refusal | None]
@@ -63,17 +64,5 @@ def _is_in_gang(pod: Pod, request: Request) -> bool:
 
 
 def why_never_covered(asked: AskedGpus, entitlement: Entitlement, sizes: Collection[MiB] = ()) -> str:
-    """Why a booking can never cover a pod that asks for this, as the end of a sentence about the booking; empty if it
-    can. `sizes` is the memory of the booked GPUs, where that is known."""
-    request = asked.request
-    if entitlement.model and not request.allows_model(entitlement.model):
-        return f"is not for {request.model or f'a GPU{request.selector}'}"
-    if not asked.is_known:
-        return ""
-    if request.cards > entitlement.gpus:
-        return f"is for fewer GPUs than this pod asks for ({request})"
-    if entitlement.share_of > 1 and request.amount == WHOLE:
-        return f"is for a part of a GPU, and this pod asks for {request}"
-    if sizes and all(request.amount.on(memory) > memory // entitlement.share_of for memory in sizes):
-        return f"is for GPUs with less memory than this pod asks for ({request})"
-    return ""
+    """Why a booking can never cover a pod that asks for this; empty if it can."""
+    return why_never_covers(entitlement, asked.request, sizes, is_known=asked.is_known)

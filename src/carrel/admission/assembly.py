@@ -13,6 +13,7 @@ from carrel.admission.pod_owner import PodOwnerLookup
 from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
+from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import AsgiApp
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
@@ -37,6 +38,7 @@ class WebhookOptions:
     spawners: frozenset[str] = frozenset()
     username_prefix: str = ""
     runtime_class: str = AUTO
+    hub_people: HubPeople = field(default_factory=HubPeople)
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
 
 
@@ -63,6 +65,7 @@ class AdmissionWebhook:
                 options.trusted,
                 options.spawners,
                 options.username_prefix,
+                options.hub_people,
             ),
             state=state,
             booking_lookup=self._booking_cache,

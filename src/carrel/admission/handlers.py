@@ -15,6 +15,7 @@ import msgspec
 
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
+from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.review_decoding import NotAReview, read_pod, read_review
@@ -32,6 +33,7 @@ class ReviewHandler:
         self._admission = admission
         self._is_synced = is_synced
         self.metrics = metrics
+        self._hub_reports = HubReports(metrics)
 
     async def mutate(self, body: bytes) -> JsonReply:
         start = time.perf_counter()
@@ -61,10 +63,13 @@ class ReviewHandler:
             decision = await self._admission.mutate(request, pod)
         except Malformed as malformed:
             return "refused", review.denied(request, str(malformed), 422)
+        if decision.owner is not None and not request.dry_run:
+            self._hub_reports.report(decision.owner)
         if decision.refused:
             log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, decision.refused)
             return decision.outcome, review.denied(request, decision.refused, decision.code, decision.warnings)
-        if decision.is_without_person and not request.dry_run:
+        is_of_nobody = decision.owner is not None and not decision.owner.name
+        if is_of_nobody and decision.outcome != "cpu" and not request.dry_run:
             self.metrics.count_pod_without_person()
         changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
         return decision.outcome, review.allowed(request, changes, decision.warnings)

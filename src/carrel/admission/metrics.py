@@ -31,6 +31,16 @@ class WebhookMetrics(ComponentMetrics):
             "Pods admitted with a GPU of which nobody knows whose they are: no booking covers them.",
             registry=self.registry,
         )
+        self._of_unlisted_spawners = Counter(
+            "carrel_pods_of_unlisted_spawners",
+            "GPU pods for users of a hub that is not in --spawners: Carrel does not believe whose they are.",
+            registry=self.registry,
+        )
+        self._of_unmatched_users = Counter(
+            "carrel_pods_of_unmatched_hub_users",
+            "GPU pods of users of a hub of whom no address is known: set --username-domain or --hub-users.",
+            registry=self.registry,
+        )
         self._duration = Histogram(
             "carrel_review_duration_seconds",
             "Time to answer a review.",
@@ -51,6 +61,12 @@ class WebhookMetrics(ComponentMetrics):
 
     def count_pod_without_person(self) -> None:
         self._without_person.inc()
+
+    def count_pod_of_unlisted_spawner(self) -> None:
+        self._of_unlisted_spawners.inc()
+
+    def count_pod_of_unmatched_user(self) -> None:
+        self._of_unmatched_users.inc()
 
     def _measured(self) -> Iterable[Metric]:
         failures = CounterMetricFamily(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from carrel.admission.pod_owner import PodOwner
 from carrel.dialects import carrel, nvidia, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.interface import Dialect
@@ -31,8 +32,8 @@ class AdmissionDecision:
     refused: str = ""
     code: int = 403
     warnings: tuple[str, ...] = ()
-    is_without_person: bool = False
-    """It gets a GPU, and nobody knows whose pod it is."""
+    owner: PodOwner | None = None
+    """Of a pod that asks for a GPU; None: it asks for none, or whose it is does not matter."""
 
 
 class ChangedPod:
@@ -74,7 +75,8 @@ class ChangedPod:
         self.annotate({carrel.WAITS_UNTIL: seconds(until)})
 
     def annotate(self, notes: Mapping[str, str]) -> None:
-        self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
+        if notes:
+            self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
 
     def record(self, dialect: Dialect, pod: Pod) -> None:
         """The request goes from the pod's resources, which no node offers, into an annotation."""

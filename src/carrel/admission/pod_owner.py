@@ -1,16 +1,23 @@
 """Whose pod it is.
 
-In this order: the user in JupyterHub's label, if a configured spawner creates the pod; the user who creates it, unless
-that is a machine (a controller, a ServiceAccount, a kubelet); the owner of the namespace, if an admin wrote one on it.
-The empty name means that the pod has no owner.
+In this order: the user of the hub, if a configured spawner creates the pod and says for whom; the user who creates it,
+unless that is a machine (a controller, a ServiceAccount, a kubelet); the owner of the namespace, if an admin wrote one
+on it. The empty name means that the pod has no owner.
+
+A user of the hub is the person under whose address they book (`dialects.hub_people`), or whom the spawner names by
+`carrel.dev/hub-address`. A ServiceAccount that is no configured spawner, but creates pods for users of a hub, is most
+likely a hub that an admin has forgotten. Its pods have no owner, whoever owns the namespace: they are somebody else's,
+or forged. An admin is told which option is missing.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from carrel.admission.review import AdmissionRequest, RequestUser
-from carrel.dialects.jupyter import username_of
+from carrel.dialects.carrel import HUB_ADDRESS
+from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import is_of_a_hub, username_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing.malformed import Malformed
 
@@ -18,6 +25,35 @@ log = logging.getLogger(__name__)
 
 MACHINES = "system:"
 """How Kubernetes' own user names begin, also those of ServiceAccounts. No person's name may begin so."""
+ACCOUNTS = "system:serviceaccount:"
+CONTROLLERS = f"{ACCOUNTS}kube-system:"
+"""Kubernetes' own controllers, which create the pods of Jobs and ReplicaSets as their templates say."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodOwner:
+    name: str
+    """Empty: nobody's."""
+    unlisted_spawner: str = ""
+    """The account that created it for a user of a hub, and is no configured spawner."""
+    unmatched_user: str = ""
+    """The user of the hub, if no address is known under which they book."""
+
+    @property
+    def warning(self) -> str:
+        """For whoever sees the answer; empty if there is none."""
+        if self.unlisted_spawner:
+            return (
+                f"{self.unlisted_spawner} created this pod for a user of a hub, but is not in --spawners of"
+                " carrel webhook, so Carrel does not believe for whom, and no booking covers the pod"
+            )
+        if self.unmatched_user:
+            return (
+                f"no address is known of the hub's user {self.unmatched_user}, so no booking under an address covers"
+                " this pod; an admin can set --username-domain or --hub-users"
+            )
+        return "" if self.name else "Carrel cannot tell who owns this pod, so no booking covers it"
+
 
 CONTROLLER = "carrel-controller"
 """The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
@@ -33,19 +69,38 @@ class PodOwnerLookup:
     """Users who create pods for other people, and say for whom."""
     username_prefix: str = ""
     """What the API server puts before the names of people, as `oidc:`."""
+    hub_people: HubPeople = field(default_factory=HubPeople)
 
-    def owner_of(self, request: AdmissionRequest, pod: Pod) -> str:
-        if request.user.name in self.spawners and (user := _labelled_user(pod)):
-            return user
-        if request.user.name and not request.user.name.startswith(MACHINES):
-            return request.user.name.removeprefix(self.username_prefix)
-        return self.namespace_owner(request.namespace)
+    def owner_of(self, request: AdmissionRequest, pod: Pod) -> PodOwner:
+        creator = request.user.name
+        if creator in self.spawners:
+            return self._spawned_for(pod) or PodOwner(self.namespace_owner(request.namespace))
+        if creator and not creator.startswith(MACHINES):
+            return PodOwner(creator.removeprefix(self.username_prefix))
+        if is_of_a_hub(pod) and creator.startswith(ACCOUNTS) and not creator.startswith(CONTROLLERS):
+            return PodOwner("", unlisted_spawner=creator)
+        return PodOwner(self.namespace_owner(request.namespace))
+
+    def said_by_spawner(self, request: AdmissionRequest, pod: Pod) -> dict[str, str]:
+        """The annotations of Carrel that a spawner may write."""
+        said = pod.metadata.annotations
+        return {HUB_ADDRESS: said[HUB_ADDRESS]} if HUB_ADDRESS in said and request.user.name in self.spawners else {}
 
     def is_carrel(self, user: RequestUser) -> bool:
         """Whether it is one who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own
         terminator, is not: a pod that it makes could keep the GPU of the pod that it was copied from."""
         ours = f"{MACHINES}serviceaccount:{self.carrel_namespace}:{CONTROLLER}"
         return user.name == ours or user.name in self.trusted
+
+    def _spawned_for(self, pod: Pod) -> PodOwner | None:
+        """None: the spawner does not say for whom, or not in a way that can be read."""
+        address = pod.metadata.annotations.get(HUB_ADDRESS, "").strip().lower()
+        if "@" in address.strip("@") and address.isprintable():
+            return PodOwner(address)
+        user = _labelled_user(pod)
+        if not user:
+            return None
+        return PodOwner(self.hub_people.person_of(user), unmatched_user="" if self.hub_people.matches(user) else user)
 
 
 def _labelled_user(pod: Pod) -> str:

@@ -13,12 +13,14 @@ from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, names_in
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
+from carrel.command_errors import USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
@@ -34,10 +36,16 @@ FINISH_S = 10
 
 
 def run(settings: WebhookSettings) -> None:
-    run_with_cluster("webhook", settings, lambda client, stop: _serve(client, settings, stop))
+    try:
+        options = webhook_options(settings)
+    except Malformed as malformed:
+        raise command_failed(
+            "The settings cannot be used", str(malformed), "carrel webhook --help", USAGE
+        ) from malformed
+    run_with_cluster("webhook", settings, lambda client, stop: _serve(client, settings, options, stop))
 
 
-async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event) -> None:
+async def _serve(client: Client, settings: WebhookSettings, options: WebhookOptions, stop: asyncio.Event) -> None:
     served = ServedCertificate()
     async with contextlib.AsyncExitStack() as stack:
         service = None
@@ -45,7 +53,7 @@ async def _serve(client: Client, settings: WebhookSettings, stop: asyncio.Event)
             where = BookingAddress(settings.api_url, settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
         state = ClusterState(client, settings.cluster_options())
-        webhook = AdmissionWebhook(state, service, webhook_options(settings))
+        webhook = AdmissionWebhook(state, service, options)
         certificates = (
             load_files(settings, served) if settings.tls_folder else renew_certificates(client, settings, served)
         )
@@ -144,12 +152,14 @@ def _load(served: ServedCertificate, pair: CertificatePair) -> None:
 
 
 def webhook_options(settings: WebhookSettings) -> WebhookOptions:
+    """Raises `Malformed` if the file of hub users cannot be used."""
     return WebhookOptions(
         settings.owner_annotation,
         frozenset(names_in(settings.trusted)),
         settings.spawner_accounts(),
         settings.username_prefix,
         settings.runtime_class,
+        settings.hub_people(),
         AdmissionOptions(
             strict=settings.strict,
             when_full=settings.when_full,

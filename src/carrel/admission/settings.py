@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.admission.when_full import WhenFull
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.settings import (
     BookingClientSettings,
@@ -17,6 +16,7 @@ from carrel.settings import (
     SealSettings,
     ServingSettings,
     TierSettings,
+    WhenFullSettings,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class PluginMode(Enum):
 
 @dataclass(frozen=True)
 class WebhookSettings(
+    WhenFullSettings,
     HubSettings,
     RuntimeClassSettings,
     BookingClientSettings,
@@ -71,15 +72,6 @@ class WebhookSettings(
         bool, typer.Option("--strict/--lenient", help="Refuse GPU pods without an owner.", envvar="CARREL_STRICT")
     ] = False
     """Lenient: such a pod is opportunistic, and no booking covers it."""
-    when_full: Annotated[
-        WhenFull,
-        typer.Option(
-            help="What an opportunistic pod does when no GPU is free: it runs on CPU, or waits. By default pods of a "
-            "hub or with MAIA's mark run on CPU, and others wait.",
-            envvar="CARREL_WHEN_FULL",
-        ),
-    ] = WhenFull.DEFAULT
-    """As MAIA: a notebook without a GPU is better than none. A namespace may say otherwise by carrel.dev/when-full."""
     mode: Annotated[
         PluginMode,
         typer.Option(

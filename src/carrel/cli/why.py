@@ -43,7 +43,7 @@ class WhySettings(PodQuerySettings):
 
 
 def why(settings: WhySettings) -> None:
-    """Say why a pod waits: what is missing, who holds it until when, and which booking covers the pod.
+    """Say why a pod waits, or runs without a GPU: what is missing, who holds it until when, which booking covers it.
 
     A booked pod may have GPUs asked back from opportunistic pods.
 
@@ -152,10 +152,16 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 def why_text(carrel: "ClusterState", pod: "Pod") -> str:
     from carrel.cli.cluster_reader import full_name
+    from carrel.dialects.without_gpu import read_without_gpu
+    from carrel.leases.coverage_reader import CoverageReader
+    from carrel.leases.coverage_words import WORDS
     from carrel.lifecycle.hand_over import how_lost
 
     name = full_name(pod)
     wants_gpus = carrel.requested_by(pod) is not None
+    if not wants_gpus and (mark := read_without_gpu(pod)):
+        free = CoverageReader(carrel).next_free(pod, mark)
+        return f"{name}: {mark.sentence}. Now: {WORDS.free_again(free, can_start_again=True)}"
     if not wants_gpus and (how := how_lost(pod)):
         return f"{name} has lost its GPU: {how}; handed over to CPU"
     if pod.spec.node_name:

@@ -11,6 +11,7 @@ Reading order:
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     kai_reservation gpushare_inspect      further words of KAI and gpushare
     maia tier jupyter hub_people          words about bookings and people; which tier a pod has
+    when_full without_gpu                 whether a pod runs on CPU when no GPU is free, and what it says then
     protected_keys seal                   what only Carrel writes, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
     cpu_manifest notice                   a pod without its GPU; what the person in a pod is told

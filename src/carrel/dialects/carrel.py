@@ -8,6 +8,8 @@
       carrel.dev/booking: next | <id>       it is for a booking that may start later, and waits for it; also the name of
                                             the scheduling gate that holds it until then
       carrel.dev/no-successor: "true"       if it loses its GPU it is not created again; also on a pod that is ending
+    a hub in `--spawners` says, on a pod that it creates
+      carrel.dev/hub-address: ada@lab.example    under which address its user books
     an admin decides, on a Namespace
       carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
@@ -15,6 +17,8 @@
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
+      carrel.dev/unlisted-spawner: system:serviceaccount:jhub:hub
+                                            who created it for a user of a hub, and may not say for whom
       carrel.dev/devices: GPU-…,GPU-…       the GPUs of the pod
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/waits-until: 2026-…Z       when the booking starts that it is for; a gate holds it until then
@@ -24,6 +28,9 @@
                                             a file
       carrel.dev/warned: 2026-…Z 15m        of which end, and how long before, it was last warned
       carrel.dev/handed-over: {…}           on the successor of a pod that lost its GPU, see `hand_over_record`
+      carrel.dev/runs-without-gpu: …        on a pod that runs without the GPU that it asked for: why, in a sentence
+      carrel.dev/asked-for: {"gpus": 1, "model": "NVIDIA-A100"}
+                                            and what it asked for, see `without_gpu`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
       carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the GPUs
     Carrel writes, on a reservation pod
@@ -97,6 +104,11 @@ LEAVE_BY = "carrel.dev/leave-by"
 NOTICE = "carrel.dev/notice"
 WARNED = "carrel.dev/warned"
 HANDED_OVER = "carrel.dev/handed-over"
+RUNS_WITHOUT_GPU = "carrel.dev/runs-without-gpu"
+ASKED_FOR = "carrel.dev/asked-for"
+UNLISTED_SPAWNER = "carrel.dev/unlisted-spawner"
+HUB_ADDRESS = "carrel.dev/hub-address"
+"""Only a hub that is listed may write it; from others it is removed like what only Carrel writes."""
 RESERVED_LEASE = "carrel.dev/lease"
 
 LEASE_GPU = "carrel.dev/gpu"

@@ -5,7 +5,7 @@ anything happens to the pod and deleted when its successor exists:
 
     label  carrel.dev/handover: bare | owned      who brings the successor: Carrel, or the pod's own controller
     data   pod: lab/train
-           why: revoked | expired
+           why: revoked | expired | full          for a booked pod; its booking ended; it waited, and no GPU was free
            decided: 2026-…Z       due: 2026-…Z    when it is told, and when it has to go
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
            for: lab/urgent                        the booked pod that needs the GPU
@@ -29,14 +29,17 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
 
-from carrel.dialects.carrel import HANDED_OVER
+from carrel.dialects.carrel import HANDED_OVER, USER
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.notice import loss_notice, write_notice
+from carrel.dialects.without_gpu import asked_by_manifest, without_gpu, write_without_gpu
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.ledger.requests import Request
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.time import instant, seconds
+from carrel.parsing.time_words import in_utc
 
 LABEL = "carrel.dev/handover"
 BARE = "bare"
@@ -50,6 +53,8 @@ W = TypeVar("W", bound=Enum)
 class Why(Enum):
     REVOKED = "revoked"
     EXPIRED = "expired"
+    FULL = "full"
+    """It waited for a GPU and never had one."""
 
 
 _CAUSES = {Why.REVOKED: "for a booked pod", Why.EXPIRED: "when your booking ended"}
@@ -130,13 +135,33 @@ def controller_of(pod: Mapping[str, Any]) -> str:
 
 
 def successor_of(pod: Mapping[str, Any], why: Why, at: datetime) -> dict[str, Any]:
+    notes, user = pod["metadata"].get("annotations") or {}, {}
+    if USER in notes:
+        user[USER] = notes[USER]  # whose page shows it
     mark = HandedOver(at, why, pod["metadata"]["uid"])
-    return on_cpu(pod, {**write_handed_over(mark), **write_notice(notice_of(mark))})
+    told = {**write_handed_over(mark), **write_notice(notice_of(mark))}
+    return on_cpu(pod, {**told, **user, **without_gpu_since(why, at, asked_by_manifest(pod))})
 
 
 def notice_of(mark: HandedOver) -> str:
     """What the person in a successor is told."""
-    return loss_notice(mark.at, _CAUSES.get(mark.why, ""))
+    if mark.why is Why.FULL:
+        return without_gpu(_why_without(mark.why, mark.at), None).sentence
+    return loss_notice(mark.at, _CAUSES[mark.why])
+
+
+def without_gpu_since(why: Why, at: datetime, request: Request | None) -> dict[str, str]:
+    """What is said of a successor, which has no GPU."""
+    return write_without_gpu(without_gpu(_why_without(why, at), request))
+
+
+def _why_without(why: Why, at: datetime) -> str:
+    when = in_utc(at)
+    if why is Why.FULL:
+        return f"it waited for one, and on {when} none was free"
+    if why is Why.EXPIRED:
+        return f"its booking ended on {when}"
+    return f"the one that it had was needed for a booked pod on {when}"
 
 
 # --- on the successor ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ spawner's ServiceAccount made.
 
 import re
 
-from carrel.kubernetes.objects.kinds import Metadata, Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.parsing.malformed import Malformed
 
@@ -20,9 +20,9 @@ _ESCAPE = re.compile(rb"-([0-9a-fA-F]{2})?")
 _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789")
 
 
-def is_of_hub(metadata: Metadata) -> bool:
+def is_of_a_hub(pod: Pod) -> bool:
     """Whether it says that a hub made it: who writes that on another pod gets a notebook's treatment, no more."""
-    return USERNAME in metadata.annotations or USERNAME in metadata.labels
+    return USERNAME in pod.metadata.annotations or USERNAME in pod.metadata.labels
 
 
 def username_of(pod: Pod) -> str:

@@ -5,9 +5,9 @@
 The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing, a
 GPU pod is created without it, with whatever its author wrote on it. Whoever places pods therefore looks for the seal.
 It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, model, the request
-that the webhook recorded, if any, and the instant: it cannot be moved to another namespace or name, and a copy is
-worthless on a pod that is created later than the seal. A name that the API server generates is not known yet; then the
-seal is over its prefix.
+that the webhook recorded or took away, if any, and the instant: it cannot be moved to another namespace or name, and a
+copy is worthless on a pod that is created later than the seal. A name that the API server generates is not known yet;
+then the seal is over its prefix.
 """
 
 import hmac
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from carrel.dialects import registry
-from carrel.dialects.carrel import BOOKED, GPU_MODEL, OPPORTUNISTIC, USER
+from carrel.dialects.carrel import ASKED_FOR, BOOKED, GPU_MODEL, OPPORTUNISTIC, RUNS_WITHOUT_GPU, USER
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.refusals import Refusal
@@ -74,6 +74,7 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
 def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str], tier: str = "") -> str:
     said = [at, place, annotations.get(USER, ""), tier, annotations.get(GPU_MODEL, "")]
     # Added only where there is any, so that a seal of an earlier version stays good.
-    if recorded := {word: annotations[word] for word in registry.ALL.recorded if word in annotations}:
+    words = (*registry.ALL.recorded, RUNS_WITHOUT_GPU, ASKED_FOR)
+    if recorded := {word: annotations[word] for word in words if word in annotations}:
         said.append(json.dumps(recorded, sort_keys=True))
     return hmac.digest(key, json.dumps(said).encode(), "sha256").hex()

@@ -1,4 +1,5 @@
-"""Reads what there is to tell people about coverage: of a pod, of a booking, and of the GPUs that a pod waits for."""
+"""Reads what there is to tell people about coverage: of a pod, of a booking, and of the GPUs that a pod waits for, or
+runs without."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -7,14 +8,17 @@ from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING, NEXT, TIER
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import person_of
+from carrel.dialects.without_gpu import WithoutGpu
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, GpuHolder, PodCoverage
+from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, GpuHolder, NextFree, PodCoverage
+from carrel.leases.free_again import FreeAgain
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.ledger import Card
 from carrel.ledger.placement import selected, suits_by_nature
+from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
 
 PAST, FOREVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -26,6 +30,7 @@ class CoverageReader:
     def __init__(self, carrel: ClusterState) -> None:
         self._carrel = carrel
         self._covered_pods = carrel.covered_pods
+        self._free_again = FreeAgain(carrel)
         self._changes = 0
         self._changes_at = PAST
         """When the next booking starts or ends."""
@@ -77,6 +82,10 @@ class CoverageReader:
         now = self._carrel.options.now()
         theirs = (each for each in self._covered_pods.bookings() if person in each.people and each.runs_at(now))
         return sorted(theirs, key=lambda each: (-each.ends.timestamp(), each.booking))
+
+    def next_free(self, pod: Pod, asked: WithoutGpu) -> NextFree:
+        """When a GPU as it asked for will be free, of a pod that runs without one."""
+        return self._free_again.of(pod, Request(asked.gpus, WHOLE, asked.model))
 
     def holders(self, pod: Pod) -> list[GpuHolder]:
         """Who holds the GPUs that would do for a pod that waits; those that are booked come first, by their end."""

@@ -21,6 +21,10 @@ MOST_NAMES = 5
 """Pods that are named in one sentence."""
 
 
+MOST_HELD = 3
+"""Holders of GPUs that are named in an Event."""
+
+
 class BeyondReason(Enum):
     """Why a booking that runs does not cover a pod of its person."""
 
@@ -69,6 +73,18 @@ class BookingInUse:
 
     def __str__(self) -> str:
         return in_use(self.used, self.entitlement.gpus, self.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class NextFree:
+    """When a GPU that would do for a pod will be free, as far as the cluster knows."""
+
+    is_free: bool = False
+    """One can be had now."""
+    at: datetime | None = None
+    """The earliest end of a booking that covers such a GPU; None: there is none."""
+    without_end: bool = False
+    """Whether pods without a booking hold such GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +181,25 @@ class CoverageWords:
         whose = f" of {holder.user}" if holder.user else ""
         return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}"
 
+    def held_by(self, holders: Sequence[GpuHolder]) -> str:
+        """For an Event, about the first of them; empty if there is none."""
+        some, more = [self.holder(each) for each in holders[:MOST_HELD]], len(holders) - MOST_HELD
+        return f"{'; '.join(some)}{f'; and {more} more' if more > 0 else ''}"
+
     def until(self, holder: GpuHolder) -> str:
         if holder.until is not None:
             return f"booked until {self._when(holder.until)}"
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
+
+    def free_again(self, free: NextFree, *, can_start_again: bool = False) -> str:
+        """When a GPU will be free that would do. `can_start_again`: for a pod that runs without one."""
+        if free.is_free:
+            return "one is free now" + ("; stop this pod and start it again to get it" if can_start_again else "")
+        if free.at is None:
+            why = ": pods without a booking hold them" if free.without_end else ""
+            return f"it is not known when one will be free{why}"
+        earlier = "; pods without a booking may give one back earlier" if free.without_end else ""
+        return f"the first booking of one ends {self._when(free.at)}{earlier}"
 
 
 WORDS = CoverageWords()

@@ -21,8 +21,10 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
             return None
         refusals[name] = answer
     best_first = sorted(refusals, key=lambda name: closeness(ledger, request, name, pod))
-    closest = refusals[best_first[0]] if refusals else None
-    return waiting_for(request, len(nodes), closest, tuple(refusals[name].reason for name in best_first))
+    reasons = tuple(refusals[name].reason for name in best_first)
+    if best_first and has_no_gpus(ledger, best_first[0]):
+        return without_gpus(request, len(nodes), reasons)
+    return waiting_for(request, len(nodes), refusals[best_first[0]] if refusals else None, reasons)
 
 
 Closeness = tuple[int, int, int, str]
@@ -58,3 +60,13 @@ def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: 
     if nodes == 1:
         return closest
     return Refusal(f"none of {nodes} nodes has {request}; closest: {closest.reason}", details)
+
+
+def has_no_gpus(ledger: Ledger, node: str) -> bool:
+    return not ledger.cards(node)
+
+
+def without_gpus(request: Request, nodes: int, details: tuple[str, ...] = ()) -> Refusal:
+    """If even the closest node has no GPU, it does not help to name it: the GPUs are where the pod may not run."""
+    have = f"none of the {nodes} nodes where the pod may run has a" if nodes > 1 else "the only node for the pod has no"
+    return Refusal(f"{request} asked, but {have} GPU that Carrel knows of", details)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
-from carrel.ledger.explanation import Closeness, closeness, waiting_for, why_waiting
+from carrel.ledger.explanation import Closeness, closeness, has_no_gpus, waiting_for, why_waiting, without_gpus
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
@@ -131,6 +131,8 @@ class NodeFilter:
 
     def _explain(self, table: _Table, request: Request, nodes: Sequence[str]) -> Refusal:
         closest = min(nodes, key=table.closeness.__getitem__, default=None)
+        if closest is not None and has_no_gpus(self._ledger, closest):
+            return Refusal(without_gpus(request, len(nodes)).reason)
         answer = None if closest is None else place(self._ledger, request, closest)
         assert not isinstance(answer, Placement), "none of the nodes has room"
         return Refusal(waiting_for(request, len(nodes), answer).reason)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
+from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
@@ -15,6 +16,7 @@ from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
+from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.notices import Notices
@@ -45,6 +47,9 @@ class TierOptions:
     """A pod that has run for less loses its GPU only if nothing else will do."""
     notebook_grace: timedelta = timedelta()
     """As `grace`, for pods of a hub; the longer of the two counts."""
+    wait_before_cpu: timedelta = timedelta()
+    """After so long a pod that waits goes on without a GPU, where a full cluster means CPU; zero: never."""
+    when_full: WhenFull = WhenFull.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class TierParts:
     revoker: Revoker
     correction: CoverageCorrection
     notices: Notices
+    cpu_after_wait: CpuAfterWait
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -80,11 +86,20 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
     notices = Notices(state.cluster, pods.snapshot, options.at_end)
-    return TierParts(hand_overs, expiry, revoker, correction, notices, enquiries)
+    waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
+    cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
+    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, enquiries)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
-    return ExpiryOptions(state.options.now, lambda pod: state.covered(pod) is not None, state.reread, at_end)
+    def booked_from(pod: Pod) -> datetime | None:
+        covered = state.covered(pod)
+        return covered.entitlement.start if covered is not None else None
+
+    def is_covered(pod: Pod) -> bool:
+        return state.covered(pod) is not None
+
+    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:

@@ -130,8 +130,8 @@ class CoverageCorrection:
 
     def _note(self, pod: Pod, covered: Covered | None) -> Note:
         if covered is not None:
-            return Note(COVERED, WORDS.covered(covered.entitlement), NORMAL)
-        return Note(NOT_COVERED, f"no booking covers it any more: {WORDS.about(self._reader.of(pod))}", WARNING)
+            return Note(COVERED, f"this pod is {WORDS.covered(covered.entitlement)}", NORMAL)
+        return Note(NOT_COVERED, f"no booking covers this pod any more: {WORDS.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
         uid = pod.metadata.uid
@@ -174,10 +174,10 @@ class CoverageCorrection:
         await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
         log.info("gate_opened pod=%s booking=%s exists=%s", holder_of(pod), name, is_theirs)
         if is_theirs:
-            note = Note(RELEASED, "the booking that it waited for has started", NORMAL)
+            note = Note(RELEASED, "the booking that this pod waited for has started", NORMAL)
         else:
-            why = "the booking that it waited for was cancelled, or is no longer for its owner"
-            note = Note(CANCELLED, f"{why}; it continues without a booking, on what is free", WARNING)
+            why = "the booking that this pod waited for was cancelled, or is no longer for its owner"
+            note = Note(CANCELLED, f"{why}; the pod continues without a booking, on what is free", WARNING)
         await self._events.record(pod, note)
 
     async def _tell_start(self, pod: Pod, start: datetime) -> None:

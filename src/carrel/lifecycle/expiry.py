@@ -39,7 +39,8 @@ ENDS = "BookingEnds"
 UNREADABLE = "TerminateAtUnreadable"
 
 LEAD_TIMES = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(hours=24)}
-"""The shortest first."""
+"""The shortest first. Of a booking that is known, only those shorter than it count, as in mails: who has just booked a
+day knows that it ends tomorrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class ExpiryOptions:
     """Whether a booking covers the pod now."""
     reread: Callable[[], Awaitable[bool]]
     """Reads the bookings again. False: what is known of them is old."""
+    booked_from: Callable[[Pod], datetime | None] = lambda pod: None
+    """The start of the booking that covers the pod; None: it is not known."""
     at_end: AtEnd = AtEnd.CPU
 
 
@@ -71,6 +74,7 @@ class Expiry:
         self._now = options.now
         self._is_covered = options.is_covered
         self._reread = options.reread
+        self._booked_from = options.booked_from
         self._at_end = options.at_end
 
     def expired(self) -> list[Pod]:
@@ -105,10 +109,12 @@ class Expiry:
                 end = read_terminate_at(pod)
             except Malformed as malformed:
                 text = pod.metadata.annotations[TERMINATE_AT]
-                due.append(ExpiryWarning(pod, Note(UNREADABLE, str(malformed), WARNING), f"unreadable {text}"))
+                due.append(ExpiryWarning(pod, _unreadable_note(malformed), f"unreadable {text}"))
                 continue
             if isinstance(end, datetime) and not self._stays_at_end(pod):
-                lead = next((name for name, time in LEAD_TIMES.items() if now < end <= now + time), "")
+                start = self._booked_from(pod)
+                leads = lead_times(end - start) if start is not None else LEAD_TIMES
+                lead = next((name for name, time in leads.items() if now < end <= now + time), "")
                 if lead and not _was_warned(pod, end, lead):
                     due.append(ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
@@ -127,14 +133,24 @@ class Expiry:
         return self._at_end is AtEnd.KEEP and tier_of(pod) is Tier.BOOKED
 
     def _ends_note(self, end: datetime, lead: str) -> Note:
-        then = "it is ended" if self._at_end is AtEnd.END else "it is created again without a GPU"
-        return Note(ENDS, f"its booking ends at {seconds(end)}, in less than {lead}; then {then}", WARNING)
+        then = "the pod is ended" if self._at_end is AtEnd.END else "the pod is created again without a GPU"
+        ends = f"the booking of this pod ends at {seconds(end)}, in less than {lead}"
+        return Note(ENDS, f"{ends}; then {then}", WARNING)
 
     def _pods_with_end(self) -> Iterable[Pod]:
         """The GPU pods with `terminate-at`."""
         for pod in self._pods():
             if TERMINATE_AT in pod.metadata.annotations and not is_ending(pod) and _asks_for_gpus(pod):
                 yield pod
+
+
+def lead_times(booked: timedelta) -> dict[str, timedelta]:
+    """How long before its end a booking of that length is warned of, the shortest first."""
+    return {name: lead for name, lead in LEAD_TIMES.items() if lead < booked}
+
+
+def _unreadable_note(malformed: Malformed) -> Note:
+    return Note(UNREADABLE, f"this pod does not end with its booking: {malformed}", WARNING)
 
 
 def end_of(pod: Pod) -> datetime | None:

@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 REVOKED = "GPURevoked"
 EXPIRED = "BookingEnded"
+FULL = "NoGPUFree"
 HELD_UP = "RevocationHeldUp"
 HANDED_OVER = "HandedOverToCPU"
 NOT_HANDED_OVER = "NotHandedOver"
@@ -78,7 +79,7 @@ class HandOverResult(Enum):
     LEFT = "the pod ended by itself"
     TAKEN = "its name was taken by another pod"
     UNWANTED = "no successor is wanted"
-    CALLED_OFF = "a booking covers the pod now"
+    CALLED_OFF = "a booking covers the pod now, or it has got the GPU that it waited for"
     WITHDRAWN = "somebody else deleted the pod while it was ending"
 
 
@@ -182,7 +183,8 @@ class HandOvers:
     async def _end_when_due(self, record: HandOver, written: Json, pod: Json) -> timedelta | HandOverResult:
         if pod.get("status", {}).get("phase") in FINISHED:
             return await self._close(written, HandOverResult.LEFT)
-        if self._context.is_covered(record.uid):
+        has_its_gpu = record.why is Why.FULL and bool(pod["spec"].get("nodeName"))
+        if has_its_gpu or self._context.is_covered(record.uid):
             return await self._call_off(record, written)
         await self._announce(record, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
@@ -212,7 +214,7 @@ class HandOvers:
 
     async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
         """When this was decided, no booking covered the pod. By now another pod of its owner has ended, or another
-        booking was made."""
+        booking was made. Or a GPU was given to a pod that had waited too long."""
         namespace, name = record.place
         with contextlib.suppress(NotFound):
             stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None, NOTICE: None}}})
@@ -237,7 +239,8 @@ class HandOvers:
         except Busy as busy:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
-            why = f"a booked pod needs its GPU, but a disruption budget does not allow the eviction: {busy.message}"
+            needed = "a booked pod needs the GPU of this pod"
+            why = f"{needed}, but a disruption budget does not allow the eviction: {busy.message}"
             await self._tell(pod, Note(HELD_UP, why, WARNING))
             return RETRY
         log.info("pod_ended pod=%s uid=%s why=%s", record.pod, record.uid, record.why.value)
@@ -367,18 +370,24 @@ def end_note(record: HandOver, *, is_last: bool = False) -> Note:
     if is_last and not record.owner:
         after = "it is not created again"
     if record.why is Why.EXPIRED:
-        return Note(EXPIRED, f"its booking ended at {seconds(record.due)}; {after}", WARNING)
+        return Note(EXPIRED, f"the booking of this pod ended at {seconds(record.due)}; {after}", WARNING)
+    if record.why is Why.FULL:
+        return Note(FULL, f"this pod has waited for a GPU, and none is free; {after}", WARNING)
     when = f"at {seconds(record.due)}" if record.phase is HandOverPhase.ANNOUNCED else "now"
-    return Note(REVOKED, f"its GPU is needed for a booked pod: it is ended {when}, and {after}", WARNING)
+    needed = "the GPU of this pod is needed for a booked pod"
+    return Note(REVOKED, f"{needed}: the pod is ended {when}, and {after}", WARNING)
 
 
 def handed_over_note(record: HandOver) -> Note:
-    return Note(HANDED_OVER, f"{loss_reason(record.why, record.decided)}; handed over to CPU", NORMAL)
+    lost = "this pod got no GPU" if record.why is Why.FULL else "this pod lost its GPU"
+    return Note(HANDED_OVER, f"{lost}: {loss_reason(record.why, record.decided)}; handed over to CPU", NORMAL)
 
 
 def loss_reason(why: Why, at: datetime) -> str:
     """How a pod lost its GPU, in the words that people see everywhere."""
     when = seconds(at)
+    if why is Why.FULL:
+        return f"none was free until {when}"
     return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
 
 

@@ -3,6 +3,9 @@
     WaitingForGPU    the reason; written when it changes, and again while it stays true, before Kubernetes deletes the
                      Event (after an hour)
     GPUAssigned      which GPUs, once
+    RunsWithoutGPU   why a pod runs without the GPU that it asked for, once
+
+A hub shows its users only the message of an Event, never its reason: each message is a sentence that stands alone.
 
 Nothing is written twice, also not after a restart or by another leader: the name of an Event is made from its content,
 and the last Event is looked up in the cluster. The rate of Events is limited for each pod and for all pods together:
@@ -10,16 +13,17 @@ what is held back is written later, with the reason that is true then.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.without_gpu import read_without_gpu
 from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import KnownLease
-from carrel.leases.pod_progress import bound_at
+from carrel.leases.pod_progress import bound_at, created_at
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.slots import slot_id
 from carrel.parsing import Malformed
@@ -29,12 +33,18 @@ COMPONENT = "carrel-controller"
 """Who writes the Events of the controller."""
 WAITING = "WaitingForGPU"
 ASSIGNED = "GPUAssigned"
+WITHOUT_GPU = "RunsWithoutGPU"
+ONCE = (ASSIGNED, WITHOUT_GPU)
+HELD_BY = "; held: "
+"""Between why a pod waits, and who holds what it waits for."""
 
 QUIET = timedelta(seconds=15)
 """Between two Events about one pod: in a busy cluster the free memory changes all the time."""
 REMIND = timedelta(minutes=30)
 RECENT = timedelta(minutes=10)
 """A pod that was bound longer ago has its Event, or no controller was running: after this time none is written."""
+STILL_THERE = timedelta(minutes=50)
+"""An Event that was written at the start of a pod still exists, so it cannot be written twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,15 @@ DEFAULT_EVENT_RATE = EventRate()
 
 def waiting_note(refusal: Refusal, beyond: str = "") -> Note:
     """`beyond`: why a booking of its person does not cover the pod."""
-    return Note(WAITING, f"{refusal.reason}; {beyond}" if beyond else refusal.reason, WARNING)
+    why = f"this pod waits for a GPU: {refusal.reason}"
+    return Note(WAITING, f"{why}; {beyond}" if beyond else why, WARNING)
+
+
+def without_gpu_note(pod: Pod, now: datetime) -> Note | None:
+    """None if the pod does not say that it runs without a GPU, or was created long ago: it has its Event, which
+    Kubernetes may have deleted since."""
+    mark = read_without_gpu(pod)
+    return Note(WITHOUT_GPU, mark.sentence, WARNING) if mark and now - created_at(pod) <= STILL_THERE else None
 
 
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
@@ -63,8 +81,12 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     if not here or bound is None or now - bound > RECENT:
         return None
     by_index = sorted(here, key=lambda lease: lease.record.index)
+    parts = {_part(lease, pod.metadata.uid) for lease in by_index}
+    if len(parts) == 1:
+        cards = ", ".join(_card(lease.record) for lease in by_index)
+        return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}, {parts.pop()}", NORMAL)
     cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
-    return Note(ASSIGNED, f"{pod.spec.node_name}: {cards}", NORMAL)
+    return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}", NORMAL)
 
 
 def _card(record: LeaseRecord) -> str:
@@ -91,7 +113,9 @@ class _Told:
     at: datetime
 
     def says(self, note: Note) -> bool:
-        return (self.reason, self.message) == (note.reason, note.text)
+        """Who holds the GPUs was true when it was told."""
+        is_same = self.message == note.text or self.message.startswith(f"{note.text}{HELD_BY}")
+        return self.reason == note.reason and is_same
 
 
 _NOTHING = _Told("", "", datetime.min.replace(tzinfo=UTC))
@@ -112,21 +136,24 @@ class PodEventWriter:
         """The pod is gone."""
         self._told.pop(uid, None)
 
-    async def tell(self, pod: Pod, note: Note) -> bool:
+    async def tell(self, pod: Pod, note: Note, held_by: Callable[[], str] = str) -> bool:
         """Whether an Event was written. False: it was told before, or it is too soon; say again what is true later.
 
-        Raises `ClusterError` if the API server does not take it: try again soon.
+        `held_by` adds who holds what the pod waits for. It is asked only if an Event is written: it looks at many GPUs,
+        and every other pod changes it. Raises `ClusterError` if the API server does not take it: try again soon.
         """
         uid, now = pod.metadata.uid, self._now()
         if uid not in self._told:
             self._told[uid] = await self._last_told(pod)
         told = self._told[uid]
-        if told.says(note) and (note.reason == ASSIGNED or now - told.at < REMIND):
+        if told.says(note) and (note.reason in ONCE or now - told.at < REMIND):
             return False
         if (note.reason == WAITING and told.reason and now - told.at < QUIET) or not self._may_write(now):
             return False
+        if holders := held_by():
+            note = replace(note, message=f"{note.message}{HELD_BY}{holders}")
         try:
-            if not await self._events.record(pod, note, count_again=note.reason != ASSIGNED):
+            if not await self._events.record(pod, note, count_again=note.reason not in ONCE):
                 return False
         except OutcomeUnknown:
             del self._told[uid]  # looked up before the next word

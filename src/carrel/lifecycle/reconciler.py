@@ -7,7 +7,7 @@ and does nothing; when it begins to lead, it reconciles everything once.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from carrel.dialects.gpuclaim import CLAIM, lease_name
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.cluster import Conflict
+from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
@@ -28,7 +29,7 @@ from carrel.ledger.shares import Holder
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.metrics import ControllerMetrics
-from carrel.lifecycle.pod_events import PodEventWriter, assigned_note, waiting_note
+from carrel.lifecycle.pod_events import PodEventWriter, assigned_note, waiting_note, without_gpu_note
 
 log = logging.getLogger(__name__)
 
@@ -198,15 +199,15 @@ class Reconciler:
             self._waiting.discard(uid)
         elif self._is_gpu_pod_of_carrel(pod):
             await (self._reconcile_waiting_pod(pod) if is_waiting(pod) else self._reconcile_placed_pod(pod))
+        elif (note := without_gpu_note(pod, self._state.options.now())) is not None:
+            await self._tell(pod, note)
         await asyncio.sleep(0)
 
     async def _reconcile_waiting_pod(self, pod: Pod) -> None:
         uid, refusal = pod.metadata.uid, self._state.why(pod)
         if refusal is not None:
             self._waiting.add(uid)
-            note = waiting_note(refusal, self._why_beyond(pod))
-            if await self._events.tell(pod, note):
-                self._metrics.events.labels(note.reason).inc()
+            await self._tell(pod, waiting_note(refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
         elif uid in self._waiting or could_not_be_scheduled(pod):
             # The scheduler could not place it when there was no room, or when the extender was away. Nothing that it
             # watches tells it that there is room now.
@@ -222,12 +223,23 @@ class Reconciler:
         beyond = self._coverage_reader.of(pod).beyond
         return WORDS.why_beyond(beyond) if beyond is not None else ""
 
+    def _held_by(self, pod: Pod) -> str:
+        """Who holds the GPUs that it waits for. It does not wait for anybody's if its person may have no more."""
+        asked = self._state.requested_by(pod)
+        if not isinstance(asked, PodRequest) or self._state.why_over_limit(pod, asked.request) is not None:
+            return ""
+        return WORDS.held_by(self._coverage_reader.holders(pod))
+
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
         self._waiting.discard(pod.metadata.uid)
         self._wake_limiter.forget(pod.metadata.uid)
         leases = self._state.cluster_ledger.leases_of(pod.metadata.uid)
         note = assigned_note(pod, leases, self._state.options.now())
-        if note is not None and await self._events.tell(pod, note):
+        if note is not None:
+            await self._tell(pod, note)
+
+    async def _tell(self, pod: Pod, note: Note, held_by: Callable[[], str] = str) -> None:
+        if await self._events.tell(pod, note, held_by):
             self._metrics.events.labels(note.reason).inc()
 
     # --- the cache ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from carrel.dialects.carrel import REVOCATION_GRACE
-from carrel.dialects.jupyter import is_of_hub
+from carrel.dialects.jupyter import is_of_a_hub
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class RevocationGrace:
                 expected,
             )
         if asked is None:
-            asked = max(self.general, self.notebooks) if is_of_hub(pod.metadata) else self.general
+            asked = max(self.general, self.notebooks) if is_of_a_hub(pod) else self.general
         return min(asked, LONGEST)
 
 

@@ -17,6 +17,7 @@ from carrel.settings import (
     SealSettings,
     ServingSettings,
     TierSettings,
+    WhenFullSettings,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ class ReservationCommand(Enum):
 
 @dataclass(frozen=True)
 class ControllerSettings(
-    RuntimeClassSettings, BookingClientSettings, TierSettings, DialectSettings, SealSettings, ServingSettings
+    WhenFullSettings,
+    RuntimeClassSettings,
+    BookingClientSettings,
+    TierSettings,
+    DialectSettings,
+    SealSettings,
+    ServingSettings,
 ):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
@@ -102,6 +109,16 @@ class ControllerSettings(
         ),
     ] = 600
     """Ten minutes. Who was just given a GPU should get something done before it is taken back."""
+    wait_before_cpu: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a pod without a booking waits for a GPU before it is created again without one, where"
+            " --when-full or its namespace says cpu. 0: it waits for ever.",
+            envvar="CARREL_WAIT_BEFORE_CPU",
+            min=0,
+        ),
+    ] = 60
+    """A minute. A hub gives up on a notebook after five (its start_timeout); GPUs that are being freed take seconds."""
     at_end: Annotated[
         AtEnd,
         typer.Option(
@@ -185,6 +202,8 @@ class ControllerSettings(
             at_end=self.at_end,
             minimum_time=timedelta(seconds=self.minimum_time),
             notebook_grace=timedelta(seconds=self.notebook_grace),
+            wait_before_cpu=timedelta(seconds=self.wait_before_cpu),
+            when_full=self.when_full,
         )
 
     def scheduler_names(self) -> frozenset[str]:

@@ -1,9 +1,9 @@
 """What the leader does about the two tiers: it makes pods follow their bookings, ends them when a booking ends, revokes
-GPUs for booked pods, and hands pods over to CPU.
+GPUs for booked pods, and hands pods over to CPU, also those that have waited too long.
 
-Coverage, expiry, revocation and each hand-over are keys in one queue: a key that fails is retried later and does not
-delay the others. Each comes again by itself every few seconds too. So a change that was missed, a crash, or a request
-to another replica is handled then.
+Coverage, expiry, revocation, long waits and each hand-over are keys in one queue: a key that fails is retried later and
+does not delay the others. Each comes again by itself every few seconds too. So a change that was missed, a crash, or a
+request to another replica is handled then.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
 COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"
+WAITS = "waits"
 RESYNC_S = 5.0
 """How often each key is processed if nothing changes."""
 SETTLE_S = 0.2
@@ -42,6 +43,7 @@ class TierReconciler:
         self._correction = parts.correction
         self._enquiries = parts.enquiries
         self._notices = parts.notices
+        self._cpu_after_wait = parts.cpu_after_wait
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -52,7 +54,7 @@ class TierReconciler:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, *([ENQUIRIES] if self._enquiries else [])):
+        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, *([ENQUIRIES] if self._enquiries else [])):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -92,6 +94,8 @@ class TierReconciler:
             await self._expire()
         elif key == REVOCATION:
             await self._revoke()
+        elif key == WAITS:
+            self._add_hand_overs(*await self._cpu_after_wait.begin_due())
         elif key == RECORDS:
             self._add_hand_overs(*await self._hand_overs.record_names())
         elif key == ENQUIRIES and self._enquiries is not None:

@@ -114,7 +114,7 @@ async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_wok
         await lab.pod("second", limits=WHOLE_CARD)
 
         placed = await becomes(lambda: events(lab, "first"), "the first pod gets an Event about its GPU")
-        assert placed == {"GPUAssigned": "n1: GPU 0 (16,276 MiB)"}
+        assert placed == {"GPUAssigned": "this pod got GPU 0 of n1, 16,276 MiB"}
         waits = await becomes(lambda: events(lab, "second"), "the second pod gets an Event about why it waits")
         assert list(waits) == ["WaitingForGPU"]
         assert "16,276 MiB" in waits["WaitingForGPU"]

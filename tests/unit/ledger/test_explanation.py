@@ -82,3 +82,20 @@ def test_a_node_without_gpus_comes_last() -> None:
     ledger = a_ledger(a_node("a", 0), a_node("b", 1, model=A100))
 
     assert closest(why_waiting(ledger, whole(model=A6000), ["a", "b"])) == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (["cpu-1", "cpu-2"], "none of the 2 nodes where the pod may run has a GPU that Carrel knows of"),
+        (["cpu-1"], "the only node for the pod has no GPU that Carrel knows of"),
+    ],
+    ids=["two nodes", "one node"],
+)
+def test_nodes_without_gpus_are_not_named_as_the_closest(nodes: list[str], said: str) -> None:
+    ledger = a_ledger(a_node("gpu-1"), a_node("cpu-1", 0))
+
+    answer = why_waiting(ledger, whole(), nodes)
+
+    assert answer is not None and answer.reason == f"1 whole GPU asked, but {said}"
+    assert NodeFilter(ledger).why(whole(), nodes) == Refusal(answer.reason)

@@ -1,4 +1,5 @@
-"""The admin page: maintenance, people, roles and groups, which bookings other rules would break, and the audit log."""
+"""The admin page: hubs that are not believed, maintenance, people, roles and groups, which bookings other rules would
+break, and the audit log."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import GroupRole
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import InvalidForm
+from carrel.bookings.pages.hub_findings import HubFindings, hub_findings
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
 from carrel.bookings.people import Grant, Person, Role, is_address, normal
@@ -129,6 +131,7 @@ class AdminPage:
                 (known, sorted(role.value for role in authenticator.roles.by_email(known.email, known.granted)))
                 for known in await authenticator.people.known()
             ],
+            hubs=hub_findings(context.cluster.pods()) if context.cluster else HubFindings(),
             roles=ROLES,
             groups=await context.queries.groups(),
             group_roles=[*(role.value for role in GroupRole), NOT_LISTED],

@@ -14,11 +14,12 @@ from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, require_scope
+from carrel.dialects.without_gpu import read_without_gpu
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_words import BookingInUse, CoverageWords
 
-ENDS_SOON = timedelta(hours=24)
-"""So long before the end, a banner warns."""
+ENDS_SOON = (timedelta(hours=24), timedelta(hours=1))
+"""So long before the end a banner warns, if the booking is longer: who has just booked a day knows when it ends."""
 
 
 MOST_HOLDERS = 8
@@ -33,12 +34,16 @@ class RunningBooking:
     model: str
     cards: int
     share: bool
+    start: datetime
     ends: datetime
     group: str = ""
     record: BookingRecord | None = None
     """None: it is a group's, and was made by somebody else."""
     use: BookingInUse | None = None
     """None: there is no cluster, or it does not know the booking yet."""
+
+    def ends_soon(self, now: datetime) -> bool:
+        return any(self.ends - now <= before < self.ends - self.start for before in ENDS_SOON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class PodRow:
     holders: tuple[str, ...] = ()
     """Of a pod that waits: who holds the GPUs that would do, and until when."""
     more_holders: int = 0
+    without_gpu: str = ""
+    """Of a pod that runs without the GPU that it asked for: why, and when one will be free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +115,7 @@ class HomePage:
             "home.html",
             running=running,
             planned=[record for record in records if record.state(now) is State.PLANNED],
-            ends_soon=[each for each in running if each.ends - now <= ENDS_SOON],
+            ends_soon=[each for each in running if each.ends_soon(now)],
             used=sum(each.use.used for each in running if each.use),
             booked=sum(each.cards for each in running),
             is_use_known=any(each.use for each in running),
@@ -129,12 +136,12 @@ class HomePage:
             booking = record.booking
             use = coverage.use_of(booking.id) if coverage else None
             group = use.entitlement.group if use else ""
-            what = (booking.id, booking.model, booking.cards, booking.share, booking.ends)
+            what = (booking.id, booking.model, booking.cards, booking.share, booking.start, booking.ends)
             found.append(RunningBooking(*what, group, record, use))
         known = {each.id for each in found}
         for right in coverage.running_for(person.email) if coverage else ():
             if right.booking not in known:
-                what = (right.booking, right.model, right.gpus, right.share_of > 1, right.ends)
+                what = (right.booking, right.model, right.gpus, right.share_of > 1, right.start, right.ends)
                 found.append(
                     RunningBooking(*what, right.group, None, coverage.use_of(right.booking) if coverage else None)
                 )
@@ -171,4 +178,12 @@ def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
         why_waits=why_waits,
         holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
         more_holders=max(len(holders) - MOST_HOLDERS, 0),
+        without_gpu=_without_gpu(cluster, pod, words),
     )
+
+
+def _without_gpu(cluster: ClusterView, pod: Pod, words: CoverageWords) -> str:
+    mark = read_without_gpu(pod)
+    if mark is None:
+        return ""
+    return f"{mark.sentence}. Now: {words.free_again(cluster.coverage.next_free(pod, mark), can_start_again=True)}."

@@ -3,14 +3,17 @@
 The annotation `carrel.dev/when-full` of its Namespace decides, else the setting. By default a notebook of a hub, or a
 pod that carries MAIA's mark, runs on CPU, as with MAIA: a notebook without a GPU is better than none. All other pods
 wait. A new pod carries MAIA's mark if it comes with `terminate-at`, which MAIA's webhook writes.
+
+The webhook asks about pods that are created, the controller about pods that wait: on those, MAIA's mark cannot be told
+from Carrel's own `terminate-at`, and does not count.
 """
 
 from enum import Enum
 
 from carrel.dialects.carrel import TIER, WHEN_FULL
-from carrel.dialects.jupyter import USERNAME
+from carrel.dialects.jupyter import is_of_a_hub
 from carrel.dialects.maia import TERMINATE_AT
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 
 
 class WhenFull(Enum):
@@ -25,7 +28,11 @@ def when_full(pod: Pod, namespace_says: str, setting: WhenFull) -> WhenFull:
     says = setting if is_unreadable(namespace_says) or not namespace_says else WhenFull(namespace_says)
     if says is not WhenFull.DEFAULT:
         return says
-    return WhenFull.CPU if _is_of_a_hub(pod) or _has_mark_of_maia(pod) else WhenFull.WAIT
+    return WhenFull.CPU if is_of_a_hub(pod) or _has_mark_of_maia(pod) else WhenFull.WAIT
+
+
+def said_by(namespace: Namespace | None) -> str:
+    return namespace.metadata.annotations.get(WHEN_FULL, "") if namespace is not None else ""
 
 
 def is_unreadable(namespace_says: str) -> bool:
@@ -35,10 +42,6 @@ def is_unreadable(namespace_says: str) -> bool:
 def how_to_say_it(namespace: str, said: str) -> str:
     """To whoever creates a pod in a Namespace whose annotation cannot be read."""
     return f"namespace {namespace} says {WHEN_FULL}: {said!r}, which is neither cpu nor wait; it does not count"
-
-
-def _is_of_a_hub(pod: Pod) -> bool:
-    return USERNAME in pod.metadata.labels or USERNAME in pod.metadata.annotations
 
 
 def _has_mark_of_maia(pod: Pod) -> bool:

@@ -1,0 +1,145 @@
+"""Hands pods over to CPU that have waited long enough for a GPU, where a full cluster means CPU.
+
+The webhook looks whether a GPU is free when a pod is created. If four notebooks are created at once and two GPUs are
+free, all four are told that one is free, and two of them wait. Their hub gives up after some minutes. So a pod that the
+webhook would have moved to CPU, had nothing been free, is moved there after a while, by a hand-over (`hand_over`): it
+is created again under its name, without a GPU.
+
+Whether it is time for a pod is decided by `why_it_waits`. A pod for which there is room now is left to the scheduler:
+if one GPU becomes free for four pods, one of them gets it, and the three others follow in the next rounds. Before
+anything is written, Leases and bookings are read again. A pod that is bound at this moment stays: the hand-over is
+called off if the pod has a node, and deletes it only in the version that was read.
+
+Left alone: pods with a controller. Nobody gives up on them, and a Job counts a deleted pod as failed.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from carrel.dialects.booking_objects import namespace_named
+from carrel.dialects.carrel import BOOKING
+from carrel.dialects.hand_over_record import Why
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.kai import POD_GROUP
+from carrel.dialects.tier import person_of
+from carrel.dialects.when_full import WhenFull, said_by, when_full
+from carrel.kubernetes.cluster import ClusterError
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.pod_progress import created_at, holder_of, is_ending
+from carrel.leases.starts_soon import starts_soon
+from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAfterWaitOptions:
+    wait: timedelta = timedelta()
+    """How long a pod waits before it goes on without a GPU; zero: for ever."""
+    when_full: WhenFull = WhenFull.DEFAULT
+    """Where the pod's Namespace does not say it."""
+    schedulers: frozenset[str] = frozenset()
+    """The schedulers that ask Carrel's extender: why other pods wait is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGpuPod:
+    """What decides about a pod that asks for a GPU and has no node."""
+
+    runs_on_cpu_when_full: bool
+    is_opportunistic: bool
+    is_in_gang: bool = False
+    is_for_booking: bool = False
+    """It names the booking that it is made for."""
+    is_covered_soon: bool = False
+    has_gates: bool = False
+    has_controller: bool = False
+    has_promise: bool = False
+    """A Lease holds a GPU for it: it is being bound."""
+
+
+def why_it_waits(pod: WaitingGpuPod) -> str:
+    """Why it goes on waiting, however long that takes; empty: it does not, it goes on without a GPU after a while."""
+    reasons = {
+        "a full cluster means waiting for it": not pod.runs_on_cpu_when_full,
+        "it is no opportunistic pod": not pod.is_opportunistic,
+        "it is a member of a gang": pod.is_in_gang,
+        "it is made for a booking": pod.is_for_booking,
+        "a booking of its person starts soon": pod.is_covered_soon,
+        "scheduling gates hold it back": pod.has_gates,
+        "its controller would replace it": pod.has_controller,
+        "it is being bound": pod.has_promise,
+    }
+    return next((reason for reason, is_true in reasons.items() if is_true), "")
+
+
+class CpuAfterWait:
+    def __init__(self, state: ClusterState, hand_overs: HandOvers, options: CpuAfterWaitOptions) -> None:
+        self._state = state
+        self._hand_overs = hand_overs
+        self._options = options
+        self._since: dict[str, datetime] = {}
+        """uid → since when it waits and would go on without a GPU."""
+
+    async def begin_due(self) -> list[str]:
+        """The names of the hand-overs that were begun. One pod that fails does not stop others.
+
+        Raises `ClusterError` if Leases and bookings cannot be read.
+        """
+        if not self._options.wait or not self._due() or not await self._state.reread():
+            return []
+        begun = []
+        for pod in self._due():
+            try:
+                name = await self._hand_overs.begin(pod, HandOverOrder(Why.FULL, due=self._state.options.now()))
+            except ClusterError as error:
+                log.warning("hand_over_not_begun pod=%s: %s", holder_of(pod), error)
+                continue
+            if name:
+                log.info("waited_too_long pod=%s uid=%s", holder_of(pod), pod.metadata.uid)
+                begun.append(name)
+        return begun
+
+    def _due(self) -> list[Pod]:
+        """The pods that have waited long enough, and for which there is no room now; the oldest first."""
+        now, waiting = self._state.options.now(), {pod.metadata.uid: pod for pod in self._waiting_pods()}
+        self._since = {uid: since for uid, since in self._since.items() if uid in waiting}
+        due = []
+        for uid, pod in waiting.items():
+            if why_it_waits(self._seen(pod)):
+                self._since[uid] = now  # its time begins when nothing of this is true any more
+            elif now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait and self._has_no_room(pod):
+                due.append(pod)
+        return sorted(due, key=lambda pod: (created_at(pod), pod.metadata.uid))
+
+    def _waiting_pods(self) -> Iterable[Pod]:
+        for pod in self._state.pods.store:
+            is_ours = pod.spec.scheduler_name in self._options.schedulers
+            if is_ours and not pod.spec.node_name and not is_ending(pod):
+                yield pod
+
+    def _has_no_room(self, pod: Pod) -> bool:
+        """While no agent has reported a GPU, nobody can say that all are taken."""
+        has_request = isinstance(self._state.requested_by(pod), PodRequest)
+        return has_request and bool(self._state.ledger.rooms) and self._state.why(pod) is not None
+
+    def _seen(self, pod: Pod) -> WaitingGpuPod:
+        state, namespace = self._state, pod.metadata.namespace
+        asked = state.requested_by(pod)
+        request = asked.request if isinstance(asked, PodRequest) else None
+        planned = state.covered_pods.planned_for(person_of(pod), namespace_named(namespace)) if person_of(pod) else []
+        says = when_full(pod, said_by(state.namespaces.store.get(namespace)), self._options.when_full)
+        return WaitingGpuPod(
+            runs_on_cpu_when_full=says is WhenFull.CPU,
+            is_opportunistic=state.may_lose_gpus(pod),
+            is_in_gang=(request is not None and request.gang is not None) or POD_GROUP in pod.metadata.annotations,
+            is_for_booking=BOOKING in pod.metadata.annotations,
+            is_covered_soon=request is not None and starts_soon(planned, request, state.options.now()) is not None,
+            has_gates=bool(gates_of(pod)),
+            has_controller=any(owner.controller for owner in pod.metadata.owner_references),
+            has_promise=bool(state.ledger.shares_of(pod.metadata.uid)),
+        )
