@@ -40,7 +40,7 @@ class CoexistNode(CarrelCluster):
         options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
-        self._control = node.api.run.data / "nvidia-plugin.json"
+        self._control = node.api.run.data / "nvidia-plugin.txt"
         folder = "/var/lib/kubelet/device-plugins"
         self._inside("nvidia-plugin", nvidia_plugin.__file__, folder, str(self._control), *self.uuids)
         eventually(lambda: self._allocatable() == "2")
@@ -52,15 +52,15 @@ class CoexistNode(CarrelCluster):
     @contextmanager
     def plugin(self, unhealthy: Sequence[str] = (), strategy: str = nvidia_plugin.BY_UUID) -> Iterator[None]:
         """NVIDIA's plugin calls these GPUs unhealthy, which Carrel does not; and tells containers in this way."""
-        self._tell_plugin({"unhealthy": list(unhealthy), "strategy": strategy}, 2 - len(unhealthy))
+        self._tell_plugin(strategy, *unhealthy)
         yield
-        self._tell_plugin({}, 2)
+        self._tell_plugin(nvidia_plugin.BY_UUID)
 
-    def _tell_plugin(self, told: Json, allocatable: int) -> None:
+    def _tell_plugin(self, strategy: str, *unhealthy: str) -> None:
         draft = self._control.with_suffix(".draft")
-        draft.write_text(json.dumps(told))
+        draft.write_text(" ".join((strategy, *unhealthy)))
         draft.rename(self._control)
-        eventually(lambda: self._allocatable() == str(allocatable))
+        eventually(lambda: self._allocatable() == str(2 - len(unhealthy)))
 
     def why(self, namespace: str, name: str) -> str:
         """The last Event that says why the pod waits."""
