@@ -11,6 +11,7 @@ Reading order:
     hand_over                       creates a pod again without a GPU
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
+    adoption_loop                   records pods that have GPUs without a Lease
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
     metrics assembly run settings entry_point        one process
 """
