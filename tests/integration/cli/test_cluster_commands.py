@@ -1,4 +1,4 @@
-"""`carrel why`, `explain`, `inspect`, `adopt` and `scheduler-config` as people run them, against the embedded API over HTTP."""
+"""`carrel why`, `explain`, `inspect`, `adopt`, `scheduler-config` as people run them, on the embedded API over HTTP."""
 
 import asyncio
 import json
