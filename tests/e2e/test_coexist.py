@@ -40,7 +40,7 @@ class CoexistNode(CarrelCluster):
         options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
-        self._control = node.api.run.data / "nvidia-plugin.json"
+        self._control = node.api.run.data / "nvidia-plugin.txt"
         folder = "/var/lib/kubelet/device-plugins"
         self._inside("nvidia-plugin", nvidia_plugin.__file__, folder, str(self._control), *self.uuids)
         eventually(lambda: self._allocatable() == "2")
@@ -52,15 +52,15 @@ class CoexistNode(CarrelCluster):
     @contextmanager
     def plugin(self, unhealthy: Sequence[str] = (), strategy: str = nvidia_plugin.BY_UUID) -> Iterator[None]:
         """NVIDIA's plugin calls these GPUs unhealthy, which Carrel does not; and tells containers in this way."""
-        self._tell_plugin({"unhealthy": list(unhealthy), "strategy": strategy}, 2 - len(unhealthy))
+        self._tell_plugin(strategy, *unhealthy)
         yield
-        self._tell_plugin({}, 2)
+        self._tell_plugin(nvidia_plugin.BY_UUID)
 
-    def _tell_plugin(self, told: Json, allocatable: int) -> None:
+    def _tell_plugin(self, strategy: str, *unhealthy: str) -> None:
         draft = self._control.with_suffix(".draft")
-        draft.write_text(json.dumps(told))
+        draft.write_text(" ".join((strategy, *unhealthy)))
         draft.rename(self._control)
-        eventually(lambda: self._allocatable() == str(allocatable))
+        eventually(lambda: self._allocatable() == str(2 - len(unhealthy)))
 
     def why(self, namespace: str, name: str) -> str:
         """The last Event that says why the pod waits."""
@@ -138,7 +138,8 @@ def test_two_halves_share_the_reported_gpu_a_third_gets_another_and_the_reservat
         cards = [coexist.told(ours, name) for name in ("a", "b", "c")]
         assert cards[0] == cards[1] != cards[2]
         assert sorted({cards[0], cards[2]}) == sorted(coexist.uuids)
-        assert coexist.reserved() == {"gpu-real-node-0": cards[0], "gpu-real-node-1": cards[2]}
+        # The agent says which GPUs they are, before the programs in the reservation pods have started.
+        eventually(lambda: coexist.reserved() == {"gpu-real-node-0": cards[0], "gpu-real-node-1": cards[2]})
 
         def group_of(name: str) -> str | None:
             labels: dict[str, str] = coexist.pods(ours)[name]["metadata"].get("labels", {})
@@ -184,6 +185,7 @@ def test_fractions_run_where_the_program_in_the_reservation_pod_cannot_see_its_g
     coexist: CoexistNode, strategy: str
 ) -> None:
     """The kubelet's own list says which GPU the reservation pod has."""
+    eventually(lambda: not coexist.reserved(), limit_s=180)
     with coexist.plugin(strategy=strategy), namespace(coexist.api) as ours:
         coexist.starts(ours, "a")
 
@@ -231,4 +233,5 @@ def test_a_memory_share_and_a_fraction_share_one_gpu(coexist: CoexistNode) -> No
         wait_for_phase(coexist.api, ours, "memory", "Running")
 
         assert coexist.told(ours, "memory") == coexist.told(ours, "half")
-        assert list(coexist.reserved().values()) == [coexist.told(ours, "half")]
+        card = coexist.told(ours, "half")
+        eventually(lambda: list(coexist.reserved().values()) == [card])

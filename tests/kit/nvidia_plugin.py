@@ -3,15 +3,13 @@
 python -m tests.kit.nvidia_plugin <folder of the kubelet's plugins> <control file> GPU-a GPU-b …
 
 The device ids are UUIDs in every strategy, as those of the real one; the strategy says how the container is told. The
-control file is read again and again while the plugin runs: {"unhealthy": ["GPU-a"], "strategy": "index"}
+control file is read again and again while the plugin runs: the strategy, then the GPUs that it calls unhealthy.
 """
 
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import grpc
 
@@ -28,12 +26,8 @@ class NvidiaPlugin(calls.DevicePluginServicer):
         self._cards = cards
         self._control = control
 
-    def _told(self) -> dict[str, Any]:
-        try:
-            told: dict[str, Any] = json.loads(self._control.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {}
-        return told
+    def _told(self) -> list[str]:
+        return self._control.read_text().split() if self._control.exists() else [BY_UUID]
 
     async def GetDevicePluginOptions(self, request: object, context: object) -> wire.DevicePluginOptions:  # noqa: N802
         return wire.DevicePluginOptions()
@@ -41,7 +35,7 @@ class NvidiaPlugin(calls.DevicePluginServicer):
     async def ListAndWatch(self, request: object, context: object) -> AsyncIterator[wire.ListAndWatchResponse]:  # noqa: N802
         sent = None
         while True:
-            unhealthy = self._told().get("unhealthy", [])
+            unhealthy = self._told()[1:]
             if unhealthy != sent:
                 sent = unhealthy
                 words = {card: "Unhealthy" if card in unhealthy else "Healthy" for card in self._cards}
@@ -54,10 +48,10 @@ class NvidiaPlugin(calls.DevicePluginServicer):
         return wire.AllocateResponse(container_responses=answers)
 
     def _answer(self, cards: Sequence[str]) -> wire.ContainerAllocateResponse:
-        strategy = self._told().get("strategy", BY_UUID)
+        strategy = self._told()[0]
         if strategy == BY_MOUNTS:
-            mounts = [wire.Mount(container_path=f"{MOUNTS}/{card}", host_path="/dev/null") for card in cards]
-            return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": MOUNTS}, mounts=mounts)
+            # The real one mounts a file for each GPU there; what matters here is that the variable names none.
+            return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": MOUNTS})
         names = [str(self._cards.index(card)) for card in cards] if strategy == BY_INDEX else cards
         return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(names)})
 

@@ -32,6 +32,8 @@ MEANINGS = {
     "HandedOverToCPU": "This pod goes on without a GPU, for one that lost it, and why.",
     "TerminateAtUnreadable": "The pod's `terminate-at` cannot be read; what is expected.",
     "OtherGPUHandedOver": "The kubelet gave the pod another GPU than it was promised.",
+    "GPUHandedOverTwice": "By the kubelet's own list, the pod has its GPU together with another pod.",
+    "GPUFieldsDropped": "On a Node: which fields of its GPUs the cluster's definition drops, and what to apply.",
     "GPUNotPromised": "The pod sees a GPU that nobody promised it.",
 }
 """Reason of an Event → what its message says."""

@@ -3,6 +3,8 @@
 Reading order:
 
     cluster_ledger     keeps the ledger equal to what the cluster says
+    unrecorded_pods node_offers   pods that have GPUs without a Lease, and what kubelets have to give
+    adoption           records such pods
     lease_writer       takes GPUs and gives them back: the only writer of shares
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
     pod_progress gang_members  how far a pod is; which pods are members of a gang
@@ -13,5 +15,7 @@ Reading order:
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
     booking_writer     writes the object of a booking, while others may write it too
+    shown_cards        GPUs and their holders by the numbers that people know
+    runtime_class      which RuntimeClass GPU pods get
     cluster_state      puts all of it together for one process
 """

@@ -312,8 +312,8 @@ class ClusterLedger:
         if place is not None and self._unreadable.pop(place, ""):
             self._refresh(place[0])
         if lease is not None:
-            self._name_holders(name, lease.record, None)
             self._unrecord(lease)
+            self._name_holders(name, lease.record, None)
             self._refresh_if_unsure(lease)
 
     def _name_holders(self, name: str, before: LeaseRecord | None, after: LeaseRecord | None) -> None:

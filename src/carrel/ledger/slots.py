@@ -301,7 +301,7 @@ def next_step(reservation: Reservation, observation: SlotObservation) -> Step:
     if reservation.refused and observation.is_early:
         return Act.DELETE if pod is not None and not pod.is_going else Act.WAIT
     if not (observation.is_needed or _keeps_unusable(reservation, pod, observation)):
-        return reservation.after(ReservationEvent.CLOSE)
+        return reservation.trying_again().after(ReservationEvent.CLOSE)
     if reservation.refused:
         return reservation.trying_again()
     if state is ReservationState.HELD and not _still_has(reservation, pod):

@@ -14,6 +14,7 @@ Reading order:
     notices                         what the person in a pod should know now
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
+    adoption_loop                   records pods that have GPUs without a Lease
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
     metrics assembly run settings entry_point        one process
 """

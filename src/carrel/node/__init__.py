@@ -12,6 +12,7 @@ Reading order:
     allocation_order allocation          which container gets which devices
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_offer_decision memory_offer   how memory is offered to the kubelet: the decision, and what follows from it
+    nvidia_socket                        whether NVIDIA's own plugin serves the node
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this
     metrics single_instance              for Prometheus and probes; one agent per node

@@ -1,4 +1,4 @@
-"""`carrel why`, `explain`, `inspect` and `scheduler-config` as people run them, against the embedded API over HTTP."""
+"""`carrel why`, `explain`, `inspect`, `adopt`, `scheduler-config` as people run them, on the embedded API over HTTP."""
 
 import asyncio
 import json
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from carrel.kubernetes.cluster import BindTarget
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
@@ -254,3 +255,23 @@ async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None
             "ignorable": False,
         }
     ]
+
+
+async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() -> None:
+    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+        told = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
+        old = await lab.pod("old", limits={"aliyun.com/gpu-mem": "2048"}, annotations=told)
+        await lab.client.bind(BindTarget("lab", "old", old["metadata"]["uid"], "n1"))
+
+        shown = await carrel("adopt", "--dry-run", "--server", served.url)
+        assert [line.split() for line in shown.out.splitlines()] == [
+            ["POD", "NODE", "GPU", "HOLDS", "RESULT"],
+            ["lab/old", "n1", "1", "2,048", "MiB", "would", "be", "recorded"],
+        ]
+        assert await lab.held() == {}
+
+        done = await carrel("adopt", "--server", served.url, "-o", "json")
+        assert [(each["pod"], each["result"]) for each in json.loads(done.out)] == [("lab/old", "recorded")]
+        assert await lab.held() == {"gpu-n1-1": {old["metadata"]["uid"]: 2048}}
+        again = await carrel("adopt", "--server", served.url)
+        assert again.out == "Every pod that has a GPU is on a Lease: nothing to record.\n"

@@ -23,6 +23,7 @@ from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, S
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.runtime_class import RuntimeClassChoice
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
@@ -158,6 +159,20 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
         await _reserve(lab, replica)
         await _ask_elsewhere(lab, replica)
         await _ask_makers(lab, replica)
+        await _watch_runtime_classes(recorder)
+
+
+async def _watch_runtime_classes(recorder: Recorder) -> None:
+    """For reservation pods."""
+    informers = Informers(Client(recorder))
+    RuntimeClassChoice(informers)
+    running = asyncio.ensure_future(informers.run())
+    try:
+        watched = ("", "node.k8s.io", "runtimeclasses", "watch")
+        await eventually(lambda: watched in recorder.used)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:

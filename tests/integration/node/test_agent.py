@@ -249,8 +249,8 @@ async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_o
     """Another product's plugins and scheduler serve the node."""
     async with a_lab([]) as lab:
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        settings = {"mode": AgentMode.REPORT_ONLY, "memory_resource": MemoryResource.AUTO}
-        async with an_agent(lab, **settings) as running:
+        mode = AgentMode.REPORT_ONLY
+        async with an_agent(lab, mode=mode, memory_resource=MemoryResource.AUTO) as running:
             theirs = await lab.pod("theirs", limits={WHOLE: "1"})
             target = BindTarget("lab", "theirs", theirs["metadata"]["uid"], "n1")
             await lab.client.bind(target)
