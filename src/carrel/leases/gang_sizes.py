@@ -2,7 +2,7 @@
 as there are once no new one has come for some seconds.
 
 What made the pods (`dialects.gang_makers`) is read when it is first needed and kept for a few seconds, never watched:
-most clusters have many Jobs and ReplicaSets and few gangs without a size (`decisions/0028`). A question never waits for
+most clusters have many Jobs and ReplicaSets and few gangs without a size (`decisions/0031`). A question never waits for
 it. Until it is known, the gang says why it cannot be planned; then its pods are woken.
 """
 

@@ -3,6 +3,7 @@
     WaitingForGPU    the reason; written when it changes, and again while it stays true, before Kubernetes deletes the
                      Event (after an hour)
     GPUAssigned      which GPUs, once
+    WithoutEffect    words of KAI on the pod that Carrel does not heed: once in a namespace, about one of its pods
 
 Nothing is written twice, also not after a restart or by another leader: the name of an Event is made from its content,
 and the last Event is looked up in the cluster. The rate of Events is limited for each pod and for all pods together:
@@ -28,6 +29,7 @@ COMPONENT = "carrel-controller"
 """Who writes the Events of the controller."""
 WAITING = "WaitingForGPU"
 ASSIGNED = "GPUAssigned"
+WITHOUT_EFFECT = "WithoutEffect"
 
 QUIET = timedelta(seconds=15)
 """Between two Events about one pod: in a busy cluster the free memory changes all the time."""
@@ -53,6 +55,12 @@ DEFAULT_EVENT_RATE = EventRate()
 def waiting_note(refusal: Refusal, beyond: str = "") -> Note:
     """`beyond`: why a booking of its person does not cover the pod."""
     return Note(WAITING, f"{refusal.reason}; {beyond}" if beyond else refusal.reason, WARNING)
+
+
+def without_effect_note(words: Sequence[str]) -> Note:
+    what = f"{', '.join(words)} {'has' if len(words) == 1 else 'have'} no effect in this namespace"
+    why = "Carrel has no queues and no quotas; bookings say who goes first"
+    return Note(WITHOUT_EFFECT, f"{what}: {why}", WARNING)
 
 
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
@@ -102,6 +110,16 @@ class PodEventWriter:
         self._left = float(allowance.burst)
         self._counted_at = now()
         self._told: dict[str, _Told] = {}
+        self._told_without_effect: set[tuple[str, tuple[str, ...]]] = set()
+
+    async def tell_without_effect(self, pod: Pod, words: Sequence[str]) -> bool:
+        """The same words are told once in a namespace, however many pods have them. Raises `ClusterError`."""
+        key = pod.metadata.namespace, tuple(words)
+        if not words or key in self._told_without_effect or not self._may_write(self._now()):
+            return False
+        is_written = await self._events.record(pod, without_effect_note(words), count_again=False)
+        self._told_without_effect.add(key)
+        return is_written
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
@@ -132,6 +150,8 @@ class PodEventWriter:
     async def _last_told(self, pod: Pod) -> _Told:
         told = [_NOTHING]
         for event in await self._events.recorded(pod):
+            if event.reason == WITHOUT_EFFECT:
+                continue  # it holds back no other Event
             try:
                 at = instant(event.last_timestamp, f"Event {event.metadata.name}", "lastTimestamp")
             except Malformed:

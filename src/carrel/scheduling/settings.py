@@ -25,7 +25,8 @@ class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSetti
     ] = 39999
     """gpushare's own port and variable, so that a scheduler that is configured for gpushare finds this extender."""
     placement: Annotated[
-        PlacementStyle, typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT")
+        PlacementStyle,
+        typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT"),
     ] = PlacementStyle.PACK
     """Packing keeps whole GPUs and islands free for pods that need them. They are KAI's `gpupack` and `gpuspread`."""
     gang_timeout: Annotated[

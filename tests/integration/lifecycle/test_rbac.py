@@ -66,6 +66,8 @@ MAKERS = (
 )
 NOT_SERVED: Right = ("", "scheduling.k8s.io", "podgroups", "get")
 """Kubernetes' own PodGroup says how large a gang is. The embedded API does not serve it."""
+
+
 class Recorder:
     """A transport that records which permission each call needs."""
 
