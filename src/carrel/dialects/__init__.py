@@ -10,8 +10,10 @@ Reading order:
     gpuclaim_objects kai_objects          the kinds of objects that they define
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     kai_reservation gpushare_inspect      further words of KAI and gpushare
+    gang_makers                           how many pods of a gang a Job or another maker makes
     maia tier jupyter hub_people          words about bookings and people; which tier a pod has
     protected_keys seal                   what only Carrel writes, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
+    gpu_node_labels                       which labels only nodes with GPUs have
     cpu_manifest hand_over_record         a pod without its GPU, and the record of how it lost it
 """

@@ -47,7 +47,7 @@ def uuid_in(information: str, where: str) -> str:
 
 def mig_refusal(pod: Pod) -> Refusal | None:
     """Why a pod that asks for MIG slices gets none; None: it asks for none. No agent reports them, so nobody could say
-    whose GPU it is that a slice is taken from (`decisions/0032`)."""
+    whose GPU it is that a slice is taken from (`decisions/0029`)."""
     names = {
         word
         for container in (*pod.spec.init_containers, *pod.spec.containers)
