@@ -1,8 +1,8 @@
 """The one GPU that this container sees: from the driver's files, else from NVML, else from what the plugin set.
 
 The first source that shows a GPU decides. A source that is missing or cannot be read is skipped; its reason is part of
-the refusal if no other source knows either. If a source shows more than one GPU, the environment decides: where it names
-one of them, that is the one; else none is chosen.
+the refusal if no other source knows either. If a source shows more than one GPU, the environment decides: where that
+names one of them, it is the one; else none is chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
