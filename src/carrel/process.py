@@ -108,5 +108,7 @@ def run_until_signal(name: str, settings: ServingSettings, serve: Callable[[asyn
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(until_signal())
     except OSError as error:
-        where = f"{settings.bind_address}:{settings.port}"
-        raise command_failed(f"Cannot listen on {where}", str(error), f"carrel {name} --port 0", UNAVAILABLE) from None
+        own = f"{settings.bind_address}:{settings.port}"
+        where, why = error.filename or own, error.strerror or str(error)
+        help_ = f"carrel {name} --port 0" if where == own else f"carrel {name} --help"
+        raise command_failed(f"Cannot listen on {where}", why, help_, UNAVAILABLE) from None

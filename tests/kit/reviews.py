@@ -54,12 +54,13 @@ class BookedPeople:
     until: dict[str, datetime] = field(default_factory=dict)
     model: str = MODEL
     silence: str = ""
+    was_answered: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
 
     async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
         self.asked.append((user, namespace))
         if self.silence:
-            return CachedAnswer(None, failure=self.silence)
+            return CachedAnswer(None, failure=self.silence, was_answered=self.was_answered)
         until = self.until.get(user)
         return CachedAnswer(BookingStatus(until, self.model, 1) if until else BookingStatus())
 

@@ -275,6 +275,15 @@ async def test_if_the_other_booking_service_is_down_a_pod_is_opportunistic_with_
     assert reviewed.container()["resources"]["limits"] == GPU
 
 
+async def test_an_answer_of_the_other_booking_service_that_cannot_be_used_is_not_called_silence() -> None:
+    odd = ReviewedCluster(booking_lookup=BookedPeople({ALICE: EVENING}, silence="no JSON", was_answered=True))
+    reviewed = await odd.create(a_pod(GPU))
+
+    assert reviewed.warnings == [
+        "the booking service answers in a form that Carrel cannot use; decided as if no booking were active"
+    ]
+
+
 # --- no GPU free -----------------------------------------------------------------------------------------------------
 
 NOTEBOOK = {"hub.jupyter.org/username": "alice-40lab-2eexample"}

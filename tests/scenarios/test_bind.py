@@ -83,7 +83,10 @@ async def test_every_dialect_gets_its_gpus_in_its_own_annotations(
 
             assert await replica.bind(pod, "n1") is None
 
-            assert await lab.annotations("train") == {**annotations, **expected}
+            told = await lab.annotations("train")
+            prefix = told.pop("runai/shared-gpu-configmap", "")
+            assert told == {**annotations, **expected}
+            assert prefix == (f"train-{pod['metadata']['uid'][:7]}-shared-gpu" if "gpu-fraction" in annotations else "")
             uid = pod["metadata"]["uid"]
             assert await lab.held() == {lease: {uid: memory} for lease, memory in held.items()}
             assert await lab.bound() == {uid: "n1"}

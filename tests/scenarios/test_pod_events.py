@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, OutcomeUnknown, Selection
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
@@ -278,3 +279,23 @@ async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> Non
         await lab.client.delete(NAMESPACES, "lab")
 
         assert not await teller(lab, replica).tell(pod, NO_ROOM)
+
+
+async def test_words_of_kai_without_effect_are_told_once_in_a_namespace() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        labels = {"kai.scheduler/queue": "vision", "priorityClassName": "train"}
+        telling = teller(lab, replica)
+        told_about = []
+        for name in ("a", "b"):
+            made = await lab.pod(name, annotations={"gpu-fraction": "0.5"}, labels=labels)
+            pod = await replica.sees(made)
+            told_about.append(await telling.tell_without_effect(pod, without_effect(pod)))
+            assert await telling.tell(pod, NO_ROOM), "it does not hold back why the pod waits"
+        ordinary = await replica.sees(await lab.pod("c", annotations={"gpu-fraction": "0.5"}))
+
+        assert told_about == [True, False]
+        assert not await telling.tell_without_effect(ordinary, without_effect(ordinary))
+        assert any(
+            message.startswith("kai.scheduler/queue, priorityClassName have no effect in this namespace")
+            for message in await told(lab)
+        )

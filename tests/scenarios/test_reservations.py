@@ -29,6 +29,7 @@ from tests.kit.coexist import (
     reservation_pods,
 )
 from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 HALF = {"gpu-fraction": "0.5"}
@@ -367,6 +368,21 @@ async def test_kais_tools_find_the_group_and_the_gpu_of_a_fraction_pod() -> None
                 "RUNAI_NUM_OF_GPUS": "0.50",
                 "GPU_PORTION": "0.50",
             }
+
+
+async def test_kais_tools_find_the_gpu_of_a_fraction_pod_on_a_native_node_too() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        pod = await lab.pod("a", annotations=HALF)
+        assert await replica.bind(pod, "n1") is None
+        seen = await replica.sees(await lab.client.get(PODS, "a", "lab"))
+        await eventually(lambda: replica.cluster_ledger.leases_of(seen.metadata.uid))
+
+        assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.read_request).write(seen)
+
+        prefix = (await lab.annotations("a"))["runai/shared-gpu-configmap"]
+        written = await lab.client.get(CONFIG_MAPS, f"{prefix}-0", "lab")
+        assert written["data"]["NVIDIA_VISIBLE_DEVICES"] == "GPU-n1-0"
+        assert written["data"]["GPU_PORTION"] == "0.50"
 
 
 async def test_annotations_that_a_user_writes_create_no_config_map() -> None:

@@ -20,6 +20,7 @@ WORD = re.compile(r"[A-Za-z0-9._/-]+")
 MEANINGS = {
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
     "GPUAssigned": "Which GPUs the pod got, and on which node.",
+    "WithoutEffect": "Words of KAI on pods of this namespace that Carrel does not heed.",
     "CoveredByBooking": "A booking covers the pod from now on: which, and until when.",
     "NotCoveredByBooking": "No booking covers the pod any more, and what that means for it.",
     "BookingStarted": "The booking that the pod waited for has started.",

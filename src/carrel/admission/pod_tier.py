@@ -60,7 +60,8 @@ class TierLookup:
         silence = ""
         if answer.failure:
             by = f"by its answer from {answer.age_s:.0f} s ago" if answer.value else "as if no booking were active"
-            silence = f"the booking service does not answer; decided {by}"
+            what = "answers in a form that Carrel cannot use" if answer.was_answered else "does not answer"
+            silence = f"the booking service {what}; decided {by}"
         now, status = self._state.options.now(), answer.value
         if status is None or status.ends is None or status.ends <= now:
             return AssignedTier(silence=silence)

@@ -1,7 +1,8 @@
 """How many pods a gang has, by what makes its pods, where neither the pods nor their claim say it.
 
     Kubernetes' PodGroup    spec.schedulingPolicy.gang.minCount; its pods name it in spec.schedulingGroup
-    LeaderWorkerSet         one gang for each group: its size is an annotation of the pods, its group a label
+    LeaderWorkerSet         one gang for each group: its size is the annotation leaderworkerset.sigs.k8s.io/size of the
+                            pods, its group their label leaderworkerset.sigs.k8s.io/group-key
     Job                     min(parallelism, completions that are left)
     JobSet                  the same for each of its Jobs whose pods are in the gang
     ReplicaSet              replicas. A Deployment raises them step by step during a rolling update; its new pods are a

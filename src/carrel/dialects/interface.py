@@ -60,8 +60,6 @@ class PodBinding:
     assumed_at_ns: int
     options: DialectOptions
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    kubelet_chooses: bool = False
-    """A reservation pod holds the GPUs for the pod."""
 
 
 def no_annotations(binding: PodBinding) -> dict[str, str]:

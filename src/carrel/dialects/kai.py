@@ -6,6 +6,8 @@ pod annotations      gpu-fraction: "0.5"               a part of a GPU, 0 < x < 
                      gpu-fraction-container-name       who uses it; else the first container
                      pod-group-name                    its gang; of a PodGroup of that name, minMember is its size
                      kai.scheduler/batch-min-member    how many pods the gang has
+without effect       labels kai.scheduler/queue, runai/queue, priorityClassName, kai.scheduler/preemptibility and
+                     kai.scheduler/node-pool, annotations kai.scheduler/topology…, mps: people are told so
 written on the pod   received-resource-type: Fraction | Regular
                      runai/shared-gpu-configmap        prefix of its ConfigMaps
   labels             runai-gpu-group: <group>          several: runai-gpu-group/<group>: <group>
@@ -43,6 +45,20 @@ GPU_GROUP = "runai-gpu-group"
 WRITTEN = (RECEIVED_TYPE, CONFIG_MAP_PREFIX)
 """What only a scheduler writes in a pod's annotations."""
 
+IGNORED_LABELS = (
+    "kai.scheduler/queue",
+    "runai/queue",
+    "priorityClassName",
+    "kai.scheduler/preemptibility",
+    "kai.scheduler/node-pool",
+)
+IGNORED_ANNOTATIONS = (
+    "kai.scheduler/topology",
+    "kai.scheduler/topology-required-placement",
+    "kai.scheduler/topology-preferred-placement",
+    "mps",
+)
+
 _LONGEST_OWNER = 200
 """The name of a ConfigMap has room for so much of a pod's."""
 
@@ -71,6 +87,14 @@ def gang_size_of(pod: Pod) -> int | None:
     """None if the pod does not say."""
     text = pod.metadata.annotations.get(MIN_MEMBER) or pod.metadata.labels.get(MIN_MEMBER)
     return whole_number(text, subject(pod.metadata), f"'{MIN_MEMBER}'", at_least=1) if text else None
+
+
+def without_effect(pod: Pod) -> tuple[str, ...]:
+    """The words of KAI on the pod that Carrel does not heed: it has no queues, no quotas and no KAI topologies."""
+    labels, notes = pod.metadata.labels, pod.metadata.annotations
+    return tuple(key for key in IGNORED_LABELS if key in labels) + tuple(
+        key for key in IGNORED_ANNOTATIONS if key in notes
+    )
 
 
 def _fraction(text: str, where: str) -> Fraction:
@@ -160,8 +184,8 @@ def _hundredths(part: Fraction) -> str:
 
 
 def _bind_annotations(binding: PodBinding) -> dict[str, str]:
-    # KAI's tools read ConfigMaps only where a reservation pod holds the GPU: `lifecycle.kai_metadata` writes them.
-    prefix = prefix_for(binding.holder.name, binding.holder.uid) if binding.kubelet_chooses else ""
+    # `lifecycle.kai_metadata` writes the ConfigMaps.
+    prefix = prefix_for(binding.holder.name, binding.holder.uid)
     return received(binding.pod_request.request.amount != WHOLE, prefix)
 
 

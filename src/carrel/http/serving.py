@@ -59,9 +59,16 @@ async def serving(
 
     When the block ends, no new call is accepted, and those under way are finished, however long it takes. With
     `finish_s`, at most that long: a client may keep an idle TLS connection open.
+
+    Raises `OSError` if the port is taken; its `filename` is the address.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.create_server((address.host, address.port), family=family, backlog=512) as listener:
+    try:
+        listener = socket.create_server((address.host, address.port), family=family, backlog=512)
+    except OSError as error:
+        error.filename = f"{address.host}:{address.port}"  # a component may listen on several ports
+        raise
+    with listener:
         config = uvicorn.Config(
             app,
             log_level="warning",

@@ -8,6 +8,7 @@ Reading order:
     lease_writer       takes GPUs and gives them back: the only writer of shares
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
     pod_progress gang_members  how far a pod is; which pods are members of a gang
+    gang_sizes                 how many pods a gang has, where neither pods nor claim say it
     covered_pods       which booking covers which pod
     eligible_nodes     where a pod may run by everything that is not about GPUs
     covered_pods       which pods a booking covers now

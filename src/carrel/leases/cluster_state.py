@@ -205,8 +205,14 @@ class ClusterState:
         found = [*self.pods.store.find(GANG_OF, _group_key(namespace, gang))]
         for claim in claims:
             found += self.pods.store.find(GANG_OF, _claim_key(namespace, claim.metadata.name))
-        named = {pod.metadata.uid: pod for pod in found if gang_name(pod, self._claim_named) == gang}
+        named = {pod.metadata.uid: pod for pod in found if self._gang_name(pod) == gang}
         return list(named.values())
+
+    def _gang_name(self, pod: Pod) -> str:
+        try:
+            return gang_name(pod, self._claim_named)
+        except Malformed:
+            return ""  # its own filter call returns the error
 
     def _gang_of_template(self, template: Mapping[str, Any], namespace: str) -> str:
         name = gang_name(pod_of_template(template, namespace), self._claim_named)

@@ -53,7 +53,7 @@ class GangSizeContext:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _MakerSays:
     """What a maker said when it was last read."""
 
     at: float
@@ -63,7 +63,7 @@ class _Found:
     """Who said it: the maker, or what makes that."""
 
 
-_NOBODY = _Found(0.0, None, Maker(PODS, "", "", ""))
+_NOBODY = _MakerSays(0.0, None, Maker(PODS, "", "", ""))
 """Of pods that nothing made that says how many there are."""
 
 
@@ -77,7 +77,7 @@ class _Answer:
 class GangSizes:
     def __init__(self, context: GangSizeContext) -> None:
         self._context = context
-        self._found: dict[Maker, _Found] = {}
+        self._found: dict[Maker, _MakerSays] = {}
         self._asked_at: dict[Maker, float] = {}
         self._tasks: dict[Maker, asyncio.Task[None]] = {}
         self._arrived: dict[str, float] = {}  # uid → when the pod came
@@ -170,7 +170,7 @@ class GangSizes:
 
     # --- what made the pods ------------------------------------------------------------------------------------------
 
-    def _ask(self, maker: Maker, gang: str) -> _Found | None:
+    def _ask(self, maker: Maker, gang: str) -> _MakerSays | None:
         """What is known of the maker; it is read again if that is old. None: it has not been read yet."""
         now, found = self._context.clock(), self._found.get(maker)
         self._asked_at[maker] = now
@@ -200,7 +200,7 @@ class GangSizes:
             self._context.changed()
             self.refresh()
 
-    async def _read(self, maker: Maker, gang: str) -> _Found:
+    async def _read(self, maker: Maker, gang: str) -> _MakerSays:
         try:
             made = await self._context.cluster.get(maker.resource, maker.name, maker.namespace)
             if maker.uid and (made.get("metadata") or {}).get("uid") != maker.uid:
@@ -217,8 +217,8 @@ class GangSizes:
         except Malformed as malformed:
             return self._said(Refusal(str(malformed)), maker)
 
-    def _said(self, pods: int | Refusal | None, by: Maker) -> _Found:
-        return _Found(self._context.clock(), pods, by)
+    def _said(self, pods: int | Refusal | None, by: Maker) -> _MakerSays:
+        return _MakerSays(self._context.clock(), pods, by)
 
     def _names(self, template: Mapping[str, Any], maker: Maker, gang: str) -> bool:
         named = self._context.gang_of_template(template, maker.namespace)

@@ -1,4 +1,4 @@
-"""Writes KAI's labels and ConfigMaps for fraction pods on nodes with NVIDIA's plugin, for tools that read them.
+"""Writes KAI's labels and ConfigMaps for fraction pods, for tools that read them.
 
 They are copies of what the Leases say; nothing in Carrel reads them. A Binding cannot carry them, so they are written
 when the pod is bound. The pod owns the ConfigMaps, and they are deleted with it; existing ones are left alone.
@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from carrel.dialects import carrel, kai
+from carrel.dialects import kai, nvidia
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import group_of
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
@@ -33,10 +33,10 @@ class KaiMetadataWriter:
         self._read_request = read_request
 
     def may_be_due(self, pod: Pod) -> bool:
-        """Bound to slots, asked for in KAI's dialect, and not labelled yet: the label is written last."""
+        """Bound, asked for in KAI's dialect, and not labelled yet: the label is written last."""
         notes = pod.metadata.annotations
         is_told = notes.get(kai.CONFIG_MAP_PREFIX) == kai.prefix_for(pod.metadata.name, pod.metadata.uid)
-        return is_told and carrel.SLOTS in notes and not is_ending(pod) and not kai.read_groups(pod.metadata.labels)
+        return is_told and not is_ending(pod) and not kai.read_groups(pod.metadata.labels)
 
     async def write(self, pod: Pod) -> bool:
         """Whether it was written: only if the Leases confirm the pod's annotations."""
@@ -86,5 +86,8 @@ def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:
 
 
 def _gpu_uuid(lease: KnownLease) -> str:
+    """Of a slot, only while a reservation pod holds its GPU."""
     reservation = lease.record.reservation
-    return reservation.card if reservation and reservation.state is ReservationState.HELD else ""
+    if reservation is None:
+        return lease.record.gpu if nvidia.is_uuid(lease.record.gpu) else ""
+    return reservation.card if reservation.state is ReservationState.HELD else ""

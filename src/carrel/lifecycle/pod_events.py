@@ -4,6 +4,7 @@
                      Event (after an hour)
     GPUAssigned      which GPUs, once
     RunsWithoutGPU   why a pod runs without the GPU that it asked for, once
+    WithoutEffect    words of KAI on the pod that Carrel does not heed: once in a namespace, about one of its pods
 
 A hub shows its users only the message of an Event, never its reason: each message is a sentence that stands alone.
 
@@ -37,6 +38,7 @@ WITHOUT_GPU = "RunsWithoutGPU"
 ONCE = (ASSIGNED, WITHOUT_GPU)
 HELD_BY = "; held: "
 """Between why a pod waits, and who holds what it waits for."""
+WITHOUT_EFFECT = "WithoutEffect"
 
 QUIET = timedelta(seconds=15)
 """Between two Events about one pod: in a busy cluster the free memory changes all the time."""
@@ -72,6 +74,12 @@ def without_gpu_note(pod: Pod, now: datetime) -> Note | None:
     Kubernetes may have deleted since."""
     mark = read_without_gpu(pod)
     return Note(WITHOUT_GPU, mark.sentence, WARNING) if mark and now - created_at(pod) <= STILL_THERE else None
+
+
+def without_effect_note(words: Sequence[str]) -> Note:
+    what = f"{', '.join(words)} {'has' if len(words) == 1 else 'have'} no effect in this namespace"
+    why = "Carrel has no queues and no quotas; bookings say who goes first"
+    return Note(WITHOUT_EFFECT, f"{what}: {why}", WARNING)
 
 
 def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note | None:
@@ -131,6 +139,16 @@ class PodEventWriter:
         self._left = float(allowance.burst)
         self._counted_at = now()
         self._told: dict[str, _Told] = {}
+        self._told_without_effect: set[tuple[str, tuple[str, ...]]] = set()
+
+    async def tell_without_effect(self, pod: Pod, words: Sequence[str]) -> bool:
+        """The same words are told once in a namespace, however many pods have them. Raises `ClusterError`."""
+        key = pod.metadata.namespace, tuple(words)
+        if not words or key in self._told_without_effect or not self._may_write(self._now()):
+            return False
+        is_written = await self._events.record(pod, without_effect_note(words), count_again=False)
+        self._told_without_effect.add(key)
+        return is_written
 
     def forget(self, uid: str) -> None:
         """The pod is gone."""
@@ -164,6 +182,8 @@ class PodEventWriter:
     async def _last_told(self, pod: Pod) -> _Told:
         told = [_NOTHING]
         for event in await self._events.recorded(pod):
+            if event.reason == WITHOUT_EFFECT:
+                continue  # it holds back no other Event
             try:
                 at = instant(event.last_timestamp, f"Event {event.metadata.name}", "lastTimestamp")
             except Malformed:

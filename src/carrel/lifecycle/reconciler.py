@@ -14,6 +14,7 @@ from typing import NamedTuple
 from carrel.dialects.gpuclaim import CLAIM, lease_name
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
+from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
@@ -29,7 +30,13 @@ from carrel.ledger.shares import Holder
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.metrics import ControllerMetrics
-from carrel.lifecycle.pod_events import PodEventWriter, assigned_note, waiting_note, without_gpu_note
+from carrel.lifecycle.pod_events import (
+    WITHOUT_EFFECT,
+    PodEventWriter,
+    assigned_note,
+    waiting_note,
+    without_gpu_note,
+)
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +205,8 @@ class Reconciler:
             self._wake_limiter.forget(uid)
             self._waiting.discard(uid)
         elif self._is_gpu_pod_of_carrel(pod):
+            if await self._events.tell_without_effect(pod, without_effect(pod)):
+                self._metrics.events.labels(WITHOUT_EFFECT).inc()
             await (self._reconcile_waiting_pod(pod) if is_waiting(pod) else self._reconcile_placed_pod(pod))
         elif (note := without_gpu_note(pod, self._state.options.now())) is not None:
             await self._tell(pod, note)

@@ -238,8 +238,7 @@ class Scheduler:
     def _annotations(self, pod_request: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What is written on the pod about its GPUs."""
         slots: dict[str, str] = {}
-        kubelet_chooses = self._cluster_ledger.kubelet_chooses(placement.node)
-        if kubelet_chooses:
+        if self._cluster_ledger.kubelet_chooses(placement.node):
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if pod_request.request.by_kubelet:
                 return slots  # which GPUs they are, the kubelet decides when the pod starts
@@ -250,7 +249,7 @@ class Scheduler:
         labels = self._cluster_ledger.labels_of(placement.node)
         options = self._context.dialect_options
         return slots | bind_annotations.annotations(
-            PodBinding(pod_request, real, holder, assumed_at_ns, options, labels, kubelet_chooses)
+            PodBinding(pod_request, real, holder, assumed_at_ns, options, labels)
         )
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:

@@ -60,6 +60,8 @@ class ExampleCluster:
     scheduler: SimulatedScheduler
     until: datetime
     """When Bob's booking ends."""
+    extender: str
+    """Its address."""
     errors: list[str] = field(default_factory=list)
 
     async def apply(self, file: str, user: str = ALICE) -> list[Json]:
@@ -72,8 +74,14 @@ class ExampleCluster:
         """What the Job controller creates next. Its namespace belongs to Alice."""
         owner = await self.lab.client.get(JOBS, job, "lab")
         reference = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": owner["metadata"]["uid"]}
-        metadata = {"generateName": f"{job}-", "ownerReferences": [{**reference, "controller": True}]}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": owner["spec"]["template"]["spec"]}
+        template = owner["spec"]["template"]
+        notes = template.get("metadata", {}).get("annotations", {})
+        metadata = {
+            "generateName": f"{job}-",
+            "annotations": notes,
+            "ownerReferences": [{**reference, "controller": True}],
+        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         return await self._create(self.lab.client, pod)
 
     async def _create(self, client: Client, document: Json) -> Json:
@@ -147,7 +155,7 @@ async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
             asyncio.TaskGroup() as binds,
         ):
             scheduler = SimulatedScheduler(session, binds, extender)
-            yield ExampleCluster(lab, replica, TierController(replica), scheduler, lab.clock.now + DAY)
+            yield ExampleCluster(lab, replica, TierController(replica), scheduler, lab.clock.now + DAY, extender)
     finally:
         watching.cancel()
         await asyncio.wait([watching])

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
 from carrel.cluster_file import read_gpus
 from carrel.kubernetes.cluster import ClusterError
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from tests.integration.examples.example_cluster import ALICE, BOB, EXAMPLES, HUB, an_example_cluster, documents
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.agent import an_agent, becomes
@@ -58,6 +61,8 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
     "gpuclaim-gang.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": r"[\w-]+:\d,\d"}),
     "gpuclaim-island.yaml": Placed(4, WHOLE, A100, {"gpu.scheduling/allocated": r"[\w-]+:(0,1,2,3|4,5,6,7)"}),
     "gpuclaim-shared.yaml": Placed(1, 4069, annotations={"gpu.scheduling/allocated": r"[\w-]+:\d"}),
+    "gpuclaim-with-limit.yaml": Placed(2, WHOLE, annotations={"gpu.scheduling/allocated": r"[\w-]+:(0,1|1,2|2,3)"}),
+    "gpushare-count.yaml": Placed(1, 4069, annotations={"ALIYUN_COM_GPU_MEM_POD": "4069", "ALIYUN_GPU_ID": r"\d"}),
     "gpushare-memory.yaml": Placed(
         1,
         8138,
@@ -76,12 +81,21 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
     "kai-pod-group.yaml": Placed(1, Fraction(1, 4), annotations={"received-resource-type": "Fraction"}),
     "notebook.yaml": Placed(1, WHOLE, made_by=HUB),
     "nvidia-model.yaml": Placed(1, WHOLE, A6000, {"carrel.dev/devices": GPU}),
+    "refused-mig.yaml": Refused("asks for nvidia.com/mig-1g.5gb: Carrel does not manage MIG slices"),
     "refused-two-dialects.yaml": Refused("in 2 ways: nvidia.com/gpu and gpu-fraction or gpu-memory"),
     "waits-too-large.yaml": Waits("16 whole"),
 }
 """File → what happens to it in an otherwise empty cluster."""
 
-TESTED_BELOW = {"cluster.yaml", "for-a-booking.yaml", "node-gpus.yaml", "opportunistic-job.yaml"}
+TESTED_BELOW = {
+    "cluster.yaml",
+    "for-a-booking.yaml",
+    "gpuclaim-gang-job.yaml",
+    "gpushare-scheduler-config.yaml",
+    "kai-cpu-only.yaml",
+    "node-gpus.yaml",
+    "opportunistic-job.yaml",
+}
 
 
 def test_every_example_is_tested_and_listed_in_the_readme() -> None:
@@ -189,6 +203,52 @@ async def test_a_jobs_pod_gives_its_gpu_to_a_booked_pod_and_the_next_one_runs_wi
         (container,) = successor["spec"]["containers"]
         assert "nvidia.com/gpu" not in container["resources"].get("limits", {})
         assert "carrel.dev/handed-over" in successor["metadata"]["annotations"]
+
+
+async def test_the_pods_of_a_job_are_bound_together_when_all_are_there() -> None:
+    async with an_example_cluster() as cluster:
+        await cluster.apply("gpuclaim-gang-job.yaml")
+        pods = [await cluster.pod_of_job("gpuclaim-gang-job") for _ in range(2)]
+        await cluster.schedule()
+        await cluster.replica.gang_sizes.wait_looked_up()
+        waiting = await cluster.schedule()
+        assert all("waits for 1 more member: 2 of 3 are here" in why for why in waiting.values())
+        assert len(waiting) == 2
+
+        pods.append(await cluster.pod_of_job("gpuclaim-gang-job"))
+        assert await cluster.schedule() == {}
+        assert [len(await cluster.held(pod)) for pod in pods] == [1, 1, 1]
+
+
+async def test_a_pod_of_kais_scheduler_without_a_gpu_is_not_changed_and_its_scheduler_is_served() -> None:
+    async with an_example_cluster() as cluster:
+        (pod,) = await cluster.apply("kai-cpu-only.yaml")
+
+    assert pod["spec"]["schedulerName"] == "kai-scheduler"
+    assert not any(key.startswith("carrel.dev/") for key in pod["metadata"].get("annotations", {}))
+    served = scheduler_config(Extender("http://127.0.0.1:39999", 150))["profiles"]
+    assert {"schedulerName": "kai-scheduler"} in served
+
+
+async def test_a_kube_scheduler_that_is_configured_for_gpushare_is_served() -> None:
+    (config,) = documents("gpushare-scheduler-config.yaml")
+    (extender,) = config["extenders"]
+    assert [each["name"] for each in extender["managedResources"]] == ["aliyun.com/gpu-mem"]
+    async with an_example_cluster() as cluster, aiohttp.ClientSession() as session:
+        (pod,) = await cluster.apply("gpushare-memory.yaml")
+        await cluster.replica.sees(pod)
+        url = cluster.extender + urlsplit(extender["urlPrefix"]).path
+        nodes = [node.metadata.name for node in cluster.replica.nodes.store]
+
+        async def asked(verb: str, body: dict[str, object]) -> dict[str, Any]:
+            async with session.post(f"{url}/{extender[verb]}", json=body) as answer:
+                found: dict[str, Any] = await answer.json()
+                return found
+
+        fitting = (await asked("filterVerb", {"Pod": pod, "NodeNames": nodes}))["NodeNames"]
+        target = {"PodName": pod["metadata"]["name"], "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"]}
+        assert (await asked("bindVerb", {**target, "Node": fitting[0]}))["Error"] == ""
+        assert len(await cluster.held(pod)) == 1
 
 
 async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.lifecycle.assembly import terminator_on
 from carrel.lifecycle.terminator_api import terminator_app
 from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
+from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
@@ -224,3 +226,23 @@ async def test_a_replica_that_does_not_lead_writes_the_hand_over_and_the_leader_
             await becomes(has_ended, "the leader ends the pod")
             await becomes(lambda: was_handed_over(lab, "train"), "the leader has handed it over")
             assert not await follower.leads()
+
+
+async def test_a_port_of_the_terminator_that_is_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        options = (
+            "--server",
+            "http://127.0.0.1:1",
+            "--port",
+            "0",
+            "--terminator-token",
+            TOKEN,
+            "--terminator-port",
+            port,
+        )
+        async with carrel_process("controller", *options) as process:
+            code, told = await process.wait_end()
+
+    assert code == 6
+    assert f"✗ Cannot listen on 127.0.0.1:{port}" in told

@@ -65,6 +65,7 @@ class _CachedEntry(NamedTuple, Generic[T]):
 class _Pause(NamedTuple):
     until: float = float("-inf")
     why: str = ""
+    was_answered: bool = False
 
 
 class _Cache(Generic[K, T]):
@@ -85,13 +86,13 @@ class _Cache(Generic[K, T]):
         # In a loop: the caller that asked for all of us may have been cancelled.
         while self._age(question) > self._timing.fresh_s and self._clock() >= self._pause_of(question).until:
             await self._ask_once(question)
-        age, why = self._age(question), self._pause_of(question).why
+        age, pause = self._age(question), self._pause_of(question)
         if age <= self._timing.fresh_s:
             return CachedAnswer(self._answers[question].answer, age)
         if age <= self._timing.usable_s:
             self.oldest_s = max(self.oldest_s, age)
-            return CachedAnswer(self._answers[question].answer, age, why)
-        return CachedAnswer(None, failure=why)
+            return CachedAnswer(self._answers[question].answer, age, pause.why, pause.was_answered)
+        return CachedAnswer(None, failure=pause.why, was_answered=pause.was_answered)
 
     async def _ask_once(self, question: K) -> None:
         if (asked := self._under_way.get(question)) is not None:
@@ -112,7 +113,7 @@ class _Cache(Generic[K, T]):
 
     def _note_failure(self, question: K, no_answer: NoAnswer) -> None:
         self.failures += 1
-        pause = _Pause(self._clock() + self._timing.pause_s, str(no_answer))
+        pause = _Pause(self._clock() + self._timing.pause_s, str(no_answer), no_answer.was_answered)
         if isinstance(no_answer, Declined):
             _remember(self._declined, question, pause)
         else:

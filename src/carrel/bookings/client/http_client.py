@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from carrel.bookings.client.interface import Declined, NoAnswer
+from carrel.bookings.client.interface import Declined, NoAnswer, UnknownForm
 from carrel.bookings.client.status import STATUS_PATH, BookingStatus, id_without_name, read_status
 from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_verdict, write_enquiry
 from carrel.parsing import Malformed
@@ -102,7 +102,7 @@ class BookingStatusClient:
         try:
             return json.loads(received)
         except (ValueError, RecursionError):
-            raise NoAnswer(f"{url} answered something that is not JSON") from None
+            raise UnknownForm(f"{url} answered something that is not JSON") from None
 
 
 def _status_of_maia(answer: object, user: str) -> BookingStatus:

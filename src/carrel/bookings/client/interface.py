@@ -22,6 +22,8 @@ class CachedAnswer(Generic[T_co]):
     age_s: float = 0.0
     failure: str = ""
     """Why there is no newer answer; empty if the answer is up to date."""
+    was_answered: bool = False
+    """Whether the failure was an answer that cannot be used, and no silence."""
 
 
 class BookingLookup(Protocol):
@@ -33,9 +35,20 @@ class BookingLookup(Protocol):
 class NoAnswer(Exception):
     """The booking service is down, slow, or answers something else than was asked. The message is a sentence."""
 
+    was_answered = False
+    """Whether something came, which cannot be used."""
+
 
 class Declined(NoAnswer):
     """It answered, but not this question: the next question may be answered."""
+
+    was_answered = True
+
+
+class UnknownForm(NoAnswer):
+    """It answered something else than the booking service does, as a proxy's page for signing in."""
+
+    was_answered = True
 
 
 class BookingService(Protocol):

@@ -1,7 +1,8 @@
 """The one GPU that this container sees: from the driver's files, else from NVML, else from what the plugin set.
 
 The first source that shows a GPU decides. A source that is missing or cannot be read is skipped; its reason is part of
-the refusal if no other source knows either. If a source shows more than one GPU, none is chosen.
+the refusal if no other source knows either. If a source shows more than one GPU, the environment decides: where that
+names one of them, it is the one; else none is chosen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,8 +38,10 @@ def visible_gpu(sources: GpuSources) -> str | Refusal:
         except (SourceUnavailable, Malformed, OSError) as trouble:
             troubles.append(str(trouble))
             continue
-        if len(uuids) == 1:
-            return uuids[0]
+        named = [uuid for uuid in uuids if uuid in _named(sources.environment)]
+        for found in (uuids, named):
+            if len(found) == 1:
+                return found[0]
         return Refusal(f"{len(uuids)} GPUs are visible, {', '.join(uuids)}; a reservation pod holds one")
     return Refusal(f"no GPU is visible: {'; '.join(troubles)}")
 
@@ -67,6 +70,10 @@ def _in_nvml() -> Sequence[str]:
     if not uuids:
         raise SourceUnavailable("NVML has no GPU")
     return uuids
+
+
+def _named(environment: Mapping[str, str]) -> Sequence[str]:
+    return [word.strip() for word in environment.get(nvidia.VISIBLE_DEVICES, "").split(",")]
 
 
 def _in_environment(environment: Mapping[str, str]) -> Sequence[str]:

@@ -42,6 +42,9 @@ def files(folder: Path, *uuids: str) -> Path:
     [
         pytest.param(["GPU-a"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-a", id="the driver's files come first"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="without them what the plugin set"),
+        pytest.param(
+            ["GPU-a", "GPU-b"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="of several, the one that is named"
+        ),
         pytest.param(["GPU-????"], {"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, "GPU-b", id="a driver that does not know yet"),
     ],
 )
@@ -57,6 +60,9 @@ def test_the_one_visible_gpu_is_found(
         pytest.param(["GPU-a", "GPU-b"], {}, "2 GPUs are visible, GPU-a, GPU-b", id="two GPUs in the files"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, "2 GPUs are visible", id="two in the environment"),
         pytest.param([], {}, "has no GPU", id="nothing at all"),
+        pytest.param(
+            ["GPU-a", "GPU-b"], {"NVIDIA_VISIBLE_DEVICES": "all"}, "2 GPUs are visible", id="several, and none is named"
+        ),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "all"}, "'all'", id="all"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "0"}, "'0'", id="an index"),
         pytest.param([], {"NVIDIA_VISIBLE_DEVICES": "GPU-a,"}, "'GPU-a,'", id="half a list"),
