@@ -116,4 +116,4 @@ def test_a_controller_that_is_killed_after_any_of_its_writes_loses_and_doubles_n
         if not died:
             break
         kills += 1
-    assert kills >= 6, "kept, intended, told, ended, created, closed"
+    assert kills >= 8, "kept, intended, told, manifest kept and named, ended, created, closed"

@@ -297,8 +297,9 @@ READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
 
 def start_notebook(lab: Lab, ours: str) -> Json:
     """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time."""
-    notes = {"metadata": {"annotations": {"carrel.dev/revocation-grace": "20s"}}}
-    lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", notes)
+    # The pods of the test before may still be ending: it must wait for its GPU.
+    notes = {"carrel.dev/revocation-grace": "20s", "carrel.dev/when-full": "wait"}
+    lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": notes}})
     manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=15)
     manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
     manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]

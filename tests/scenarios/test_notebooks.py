@@ -12,7 +12,7 @@ import pytest
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.hand_over_record import record_name
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES
 from carrel.lifecycle.hand_over import HandOverResult
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -279,6 +279,9 @@ async def test_a_notebook_has_two_minutes_and_says_so_itself() -> None:
         await settle(lab, controller)
         assert await notice(lab) == WARNING
         assert (await lab.annotations("notebook"))["carrel.dev/leave-by"] == "2026-11-16T12:02:00Z"
+        (kept,) = [each for each in (await lab.client.list(EVENTS, Selection("lab"))).items if each.reason == "GPUKept"]
+        told = "a GPU is kept for this pod; it is still in use: lab/notebook has to end by Mon 16 Nov 12:02 UTC"
+        assert (kept.involved_object.name, kept.message) == ("urgent", told)
 
         lab.clock.now += timedelta(minutes=2)
         await settle(lab, controller)

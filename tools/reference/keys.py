@@ -28,6 +28,7 @@ MEANINGS = {
     "BookingEnds": "The pod's booking ends soon, and what becomes of the pod then.",
     "BookingEnded": "The booking has ended; the pod is ended or goes on without a GPU.",
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",
+    "GPUKept": "A GPU is kept for this booked pod: who has to give it back, and until when.",
     "RevocationHeldUp": "The pod should have ended and has not: what holds it up.",
     "NotHandedOver": "The pod is ended and does not go on without a GPU: why not.",
     "HandedOverToCPU": "This pod goes on without a GPU, for one that lost it, and why.",

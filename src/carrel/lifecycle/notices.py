@@ -64,9 +64,11 @@ def notice(pod: Pod, at_end: AtEnd) -> str:
             return notice_of(mark)
     except Malformed:
         return ""
-    end = end_of(pod) if TERMINATE_AT in notes else None
-    if end is None or notes.get(WARNED, "").partition(" ")[0] != seconds(end):
-        return ""
+    if WARNED not in notes or TERMINATE_AT not in notes:
+        return ""  # nearly all pods: an instant need not be read
+    end = end_of(pod)
+    if end is None or notes[WARNED].partition(" ")[0] != seconds(end):
+        return ""  # the warning was about another end
     return booking_notice(end, ENDED if at_end is AtEnd.END else _what_follows(pod))
 
 

@@ -22,7 +22,9 @@ from random import Random
 
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.tier import person_of
-from carrel.kubernetes.cluster import Cluster, NotFound
+from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
+from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
@@ -34,12 +36,15 @@ from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Coverage, Holder, ShareState
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
+from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
+from carrel.parsing.time_words import in_utc
 
 log = logging.getLogger(__name__)
 
+KEPT = "GPUKept"
 UNSCHEDULABLE = "Unschedulable"
 """The reason that kube-scheduler writes on a pod that it could not place."""
 CONTESTED_WAIT = timedelta(seconds=10)
@@ -92,6 +97,7 @@ class Revoker:
         self._lease_writer = lease_writer
         self._hand_overs = hand_overs
         self._context = context
+        self._events = EventRecorder(cluster, COMPONENT, context.now)
         self._begun: set[str] = set()  # victims whose hand-over this process has begun
         self._contested_since: dict[
             str, datetime
@@ -107,17 +113,29 @@ class Revoker:
         step = self._first_step()
         if step is None or not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return []
-        now, begun = self._context.now(), []
+        now, begun, told = self._context.now(), [], []
         for victim in step.victims:
             pod = self._context.pod_by_uid(victim.uid)
             if pod is None:
                 continue
             order = HandOverOrder(Why.REVOKED, now + self._context.grace_of(pod), step.booked.full_name)
             if name := await self._hand_overs.begin(pod, order):
+                told.append(f"{victim.full_name} has to end by {in_utc(order.due)}")
                 log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
                 self._begun.add(victim.uid)
                 begun.append(name)
+        if told:
+            await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
         return begun
+
+    async def _tell(self, booked: Holder, text: str) -> None:
+        """An Event that cannot be written must not delay the revocation."""
+        pod = self._context.pod_by_uid(booked.uid)
+        try:
+            if pod is not None:
+                await self._events.record(pod, Note(KEPT, text, NORMAL))
+        except ClusterError as error:
+            log.info("event_not_written pod=%s reason=%s: %s", booked, KEPT, error)
 
     async def _keep_gpus(self, step: RevocationStep) -> bool:
         """False: a Lease has changed, and the decision has to be made again."""
