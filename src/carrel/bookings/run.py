@@ -104,7 +104,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
     store = SqlBookings(resources.database)
     context = BookingContext(
         store=store,
-        inventory=_cluster_inventory(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
+        inventory=cluster_inventory_of(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
         clock=utc_now,
@@ -126,7 +126,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
     )
 
 
-def _cluster_inventory(carrel: ClusterState) -> ClusterInventory:
+def cluster_inventory_of(carrel: ClusterState) -> ClusterInventory:
     def keeps_its_gpus(uid: str) -> bool:
         pod = carrel.pods.store.by_uid(uid)
         return pod is not None and carrel.tier(pod) is None

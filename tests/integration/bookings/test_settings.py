@@ -33,6 +33,29 @@ WRONG = {
         ["needs --oidc-client-id", "needs --public-url"],
     ),
     "an address with a path": (SignInSettings(public_url="https://lab.org/gpus"), "127.0.0.1", ["--public-url"]),
+    "a hub that anybody could play": (
+        SignInSettings(public_url="https://x", hub_url="http://hub.lab.org", hub_client_secret="s"),
+        "0.0.0.0",
+        ["--hub-url must be https"],
+    ),
+    "a hub and nothing else": (
+        SignInSettings(hub_url="https://hub.lab.org"),
+        "0.0.0.0",
+        ["needs --hub-client-secret", "needs --public-url"],
+    ),
+    "a hub for trying it": (
+        SignInSettings(dev=True, public_url="http://localhost", hub_url="http://localhost:8000", hub_client_secret="s"),
+        "127.0.0.1",
+        ["--dev and --hub-url exclude each other"],
+    ),
+    "no address of a hub": (
+        SignInSettings(public_url="https://x", hub_url="hub.lab.org", hub_api_url="hub:8081", hub_client_secret="s"),
+        "0.0.0.0",
+        ["--hub-url is 'hub.lab.org'", "--hub-api-url is 'hub:8081'"],
+    ),
+    "a base path without a slash": (SignInSettings(base_path="carrel"), "127.0.0.1", ["--base-path is 'carrel'"]),
+    "a base path that leads elsewhere": (SignInSettings(base_path="/a/../b"), "127.0.0.1", ["--base-path"]),
+    "a base path with quotes": (SignInSettings(base_path='/a"onload='), "127.0.0.1", ["--base-path"]),
     "no account": (SignInSettings(service=["webhook"]), "127.0.0.1", ["expected NAMESPACE:NAME"]),
     "no network": (SignInSettings(trusted_proxy=["ingress"]), "127.0.0.1", ["--trusted-proxy"]),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from carrel import __version__
 from carrel.bookings.app import booking_app
-from carrel.bookings.run import cluster_view_of
+from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES
@@ -256,3 +256,50 @@ async def test_without_a_cluster_nothing_is_said_about_use(opened: Opened) -> No
 
 async def test_the_map_names_carrels_version_below(seen: Seen) -> None:
     assert f"Carrel {__version__} ·" in await seen.shows("/map")
+
+
+async def test_what_a_person_may_start_tells_how_much_of_a_booking_is_used(seen: Seen) -> None:
+    booking = await seen.book(2)
+    caller = await seen.opened.caller(MEMBER)
+    await seen.runs("first")
+    before = (await caller.get("/api/v1/startable")).json
+    await seen.runs("second")
+    after = (await caller.get("/api/v1/startable")).json
+
+    assert [(each["id"], each["gpus"], each["used"]) for each in before["bookings"]] == [(booking, 2, 1)]
+    assert (before["notices"], after["bookings"][0]["used"]) == ([], 2)
+    assert after["notices"] == [
+        "your booking of 2 RTX A6000 is in use by lab/first, lab/second; what you start now runs on what is free"
+    ]
+
+
+async def test_when_a_gpu_is_free_again_is_the_end_of_the_booking_that_covers_its_pods(seen: Seen) -> None:
+    inventory = cluster_inventory_of(seen.replica)
+    assert (inventory.idle(), inventory.next_idle()) == ({A6000: 2}, {})
+
+    await seen.book()
+    await seen.runs("booked")
+    assert (inventory.idle(), inventory.next_idle()) == ({A6000: 1}, {})
+
+    await seen.runs("not booked", OTHER)
+    assert inventory.idle() == {A6000: 0}
+    assert inventory.next_idle() == {A6000: seen.opened.clock.now + 5 * DAY}, "of the other nobody knows it"
+
+
+async def test_people_who_may_not_read_the_cluster_see_their_own_pods(seen: Seen) -> None:
+    await seen.book(user=OTHER)
+    await seen.runs("theirs", OTHER)
+    await seen.runs("first")
+    await seen.pod("second")
+
+    told = (await (await seen.opened.caller(MEMBER)).get("/api/v1/pods")).json["items"]
+
+    assert [each["pod"] for each in told] == ["lab/first", "lab/second"]
+    assert (told[0]["waits"], told[0]["why"]) == (False, "lab/first does not wait: it has GPU 1 of n1")
+    assert (told[1]["waits"], told[1]["booking"]) == (True, "no booking; waits for a free GPU")
+    assert "lab/theirs of bob@lab.org, booked until Sat 21 Nov 13:00 CET" in told[1]["held_by"][0]
+
+
+async def test_without_a_cluster_no_pods_are_known(opened: Opened) -> None:
+    answer = await (await opened.caller(MEMBER)).get("/api/v1/pods")
+    assert (answer.status, answer.json["code"]) == (404, "no-cluster")
