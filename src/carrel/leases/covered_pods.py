@@ -79,6 +79,7 @@ class CoveredPods:
         self._read: dict[str, tuple[Pod, PersonsPod]] = {}  # uid → a pod that waits, and what it asks for
         self._waiting: dict[str, Covered] = {}
         self._booked_waiting: tuple[WaitingPod, ...] = ()
+        self._asked: dict[str, tuple[PersonsPod, Covered, WaitingPod]] = {}  # uid → of what each of these was made
         self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's revision and our own moment, when that was true
         self._moment = 0
         self._room = RevocableRoom(ledger, self._is_revocable)
@@ -387,22 +388,29 @@ class CoveredPods:
         covered: dict[str, Covered] = {}
         waiting: list[PersonsPod] = []
         left = self._unbound_of.keys() & self._running_of.keys()
-        while left:
-            bookings, people = self._together(left.pop())
-            left -= people
-            pods = self._waiting_pods(people)
-            if pods:
-                covered |= cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
-                waiting += pods
+        with self._room.unchanged():
+            while left:
+                bookings, people = self._together(left.pop())
+                left -= people
+                pods = self._waiting_pods(people)
+                if pods:
+                    covered |= cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
+                    waiting += pods
         in_order = [pod for pod in sorted(waiting, key=waiting_order) if pod.holder.uid in covered]
         self._waiting = {pod.holder.uid: covered[pod.holder.uid] for pod in in_order}
-        found = tuple(
-            WaitingPod(pod.holder, by.narrowed(pod.request), pod.nodes, by.entitlement.booking)
-            for pod, by in zip(in_order, self._waiting.values(), strict=True)
-            if pod.request is not None
-        )
-        if found != self._booked_waiting:
-            self._booked_waiting = found
+        before, self._asked = self._asked, {}
+        found = []
+        for pod, by in zip(in_order, self._waiting.values(), strict=True):
+            uid = pod.holder.uid
+            known = before.get(uid)
+            if known is None or known[0] is not pod or known[1] != by:
+                assert pod.request is not None, "a pod that waits has been read"
+                asked = by.narrowed(pod.request)
+                known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, by.entitlement.booking))
+            self._asked[uid] = known
+            found.append(known[2])
+        if tuple(found) != self._booked_waiting:
+            self._booked_waiting = tuple(found)
 
     def _waiting_pods(self, people: Iterable[str]) -> list[PersonsPod]:
         waiting = [

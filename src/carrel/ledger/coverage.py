@@ -16,7 +16,8 @@ between two of them for the last GPU of a booking ends the same way everywhere; 
 order. A pod that is ending counts until it has given its GPUs back.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -223,6 +224,7 @@ class SharedGpus:
         self._gpus_of: dict[str, tuple[str, ...]] = {}  # uid → the GPUs of which it holds a part
         self._covered_on: dict[str, dict[str, Entitlement]] = {}  # GPU → uid → what covers it
         self._closed: dict[bool, frozenset[str]] = {}
+        self._closed_before: dict[bool, frozenset[str]] = {}
 
     def add(self, uid: str, entitlement: Entitlement, gpus: Iterable[str]) -> None:
         """A covered pod that holds parts of these GPUs."""
@@ -252,11 +254,14 @@ class SharedGpus:
         The same for all bookings of whole GPUs, and for all of shares: so it is worked out once for thousands."""
         is_share = entitlement.share_of > 1
         if is_share not in self._closed:
-            self._closed[is_share] = frozenset(
+            fresh = frozenset(
                 gpu
                 for gpu, there in self._covered_on.items()
                 if not is_share or any(other.share_of == 1 for other in there.values())
             )
+            # The same object as long as it is equal: thousands of requests are compared by it.
+            before = self._closed_before.get(is_share)
+            self._closed[is_share] = self._closed_before[is_share] = before if before == fresh else fresh
         return self._closed[is_share]
 
 
@@ -272,6 +277,16 @@ class RevocableRoom:
         self._is_revocable = is_revocable
         self._witness: dict[_Question, tuple[tuple[str, ...], str]] = {}  # → the nodes asked about, and one that does
         self._impossible: dict[_Question, tuple[tuple[str, ...], int]] = {}  # → the nodes, and the ledger's moment
+        self._answers: dict[_Question, bool] | None = None
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Nothing changes in the block: who asks the same again gets the same answer, without another look."""
+        self._answers = {}
+        try:
+            yield
+        finally:
+            self._answers = None
 
     def on_card(self, card: Card) -> int:
         stays = (
@@ -289,16 +304,24 @@ class RevocableRoom:
             return None
         return card if suits_by_nature(card.gpu, request) else None
 
-    def could_place(self, request: Request, nodes: tuple[str, ...], entitlement: Entitlement) -> bool:
-        """On one of the nodes, on GPUs of the booked model, without more of one than was booked. The node that would do
-        last time is looked at first: it mostly still does. Where none would do, only nodes that have changed since are
-        looked at again."""
-        booked = (entitlement.model, entitlement.share_of)
-        question = (request, booked, id(nodes))  # a hash of 5,000 names would cost more than the look at a node
+    def could_place(self, request: Request, nodes: tuple[str, ...], covered: Covered) -> bool:
+        """On one of the nodes, on the booked GPUs."""
+        entitlement = covered.entitlement
+        # A hash of 5,000 names would cost more than the look at a node.
+        question = (request, entitlement.model, entitlement.share_of, covered.not_on, id(nodes))
+        if self._answers is None:
+            return self._look_for(question, nodes)
+        if question not in self._answers:
+            self._answers[question] = self._look_for(question, nodes)
+        return self._answers[question]
+
+    def _look_for(self, question: "_Question", nodes: tuple[str, ...]) -> bool:
+        """The node that would do last time is looked at first: it mostly still does. Where none would do, only nodes
+        that have changed since are looked at again."""
         _, witness = self._witness.get(question, (nodes, ""))
-        if self._fits(request, witness, *booked):
+        if self._fits(question, witness):
             return True
-        found = next((name for name in self._to_look_at(question, nodes) if self._fits(request, name, *booked)), "")
+        found = next((name for name in self._to_look_at(question, nodes) if self._fits(question, name)), "")
         if found:
             self._impossible.pop(question, None)
             _remember(self._witness, question, (nodes, found))
@@ -318,29 +341,28 @@ class RevocableRoom:
         """Pods that hold GPUs have become opportunistic."""
         self._impossible.clear()
 
-    def _fits(self, request: Request, node: str, model: str, share_of: int) -> bool:
+    def _fits(self, question: "_Question", node: str) -> bool:
+        request, model, share_of, not_on, _ = question
         there = self._ledger.node(node)
         if there is None or there.unusable or not selected(there, request):
             return False
         suiting = (
             card
             for card in self._ledger.cards(node)
-            if model in ("", card.gpu.model) and self._suits(card, request, share_of)
+            if model in ("", card.gpu.model)
+            and card.gpu.uuid not in not_on
+            and suits_by_nature(card.gpu, request)
+            and (need := request.amount.on(card.gpu.memory)) <= card.gpu.memory // share_of
+            and need <= self.on_card(card)
         )
         if not needs_one_island(request):
             return len(tuple(islice(suiting, request.cards))) == request.cards  # no more are looked at than needed
         return any(island and len(found) >= request.cards for island, found in by_island(tuple(suiting)).items())
 
-    def _suits(self, card: Card, request: Request, share_of: int) -> bool:
-        if not suits_by_nature(card.gpu, request):
-            return False
-        need = request.amount.on(card.gpu.memory)
-        return need <= card.gpu.memory // share_of and need <= self.on_card(card)
 
-
-_Question = tuple[Request, tuple[str, int], int]
-"""What is asked for, the model and the part of a GPU that are booked, and the `id` of the nodes, which are kept with
-the answer."""
+_Question = tuple[Request, str, int, frozenset[str], int]
+"""What is asked for; the booked model and part of a GPU; the GPUs of other bookings; and the `id` of the nodes, which
+are kept with the answer."""
 _Answer = TypeVar("_Answer")
 
 
@@ -376,12 +398,12 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
         return None
     covered = Covered(entitlement)
     if asked.amount != WHOLE:
-        if there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared):
+        if use.gpus and (there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared)):
             return Covered(entitlement, there)
         covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement))
     if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
-    if not room.could_place(covered.narrowed(asked) if covered.not_on else asked, pod.nodes, entitlement):
+    if not room.could_place(asked, pod.nodes, covered):
         return None
     use.coming += asked.cards
     return covered
