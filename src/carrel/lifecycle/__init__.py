@@ -8,7 +8,7 @@ Reading order:
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
-    hand_over                       creates a pod again without a GPU
+    hand_over cpu_after_wait        creates a pod again without a GPU; also one that has waited too long for it
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
