@@ -23,6 +23,7 @@ PURE_MODULES = (
     "carrel.bookings.limits",
     "carrel.bookings.mirrored",
     "carrel.bookings.notifications.messages",
+    "carrel.bookings.pages.hub_findings",
     "carrel.bookings.rule_results",
     "carrel.bookings.rules",
     "carrel.bookings.tiers",

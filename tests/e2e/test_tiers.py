@@ -115,8 +115,11 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         assert lab.carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
         assert not degraded["spec"]["containers"][0]["resources"].get("limits")
         assert degraded["metadata"]["labels"] == low["metadata"]["labels"]
-        assert degraded["metadata"]["annotations"].keys() == {"carrel.dev/handed-over", "carrel.dev/notice"}
+        told = ("handed-over", "notice", "user", "runs-without-gpu", "asked-for")
+        assert degraded["metadata"]["annotations"].keys() == {f"carrel.dev/{key}" for key in told}
         eventually(lambda: "handed over to CPU" in lab.events(ours, degraded).get("HandedOverToCPU", ""))
+        why = degraded["metadata"]["annotations"]["carrel.dev/runs-without-gpu"]
+        eventually(lambda: lab.events(ours, degraded).get("RunsWithoutGPU") == why)
         assert "booked pod" in lab.events(ours, low)["GPURevoked"]
 
         # High Priority guarantees your continued access to the reserved GPU for the duration of your slot.
@@ -140,7 +143,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         after = lab.successor(ours, of=second)
         assert end <= instant(after["metadata"]["creationTimestamp"], "pod", "creationTimestamp"), "never early"
         assert lab.sees(ours, "booked-2") == ""
-        assert "its booking ends at" in lab.events(ours, second)["BookingEnds"]
+        assert "the booking of this pod ends at" in lab.events(ours, second)["BookingEnds"]
 
         # The GPU that is free now goes to whoever waits for one.
         eventually(lambda: lab.pod(ours, "beyond")["status"]["phase"] == "Running", LIMIT_S)

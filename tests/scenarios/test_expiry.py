@@ -278,6 +278,19 @@ async def test_a_warning_comes_only_if_the_booking_is_longer_than_the_time_befor
         assert len([each for each in await warnings(lab) if "in less than 1h" in each]) == 1
 
 
+async def test_where_the_start_of_a_booking_is_not_known_every_warning_comes() -> None:
+    """A booking service elsewhere says only when a booking ends."""
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(start=NOON, end=NOON + timedelta(minutes=10), name="b1")
+        source = {"metadata": {"labels": {"carrel.dev/source": "enquiry"}}}
+        await lab.client.patch(BOOKINGS, "b1", MergePatch(source))
+        await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+
+        await settle(lab, TierController(replica))
+
+        assert ["in less than 15m" in each for each in await warnings(lab)] == [True]
+
+
 async def test_a_warning_is_not_repeated_after_kubernetes_has_deleted_the_event() -> None:
     async with a_lab(LAB) as lab:
         async with lab.replica() as replica:

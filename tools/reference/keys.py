@@ -21,6 +21,8 @@ MEANINGS = {
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
     "GPUAssigned": "Which GPUs the pod got, and on which node.",
     "WithoutEffect": "Words of KAI on pods of this namespace that Carrel does not heed.",
+    "RunsWithoutGPU": "The pod runs without the GPU that it asked for: why, and when one will be free.",
+    "NoGPUFree": "The pod has waited for a GPU, and goes on without one.",
     "CoveredByBooking": "A booking covers the pod from now on: which, and until when.",
     "NotCoveredByBooking": "No booking covers the pod any more, and what that means for it.",
     "BookingStarted": "The booking that the pod waited for has started.",

@@ -2,9 +2,8 @@
 
 Reading order:
 
-    pod_owner                              whose pod it is
+    pod_owner hub_reports                  whose pod it is; which hubs and users an admin should look at
     asked_gpus wanted_booking pod_tier     what it asks for, for which booking, and which tier it gets
-    when_full                              what it does when no GPU is free
     pod_changes admission                  what is changed on a pod: tier, gate, environment, protected keys
     review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates

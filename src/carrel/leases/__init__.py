@@ -13,6 +13,7 @@ Reading order:
     eligible_nodes     where a pod may run by everything that is not about GPUs
     covered_pods       which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
+    free_again starts_soon    when a GPU will be free; whether a booking that can cover a pod starts soon
     waiting_reason            why a pod waits for its GPUs
     wake               makes kube-scheduler try a pod again
     booking_writer     writes the object of a booking, while others may write it too

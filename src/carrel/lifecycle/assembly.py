@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from carrel.bookings.client.interface import BookingService
+from carrel.dialects.booking_objects import is_from_enquiry
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.dialects.when_full import WhenFull
@@ -94,7 +95,10 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
     def booked_from(pod: Pod) -> datetime | None:
         covered = state.covered(pod)
-        return covered.entitlement.start if covered is not None else None
+        booking = state.bookings.store.get(covered.entitlement.booking) if covered is not None else None
+        if covered is None or booking is None or is_from_enquiry(booking):
+            return None  # a booking service elsewhere does not say when a booking has started
+        return covered.entitlement.start
 
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None

@@ -136,6 +136,15 @@ async def test_why_of_a_pod_that_lost_its_gpu(mark: object, answer: str) -> None
         assert (await carrel("why", "lost", "-n", "lab", "--server", url)).out == answer
 
 
+async def test_why_of_a_pod_that_runs_without_the_gpu_that_it_asked_for() -> None:
+    async with a_full_lab() as (lab, url):
+        notes = {"carrel.dev/runs-without-gpu": "this pod runs without a GPU: none was free"}
+        await lab.pod("notebook", annotations={**notes, "carrel.dev/asked-for": '{"gpus": 1}'})
+
+        said = (await carrel("why", "notebook", "-n", "lab", "--server", url)).out
+        assert said.startswith("lab/notebook: this pod runs without a GPU: none was free. Now: ")
+
+
 async def test_why_without_a_pod_lists_all_pods_that_wait() -> None:
     async with a_full_lab() as (_, url):
         everywhere = await carrel("why", "-A", "--server", url)

@@ -107,6 +107,33 @@ async def events(lab: Lab, pod: str) -> dict[str, str]:
     return {event.reason: event.message for event in found}
 
 
+async def test_a_notebook_that_finds_no_gpu_goes_on_without_one_and_is_told_once_also_by_the_next_controller() -> None:
+    """Under the fence, with the default settings but for the time."""
+    hub = {"hub.jupyter.org/username": "ada", "carrel.dev/tier": "opportunistic"}
+    async with a_stage([a_node("n1", cards=1)]) as stage:
+        lab = stage.lab
+        await a_bound_pod(lab, "busy", limits=WHOLE_CARD)
+        await lab.pod("notebook", limits=WHOLE_CARD, annotations=hub)
+
+        async def told() -> list[str]:
+            selection = Selection("lab", fields="involvedObject.name=notebook")
+            found = (await lab.client.list(EVENTS, selection)).items
+            return [event.message for event in found if event.reason == "RunsWithoutGPU"]
+
+        async with stage.controller("--wait-before-cpu", "0.5"):
+            await becomes(told, "the notebook is told that it runs without a GPU")
+        async with stage.controller("--wait-before-cpu", "0.5") as second:
+            await becomes(second.leads, "the second controller leads")
+            other = {"carrel.dev/runs-without-gpu": "this pod runs without a GPU: it asked too late"}
+            await lab.pod("later", annotations=other)
+            await becomes(lambda: events(lab, "later"), "the second controller tells about another pod")
+
+        (message,) = await told()
+        assert message.startswith("this pod runs without a GPU: it waited for one, and on ")
+        pod = await lab.client.get(PODS, "notebook", "lab")
+        assert not pod["spec"]["containers"][0]["resources"].get("limits")
+
+
 async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_woken() -> None:
     async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
         lab = stage.lab

@@ -8,6 +8,7 @@ Reading order:
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
     booking_form form_fields           what forms send, and the feedback on it
     wording rule_changes usage_counter    times and amounts as text; what other rules would break; counted usage
+    hub_findings               hubs and their users that an admin should look at (pure)
 
 Every page works without scripts, except that the map does not update by itself. Scripts add live rule checks, dragging
 and arrow keys. Nothing is loaded from another host and nothing is inline, so the content security policy is strict.
