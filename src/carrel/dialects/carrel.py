@@ -7,6 +7,7 @@
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
       carrel.dev/booking: next | <id>       it is for a booking that may start later, and waits for it; also the name of
                                             the scheduling gate that holds it until then
+      carrel.dev/no-successor: "true"       if it loses its GPU it is not created again; also on a pod that is ending
     an admin decides, on a Namespace
       carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
@@ -66,7 +67,8 @@ GANG_SIZE = "carrel.dev/gang-size"
 BOOKING = "carrel.dev/booking"
 NEXT = "next"
 """As the booking's id: the person's booking that starts next."""
-ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING})
+NO_SUCCESSOR = "carrel.dev/no-successor"
+ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING, NO_SUCCESSOR})
 """What a user may write."""
 EXEMPT = "carrel.dev/exempt"
 WHEN_FULL = "carrel.dev/when-full"

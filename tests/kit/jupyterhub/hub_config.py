@@ -1,0 +1,40 @@
+"""What the hub of the tests has besides `examples/jupyterhub_config.py`: its ports, its users, its proxy."""
+
+import json
+import os
+from pathlib import Path
+
+bed = json.loads(Path(os.environ["HUB_BED"]).read_text())
+c = get_config()  # type: ignore[name-defined] # noqa: F821 # the hub defines it
+load_subconfig(bed["example"])  # type: ignore[name-defined] # noqa: F821 # and this
+
+c.JupyterHub.bind_url = bed["url"]
+c.JupyterHub.hub_bind_url = bed["hub_url"]
+c.JupyterHub.hub_connect_url = bed["hub_url"]
+c.JupyterHub.authenticator_class = "dummy"
+c.Authenticator.allow_all = True
+c.JupyterHub.db_url = "sqlite:///hub.sqlite"
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.services = [{"name": "tests", "api_token": bed["token"]}, *bed["services"]]
+c.JupyterHub.load_roles = [
+    {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["tests"]},
+    {
+        "name": "culler",
+        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+        "services": [each["name"] for each in bed["services"]],
+    },
+]
+c.ConfigurableHTTPProxy.command = bed["proxy"]
+c.ConfigurableHTTPProxy.api_url = bed["proxy_api_url"]
+c.ConfigurableHTTPProxy.auth_token = bed["token"]
+
+c.CarrelSpawner.token_file = bed["token_file"]
+c.KubeSpawner.namespace = bed["namespace"]
+c.KubeSpawner.image = "notebook:1"
+c.KubeSpawner.cmd = ["jupyterhub-singleuser"]
+c.KubeSpawner.port = bed["notebook_port"]
+c.KubeSpawner.delete_grace_period = 10
+c.Spawner.http_timeout = 120
+c.Spawner.start_timeout = 120
+for name, value in bed["spawner"].items():
+    c.KubeSpawner[name] = value
