@@ -2,7 +2,7 @@
 
 import os
 
-c = get_config()  # noqa: F821 # the hub defines it
+c = get_config()
 
 c.JupyterHub.spawner_class = "carrel.jupyterhub.CarrelSpawner"
 c.CarrelSpawner.booking_url = os.environ.get("CARREL_BOOKING_URL", "http://carrel-booking.carrel")

@@ -1,7 +1,7 @@
 """For the image of a JupyterHub: a spawner that knows what Carrel does with notebooks, and a spawn page with bookings.
 
-It runs inside the hub, so it imports little: the hub, KubeSpawner, and from Carrel the words on pods (`carrel.dialects`,
-for which msgspec is needed). `docs/jupyterhub.md` says how to install it.
+It runs inside the hub, so it imports little: the hub, KubeSpawner, and from Carrel the words on pods
+(`carrel.dialects`, for which msgspec is needed). `docs/jupyterhub.md` says how to install it.
 
 Reading order:
 
@@ -9,8 +9,9 @@ Reading order:
     spawner                  `CarrelSpawner`: waits for the successor, moves the route, withdraws a hand-over, stretches
                              the time-out while a booked GPU is given back
     successors               what the spawner writes in the cluster about a successor
-    startable spawn_page     asks the booking service what a person may start now; puts it in words
-    profiles                 `carrel_profiles`: the choices and the notices of the spawn page
+    startable booking_service what a person may start now; asking for it
+    profiles                 `carrel_profiles`: the choices of the spawn page
+    spawn_page               its words, and those of the progress page
 """
 
 from carrel.jupyterhub.profiles import carrel_profiles

@@ -39,7 +39,7 @@ def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[l
 
 
 def profiles_for(startable: Startable | None, zone: str) -> list[Profile]:
-    """In the order of the page. The booking is chosen unless the person says otherwise, else no GPU: GPUs are scarce."""
+    """In the order of the page. Chosen beforehand is the booking, else no GPU: GPUs are scarce."""
     running = [each for each in startable.bookings if each.runs and each.left] if startable else []
     found = [profile for booking in running for profile in _of_booking(booking, zone)]
     slugs = {each["slug"] for each in found}
@@ -55,7 +55,9 @@ def _of_booking(booking: StartableBooking, zone: str) -> Iterator[Profile]:
     whose = f"Booking of {booking.group}" if booking.group else "Your booking"
     for gpus in sorted({1, booking.left}, reverse=True):
         title = f"{whose}: {amount(gpus, booking.model)} until {day_and_time(booking.end, zone)}"
-        used = f"{booking.used} of {booking.gpus} are in use." if booking.used else "Nobody can take it away until then."
+        used = (
+            f"{booking.used} of {booking.gpus} are in use." if booking.used else "Nobody can take it away until then."
+        )
         yield _profile(_slug(booking.model, gpus), title, used, gpus, booking.model)
 
 
@@ -73,7 +75,9 @@ def _any_gpu(when: Sequence[str]) -> Profile:
 
 def outdated_profiles(chosen: str, startable: Startable | None) -> Iterator[Profile]:
     """A choice that was possible when the person made it: the booking is over, or the last free GPU was taken since."""
-    known = {each.model for each in (*startable.bookings, *startable.free)} if startable else set[str]()
+    known = (
+        {each.model for each in startable.bookings} | {each.model for each in startable.free} if startable else set()
+    )
     if found := OF_CARREL.fullmatch(chosen):
         gpus = int(found[1])
         model = next((each for each in sorted(known) if _slug(each, gpus) == chosen), "")

@@ -17,10 +17,11 @@ from typing import Any, ClassVar
 from kubespawner import KubeSpawner
 from traitlets import Integer, Unicode, default
 
+from carrel.jupyterhub.booking_service import BookingServiceAway, ask_startable
 from carrel.jupyterhub.hand_over import Pod, SeenPod, origin_of, seen_in, waits_for_booked_gpu
 from carrel.jupyterhub.profiles import carrel_profiles
 from carrel.jupyterhub.spawn_page import next_free_words, notices_html, progress_words
-from carrel.jupyterhub.startable import BookingServiceAway, Startable, ask_startable
+from carrel.jupyterhub.startable import Startable
 from carrel.jupyterhub.successors import SuccessorWriter
 
 LOOK_S = 1.0
@@ -30,7 +31,7 @@ ANSWER_COUNTS_S = 5.0
 TELL_NEXT_FREE_AFTER_S = 10.0
 
 
-class CarrelSpawner(KubeSpawner):
+class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
     booking_url = Unicode(
         "",
         config=True,
@@ -97,7 +98,7 @@ class CarrelSpawner(KubeSpawner):
     def start(self) -> "asyncio.Future[str]":
         """The hub reads `start_timeout` once, right after this returns: so it gets the most, and the rest is done
         here."""
-        usual = self.start_timeout
+        usual = int(self.start_timeout)  # type: ignore[has-type]
         self.start_timeout = usual + self.booked_gpu_wait
         self._start_future = asyncio.ensure_future(self._start_in_time(usual))
         return self._start_future
@@ -140,9 +141,11 @@ class CarrelSpawner(KubeSpawner):
         return status
 
     async def get_url(self) -> str:
-        """A hub that restarts asks for it, and then expects an answer from there: not between two pods."""
-        while self._look():
-            await asyncio.sleep(LOOK_S)
+        """A hub that restarts asks for it, and drops a server that does not answer there: not between two pods."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self.hand_over_limit
+        while self._look() or (not self._seen.moved and not self._is_up() and loop.time() < give_up):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)  # KubeSpawner's cache tells nobody that it has changed
         await super().poll()
         url: str = await super().get_url()
         return url
@@ -182,22 +185,24 @@ class CarrelSpawner(KubeSpawner):
 
     async def _move_when_up(self) -> None:
         """Changes the way to the server, if its pod has changed."""
-        pod = self._pod()
-        if self._seen.moved or pod is None or not _has_address(pod) or not self.is_pod_running(pod):
-            return
-        if not self.server or self.pending:
+        if self._seen.moved or not self._is_up() or not self.server or self.pending:
             return
         await super().poll()  # it writes the address into the hub's database
         await self.user.settings["proxy"].add_user(self.user, self.name)
-        await self._give_what_it_owned(pod)
+        await self._give_what_it_owned()
         self._seen = seen_in({**self._seen.state(), "moved": True})
         self.orm_spawner.state = self.get_state()
         self.db.commit()
         self.log.info("The server %s is served by the successor of its pod", self._log_name)
 
-    async def _give_what_it_owned(self, pod: Pod) -> None:
-        origin = origin_of(pod)
-        if not origin:
+    def _is_up(self) -> bool:
+        pod = self._pod()
+        return pod is not None and bool(pod["status"].get("podIP")) and bool(self.is_pod_running(pod))
+
+    async def _give_what_it_owned(self) -> None:
+        pod = self._pod()
+        origin = origin_of(pod) if pod else ""
+        if not pod or not origin:
             return
         if self.internal_ssl:
             await self._successors().give("secret", self.secret_name, origin, pod)
@@ -256,7 +261,3 @@ class CarrelSpawner(KubeSpawner):
 
     def _successors(self) -> SuccessorWriter:
         return SuccessorWriter(self.api, self.namespace, self.pod_name)
-
-
-def _has_address(pod: Pod) -> bool:
-    return bool(pod["status"].get("podIP")) and bool(pod["status"].get("containerStatuses"))

@@ -1,20 +1,8 @@
-"""Asks the booking service what a person may start now, with the token of the hub's ServiceAccount."""
+"""What a person may start now, as the booking service answers. It reads; `booking_service` asks."""
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
-
-from tornado.httpclient import AsyncHTTPClient
-
-TIMEOUT_S = 5.0
-"""The person waits for the page."""
-
-
-class BookingServiceAway(Exception):
-    """It does not answer, or its answer cannot be used. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +36,6 @@ class Startable:
     free: tuple[FreeGpus, ...] = ()
     book_url: str = ""
     notices: tuple[str, ...] = ()
-
-
-async def ask_startable(url: str, token_file: str, user: str) -> Startable:
-    """Raises `BookingServiceAway`."""
-    asked = f"{url.rstrip('/')}/api/v1/startable?{urlencode({'user': user})}"
-    try:
-        token = Path(token_file).read_text().strip()  # noqa: ASYNC240 # a small file, which the kubelet renews
-        headers = {"Authorization": f"Bearer {token}"}
-        answer = await AsyncHTTPClient().fetch(asked, headers=headers, request_timeout=TIMEOUT_S)
-        return read_startable(json.loads(answer.body))
-    except (OSError, ValueError) as error:
-        raise BookingServiceAway(f"The booking service at {url} cannot be asked about {user!r}: {error}") from error
-    except Exception as error:  # tornado's errors have no common class
-        raise BookingServiceAway(f"The booking service at {url} does not answer: {error}") from error
 
 
 def read_startable(answer: Any) -> Startable:

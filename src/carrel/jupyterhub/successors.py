@@ -25,7 +25,7 @@ class SuccessorWriter:
         self._pod = pod
 
     async def withdraw(self) -> None:
-        """Says on the pod that no successor is wanted. It is said before the pod is deleted: it must not be too late."""
+        """Says on the pod that no successor is wanted; before it is deleted, or it may be too late."""
         patch = {"metadata": {"annotations": {NO_SUCCESSOR: "true"}}}
         try:
             await self._api.patch_namespaced_pod(self._pod, self._namespace, patch)

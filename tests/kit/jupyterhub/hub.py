@@ -43,7 +43,7 @@ ROOT = Path(__file__).parents[3]
 NAMESPACE = "jhub"
 HUB = f"system:serviceaccount:{NAMESPACE}:hub"
 DOMAIN = "lab.example"
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 """A hub and its servers start slowly on a busy machine."""
 
 T = TypeVar("T")
@@ -67,6 +67,8 @@ class HubBed:
     url: str
     token: str = field(repr=False)
     client: Client
+    carrel: Client
+    """Writes as Carrel's controller: from others, the webhook takes off what only Carrel may write."""
     kubelets: NotebookKubelets
     folder: Path
     session: aiohttp.ClientSession
@@ -80,10 +82,14 @@ class HubBed:
     # --- the hub -----------------------------------------------------------------------------------------------------
 
     async def api(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """The status and the answer; 0 while the hub does not answer."""
         headers = {"Authorization": f"token {self.token}"}
-        async with self.session.request(method, f"{self.url}/hub/api/{path}", headers=headers, **options) as answer:
-            text = await answer.text()
-            return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+        try:
+            async with self.session.request(method, f"{self.url}/hub/api/{path}", headers=headers, **options) as answer:
+                text = await answer.text()
+                return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+        except aiohttp.ClientError:
+            return 0, ""
 
     async def start(self, user: str, profile: str = "") -> None:
         """Asks the hub to start the server of a user. It may still be starting afterwards."""
@@ -177,11 +183,10 @@ async def running_hub(
     *,
     controller: Sequence[str] = (),
     webhook: Sequence[str] = (),
-    services: Sequence[Json] = (),
     python_path: Sequence[Path] = (),
     **spawner: Any,
 ) -> AsyncIterator[HubBed]:
-    """`controller`, `webhook`: their options. `services`: of the hub. `spawner`: settings of the KubeSpawner."""
+    """`controller`, `webhook`: their options. `spawner`: settings of the KubeSpawner."""
     tokens, address = ComponentTokens(), WebhookAddress()
     hub_token = secrets.token_urlsafe()
     users = {**tokens.users(), hub_token: service_account(NAMESPACE, "hub")}
@@ -208,26 +213,32 @@ async def running_hub(
         spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0", *webhook)
         address.url, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("webhook", "unused", *spawners)),
-            closing.enter_async_context(
-                starter.running("controller", "unused", "--minimum-time", "0", *controller)
-            ),
+            closing.enter_async_context(starter.running("controller", "unused", "--minimum-time", "0", *controller)),
         )
         answer: dict[str, Any] = {}
         asked: list[str] = []
         booking = await closing.enter_async_context(_booking_service(answer, asked, hub_token))
-        hub = _HubProcess(folder, served.url, hub_token, booking, python_path, spawner, services)
+        hub = _HubProcess(folder, served.url, hub_token, booking, python_path, spawner)
         closing.push_async_callback(hub.end)
         await hub.start()
         session = await closing.enter_async_context(
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60), cookie_jar=aiohttp.DummyCookieJar())
         )
-        bed = HubBed(hub.url, hub.token, admin, kubelets, folder, session, answer, asked, hub.restart)
+        bed = HubBed(
+            hub.url,
+            hub.token,
+            admin,
+            Client(tokens.transport("controller", api)),
+            kubelets,
+            folder,
+            session,
+            answer,
+            asked,
+            hub.restart,
+        )
 
         async def is_up() -> bool:
-            try:
-                return (await bed.api("GET", ""))[0] == 200
-            except (aiohttp.ClientError, ValueError):
-                return False
+            return (await bed.api("GET", ""))[0] == 200
 
         await bed.wait_for("the hub answers", is_up)
         yield bed
@@ -276,7 +287,6 @@ class _HubProcess:
         booking_url: str,
         python_path: Sequence[Path],
         spawner: Json,
-        services: Sequence[Json],
     ) -> None:
         proxy, proxy_api, hub, notebook = _free_ports(4)
         self.url, self.token = f"http://127.0.0.1:{proxy}", secrets.token_hex()
@@ -294,7 +304,6 @@ class _HubProcess:
             "namespace": NAMESPACE,
             "notebook_port": notebook,
             "spawner": spawner,
-            "services": list(services),
         }
         (folder / "bed.json").write_text(json.dumps(bed))
         path = os.pathsep.join(str(each) for each in python_path)

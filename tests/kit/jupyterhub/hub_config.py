@@ -15,14 +15,9 @@ c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allow_all = True
 c.JupyterHub.db_url = "sqlite:///hub.sqlite"
 c.JupyterHub.cleanup_servers = False
-c.JupyterHub.services = [{"name": "tests", "api_token": bed["token"]}, *bed["services"]]
+c.JupyterHub.services = [{"name": "tests", "api_token": bed["token"]}]
 c.JupyterHub.load_roles = [
-    {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["tests"]},
-    {
-        "name": "culler",
-        "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
-        "services": [each["name"] for each in bed["services"]],
-    },
+    {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["tests"]}
 ]
 c.ConfigurableHTTPProxy.command = bed["proxy"]
 c.ConfigurableHTTPProxy.api_url = bed["proxy_api_url"]

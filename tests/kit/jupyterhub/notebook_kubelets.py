@@ -5,6 +5,7 @@ running. A pod that is deleted gets SIGTERM, and is removed when its process has
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -96,21 +97,15 @@ class NotebookKubelets(SimulatedKubelets):
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """With its kernels, which are in its session."""
-    try:
+    with contextlib.suppress(TimeoutError, ProcessLookupError):
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(STOP_S):
             await process.wait()
-    except (TimeoutError, ProcessLookupError):
-        pass
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     await process.wait()
 
 
 def _of_the_machine(home: Path) -> dict[str, str]:
     kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
     return {**kept, "HOME": str(home), "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp"}
-
-
