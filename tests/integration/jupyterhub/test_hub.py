@@ -18,14 +18,28 @@ from tests.kit.jupyterhub.hub import NAMESPACE, HubBed, a_booking, a_startable
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_a_notebook_with_a_free_gpu_answers_and_holds_it(bed: HubBed) -> None:
+async def test_a_notebook_holds_its_gpu_until_the_idle_culler_stops_it(bed: HubBed) -> None:
     pod = await bed.start_and_wait("ada@lab.example", "gpu-a-1")
 
     assert pod["metadata"]["annotations"]["carrel.dev/user"] == "ada@lab.example"
     assert pod["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
     assert await bed.holders("a") == {pod["metadata"]["uid"]}
     assert await bed.notebook("ada@lab.example", "api/kernels") == 200
-    await stop(bed, "ada@lab.example")
+
+    culler = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "jupyterhub_idle_culler", f"--url={bed.url}/hub/api", "--timeout=1", "--cull-every=2"),
+        env={**os.environ, "JUPYTERHUB_API_TOKEN": bed.token},
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+
+        async def is_free() -> bool:
+            return not await bed.holders("a") and not await bed.server("ada@lab.example")
+
+        await bed.wait_for("the GPU is free", is_free)
+    finally:
+        culler.kill()
+        await culler.wait()
 
 
 async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) -> None:
@@ -42,7 +56,7 @@ async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) ->
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
     assert await bed.holders("b") == {booked["metadata"]["uid"]}
     for user in ("bea@lab.example", "ben@lab.example"):
-        await stop(bed, user)
+        await bed.stop_and_wait(user)
 
 
 async def test_a_hub_that_polls_between_the_two_pods_keeps_the_server(bed: HubBed) -> None:
@@ -56,7 +70,7 @@ async def test_a_hub_that_polls_between_the_two_pods_keeps_the_server(bed: HubBe
 
     await bed.answers("cia@lab.example")
     assert await successors(bed, "cia@lab.example") == [first["metadata"]["uid"]]
-    await stop(bed, "cia@lab.example")
+    await bed.stop_and_wait("cia@lab.example")
 
 
 async def test_a_hub_that_restarts_between_the_two_pods_keeps_the_server(bed: HubBed) -> None:
@@ -68,14 +82,14 @@ async def test_a_hub_that_restarts_between_the_two_pods_keeps_the_server(bed: Hu
 
     await bed.answers("dan@lab.example")
     assert await successors(bed, "dan@lab.example") == [first["metadata"]["uid"]]
-    await stop(bed, "dan@lab.example")
+    await bed.stop_and_wait("dan@lab.example")
 
 
 async def test_a_successor_that_comes_after_stop_is_deleted(bed: HubBed) -> None:
     first = await bed.start_and_wait("eve@lab.example", "gpu-e-1")
     await end_as_carrel_does(bed, first)
 
-    await stop(bed, "eve@lab.example")
+    await bed.stop_and_wait("eve@lab.example")
     await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC)), NAMESPACE)
 
     async def has_none() -> bool:
@@ -91,33 +105,13 @@ async def test_stop_says_on_the_pod_that_no_successor_is_wanted(bed: HubBed) -> 
 
     await bed.stop("fay@lab.example")
 
-    async def said() -> bool:
+    async def is_said() -> bool:
         pods = await bed.pods("fay@lab.example")
         return [pod["metadata"]["annotations"].get("carrel.dev/no-successor") for pod in pods] == ["true"]
 
-    await bed.wait_for("the annotation is written", said)
+    await bed.wait_for("the annotation is written", is_said)
     bed.kubelets.may_remove.set()
-    await stop(bed, "fay@lab.example")
-
-
-async def test_the_idle_culler_frees_the_gpu(bed: HubBed) -> None:
-    pod = await bed.start_and_wait("gus@lab.example", "gpu-a-1")
-    assert await bed.holders("a") == {pod["metadata"]["uid"]}
-
-    culler = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "jupyterhub_idle_culler", f"--url={bed.url}/hub/api", "--timeout=1", "--cull-every=2"),
-        env={**os.environ, "JUPYTERHUB_API_TOKEN": bed.token},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-
-        async def is_free() -> bool:
-            return not await bed.holders("a") and not await bed.server("gus@lab.example")
-
-        await bed.wait_for("the GPU is free", is_free)
-    finally:
-        culler.kill()
-        await culler.wait()
+    await bed.is_gone("fay@lab.example")
 
 
 async def test_the_spawn_page_offers_the_booking_what_is_free_and_no_gpu(bed: HubBed) -> None:
@@ -128,7 +122,7 @@ async def test_the_spawn_page_offers_the_booking_what_is_free_and_no_gpu(bed: Hu
         {"A": 3, "B": 0}, bookings=[a_booking("E", end)], notices=notices, book_url="https://b.example/book"
     )
     bed.startable.update(offer)
-    async with signed_in(bed, "hal@lab.example") as session:
+    async with SignedIn(bed, "hal@lab.example") as session:
         async with session.get(f"{bed.url}/hub/spawn") as answer:
             page = await answer.text()
         xsrf = re.search(r'_xsrf=([^"&]+)', page)
@@ -148,13 +142,13 @@ async def test_the_spawn_page_offers_the_booking_what_is_free_and_no_gpu(bed: Hu
     pod = await bed.pod("hal@lab.example")
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "0"
     assert "carrel.dev/tier" not in pod["metadata"]["annotations"]
-    await stop(bed, "hal@lab.example")
+    await bed.stop_and_wait("hal@lab.example")
 
 
 async def test_without_the_booking_service_people_can_still_start(bed: HubBed) -> None:
     before = dict(bed.startable)
     bed.startable.clear()
-    async with signed_in(bed, "ida@lab.example") as session, session.get(f"{bed.url}/hub/spawn") as answer:
+    async with SignedIn(bed, "ida@lab.example") as session, session.get(f"{bed.url}/hub/spawn") as answer:
         page = await answer.text()
     bed.startable.update(before)
 
@@ -165,18 +159,9 @@ async def test_without_the_booking_service_people_can_still_start(bed: HubBed) -
 # --- what the tests do ------------------------------------------------------------------------------------------------
 
 
-async def stop(bed: HubBed, user: str) -> None:
-    """Until the hub and the cluster have nothing of the user."""
-    await bed.stop(user)
-
-    async def is_gone() -> bool:
-        return not await bed.server(user) and not await bed.pods(user)
-
-    await bed.wait_for(f"the server of {user} is gone", is_gone)
-
-
 async def end_as_carrel_does(bed: HubBed, pod: Json) -> None:
     """It is told to leave, and deleted. There is no successor yet."""
+    user = pod["metadata"]["annotations"]["hub.jupyter.org/username"]
     name, only_it = pod["metadata"]["name"], DeleteOptions(uid=pod["metadata"]["uid"])
     told = {"metadata": {"annotations": {"carrel.dev/leave-by": "2030-01-01T00:00:00Z"}}}
     await bed.carrel.patch(PODS, name, MergePatch(told), NAMESPACE)
@@ -190,24 +175,15 @@ async def end_as_carrel_does(bed: HubBed, pod: Json) -> None:
     bed.kubelets.may_remove.set()
 
     async def is_gone() -> bool:
-        return not any(
-            each["metadata"]["name"] == name for each in await bed.pods(pod["metadata"]["annotations"][USER])
-        )
+        return not any(each["metadata"]["name"] == name for each in await bed.pods(user))
 
     await bed.wait_for("the pod is gone", is_gone)
-
-
-USER = "hub.jupyter.org/username"
 
 
 async def successors(bed: HubBed, user: str) -> list[str]:
     """Which pods the pods of a user succeed."""
     notes = [pod["metadata"]["annotations"].get("carrel.dev/handed-over", "") for pod in await bed.pods(user)]
     return [found[1] for note in notes if (found := re.search(r'"from": ?"([^"]+)"', note))]
-
-
-def signed_in(bed: HubBed, user: str) -> "SignedIn":
-    return SignedIn(bed, user)
 
 
 class SignedIn:

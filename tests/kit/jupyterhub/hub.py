@@ -107,6 +107,18 @@ class HubBed:
         status, said = await self.api("DELETE", f"users/{user}/server")
         assert status in (202, 204), said
 
+    async def stop_and_wait(self, user: str) -> None:
+        await self.stop(user)
+        await self.is_gone(user)
+
+    async def is_gone(self, user: str) -> None:
+        """The hub and the cluster have nothing of the user."""
+
+        async def is_it() -> bool:
+            return not await self.server(user) and not await self.pods(user)
+
+        await self.wait_for(f"the server of {user} is gone", is_it)
+
     async def server(self, user: str) -> Json:
         """What the hub knows of the user's server; empty if it has none."""
         _, said = await self.api("GET", f"users/{user}")
@@ -182,11 +194,9 @@ async def running_hub(
     nodes: Sequence[Node],
     *,
     controller: Sequence[str] = (),
-    webhook: Sequence[str] = (),
-    python_path: Sequence[Path] = (),
     **spawner: Any,
 ) -> AsyncIterator[HubBed]:
-    """`controller`, `webhook`: their options. `spawner`: settings of the KubeSpawner."""
+    """`controller`: its options. `spawner`: settings of the KubeSpawner."""
     tokens, address = ComponentTokens(), WebhookAddress()
     hub_token = secrets.token_urlsafe()
     users = {**tokens.users(), hub_token: service_account(NAMESPACE, "hub")}
@@ -210,7 +220,7 @@ async def running_hub(
         tasks(demo.run())
         (folder / "carrel").mkdir()
         starter = ComponentStarter(folder / "carrel", served.url, tokens)
-        spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0", *webhook)
+        spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0")
         address.url, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("webhook", "unused", *spawners)),
             closing.enter_async_context(starter.running("controller", "unused", "--minimum-time", "0", *controller)),
@@ -218,7 +228,7 @@ async def running_hub(
         answer: dict[str, Any] = {}
         asked: list[str] = []
         booking = await closing.enter_async_context(_booking_service(answer, asked, hub_token))
-        hub = _HubProcess(folder, served.url, hub_token, booking, python_path, spawner)
+        hub = _HubProcess(folder, served.url, hub_token, booking, spawner)
         closing.push_async_callback(hub.end)
         await hub.start()
         session = await closing.enter_async_context(
@@ -285,7 +295,6 @@ class _HubProcess:
         api_url: str,
         hub_token: str,
         booking_url: str,
-        python_path: Sequence[Path],
         spawner: Json,
     ) -> None:
         proxy, proxy_api, hub, notebook = _free_ports(4)
@@ -306,10 +315,8 @@ class _HubProcess:
             "spawner": spawner,
         }
         (folder / "bed.json").write_text(json.dumps(bed))
-        path = os.pathsep.join(str(each) for each in python_path)
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")},
-            **({"PYTHONPATH": path} if path else {}),
             "HUB_BED": str(folder / "bed.json"),
             "KUBECONFIG": str(folder / "kubeconfig"),
             "CARREL_BOOKING_URL": booking_url,

@@ -33,3 +33,6 @@ c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
 for name, value in bed["spawner"].items():
     c.KubeSpawner[name] = value
+if bed["spawner"].get("services_enabled"):
+    # There is no cluster network: the name of the Service leads to the pod, as the cluster's DNS would.
+    c.KubeSpawner.get_pod_url = lambda spawner, pod: f"http://{pod['status']['podIP']}:{bed['notebook_port']}"

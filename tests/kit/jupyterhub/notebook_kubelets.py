@@ -32,6 +32,7 @@ class NotebookKubelets(SimulatedKubelets):
         """While it is not set, no pod is removed: a test looks at pods that are ending."""
         self.may_remove.set()
         self._servers: dict[str, asyncio.subprocess.Process] = {}
+        self._names: dict[str, str] = {}
         self._starting: set[str] = set()
 
     def address_of(self, uid: str) -> str:
@@ -50,6 +51,7 @@ class NotebookKubelets(SimulatedKubelets):
         container = document["spec"]["containers"][0]
         if SERVER not in " ".join([*(container.get("command") or ()), *(container.get("args") or ())]):
             return
+        self._names[uid] = pod.metadata.name
         home = self.folder / uid
         home.mkdir()
         with (self.folder / f"{pod.metadata.name}-{uid[:8]}.log").open("wb") as output:
@@ -90,6 +92,10 @@ class NotebookKubelets(SimulatedKubelets):
     def running(self) -> set[str]:
         """The uids of the pods whose servers run."""
         return {uid for uid, process in self._servers.items() if process.returncode is None}
+
+    def started(self, name: str) -> set[str]:
+        """The uids of all pods whose names begin so and whose servers were ever started."""
+        return {uid for uid, pod in self._names.items() if pod.startswith(name)}
 
     async def end_all(self) -> None:
         await asyncio.gather(*(_end(each) for each in self._servers.values() if each.returncode is None))
