@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import aiohttp
 from aiohttp import web
@@ -43,6 +44,8 @@ ROOT = Path(__file__).parents[3]
 NAMESPACE = "jhub"
 HUB = f"system:serviceaccount:{NAMESPACE}:hub"
 DOMAIN = "lab.example"
+GRACE_S = "2"
+"""Between the announcement that a notebook loses its GPU and its end: people need minutes, tests do not."""
 LIMIT_S = 180.0
 """A hub and its servers start slowly on a busy machine."""
 
@@ -219,6 +222,7 @@ async def running_hub(
         tasks(kubelets.run())
         tasks(demo.run())
         (folder / "carrel").mkdir()
+        closing.enter_context(patch.dict(os.environ, {"CARREL_NOTEBOOK_GRACE": GRACE_S}))
         starter = ComponentStarter(folder / "carrel", served.url, tokens)
         spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0")
         address.url, _ = await asyncio.gather(

@@ -23,8 +23,8 @@ def a_pod(
     return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": status}
 
 
-WITH_GPU = {"tier": "opportunistic"}
-TOLD = {**WITH_GPU, "leave-by": "2026-11-16T12:00:00Z"}
+WITH_GPU: dict[str, Any] = {"tier": "opportunistic"}
+TOLD: dict[str, Any] = {**WITH_GPU, "leave-by": "2026-11-16T12:00:00Z"}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_gpu_pod_that_ends_counts_as_running(before: Any, now: Any, awaited: b
 @pytest.mark.parametrize(
     ("notes", "patience"), [(TOLD, LIMIT), (WITH_GPU, UNANNOUNCED)], ids=["told to leave", "not told"]
 )
-def test_a_successor_is_awaited_for_a_bounded_time(notes: dict[str, str], patience: timedelta) -> None:
+def test_a_successor_is_awaited_for_a_bounded_time(notes: dict[str, Any], patience: timedelta) -> None:
     seen = SeenPod().look(a_pod(**notes), NOON)
     for after in range(0, 100, 10):  # looking often does not make it longer
         seen = seen.look(None, NOON + after * SECOND)
@@ -83,7 +83,7 @@ def test_what_was_seen_outlives_the_hub() -> None:
     ],
 )
 def test_a_successor_names_the_pod_that_it_succeeds(note: str, origin: str) -> None:
-    assert origin_of(a_pod("2", **{"handed-over": note})) == origin
+    assert origin_of(a_pod("2", **dict[str, Any]({"handed-over": note}))) == origin
 
 
 @pytest.mark.parametrize(
