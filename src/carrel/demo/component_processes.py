@@ -66,7 +66,7 @@ async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIter
     maia_token = secrets.token_urlsafe()
     async with AsyncExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="carrel-demo-")))
-        starter = _Starter(folder, api_url, tokens)
+        starter = ComponentStarter(folder, api_url, tokens)
         database = f"sqlite:///{folder}/bookings.db"
         booking = await closing.enter_async_context(
             starter.running("booking", maia_token, "--dev", "--platform-admin", ADMIN, "--database", database)
@@ -96,8 +96,11 @@ async def make_bookings(urls: ComponentUrls, owners: Sequence[str], nodes: Seque
 
 
 @dataclass(frozen=True, slots=True)
-class _Starter:
+class ComponentStarter:
+    """Starts the real commands."""
+
     folder: Path
+    """For the logs and kubeconfigs."""
     api_url: str
     tokens: ComponentTokens
 
@@ -105,7 +108,7 @@ class _Starter:
     async def running(self, name: str, maia_token: str, *options: str) -> AsyncIterator[str]:
         """The URL at which the component listens."""
         log, kubeconfig = self.folder / f"{name}.log", self.folder / f"{name}.kubeconfig"
-        kubeconfig.write_text(self._kubeconfig(self.tokens.tokens[name]))
+        kubeconfig.write_text(self.kubeconfig(self.tokens.tokens[name]))
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "carrel", name, "--port", "0", "--kubeconfig", str(kubeconfig), *options),
@@ -114,14 +117,14 @@ class _Starter:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # Ctrl-C goes to the demo, which then ends this process
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,
             )
         try:
             yield await _address(name, process, log)
         finally:
-            await _end(process)
+            await end_process(process)
 
-    def _kubeconfig(self, token: str) -> str:
+    def kubeconfig(self, token: str) -> str:
         return yaml.safe_dump(
             {
                 "apiVersion": "v1",
@@ -149,7 +152,7 @@ class WithToken:
         await self.api.aclose()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """The process ends even if the demo is killed. Only Linux can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -170,7 +173,7 @@ def _text(log: Path) -> str:
     return log.read_text().strip()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.terminate()
     try:

@@ -1,5 +1,5 @@
-"""Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, and
-finishes deletions. No container runs.
+"""Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, with
+an address of their own, and finishes deletions. No container runs, and nothing listens at the addresses.
 
 It remembers only what it wrote when, so it may be restarted at any time: then it writes all nodes again. The demo runs
 it on the embedded API, tests also on a real API server; there the Lease of each node tells the node lifecycle
@@ -8,6 +8,7 @@ controller that the node is alive. The Lease belongs to its Node, so where it is
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -163,13 +164,35 @@ class SimulatedKubelets:
                 await asyncio.sleep(1.0)
 
     async def _run_pod(self, pod: Pod) -> None:
-        metadata = pod.metadata
-        if metadata.deletion_timestamp:
-            how = DeleteOptions(uid=metadata.uid, grace_seconds=0)
-            await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
+        if pod.metadata.deletion_timestamp:
+            await self.end_containers(pod)
+            await self._remove(pod)
         elif pod.status.phase in ("", "Pending"):
-            patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": _running(pod, seconds(self._now()))})
-            await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
+            await self.start_containers(pod)
+            await self._report_running(pod)
+
+    async def start_containers(self, pod: Pod) -> None:
+        """Before the pod is reported as running. None runs here; tests start the program of a notebook."""
+
+    async def end_containers(self, pod: Pod) -> None:
+        """Before the pod is removed."""
+
+    async def _report_running(self, pod: Pod) -> None:
+        metadata = pod.metadata
+        patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": self.running_status(pod)})
+        await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
+
+    def running_status(self, pod: Pod) -> dict[str, Any]:
+        return _running(pod, seconds(self._now()), pod_address(pod.metadata.uid))
+
+    async def _remove(self, pod: Pod) -> None:
+        how = DeleteOptions(uid=pod.metadata.uid, grace_seconds=0)
+        await self._cluster.delete(PODS, pod.metadata.name, pod.metadata.namespace, how=how)
+
+
+def pod_address(uid: str, network: int = 10) -> str:
+    """The same for a pod whenever it is asked for, also after a restart; another one for nearly every other pod."""
+    return f"{network}." + ".".join(str(1 + byte % 254) for byte in hashlib.sha256(uid.encode()).digest()[:3])
 
 
 def _labels(node: Node) -> dict[str, str]:
@@ -202,13 +225,15 @@ def _node_status(node: Node, since: str, now: str) -> dict[str, Any]:
     return {"capacity": resources, "allocatable": resources, "conditions": [{**ready, **times}], "addresses": addresses}
 
 
-def _running(pod: Pod, now: str) -> dict[str, Any]:
+def _running(pod: Pod, now: str, address: str) -> dict[str, Any]:
     conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
     started = {"running": {"startedAt": now}}
     completed = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
     return {
         "phase": "Running",
         "startTime": now,
+        "podIP": address,
+        "podIPs": [{"ip": address}],
         "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in conditions],
         "containerStatuses": [_container(each, started) for each in pod.spec.containers],
         "initContainerStatuses": [

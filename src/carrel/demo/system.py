@@ -175,11 +175,11 @@ class Demo:
 @asynccontextmanager
 async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
     """The demo runs while the block does."""
-    tokens, address = ComponentTokens(), _WebhookAddress()
+    tokens, address = ComponentTokens(), WebhookAddress()
     api = EmbeddedApi(Settings(tokens=tokens.users(), service_address=address))
     admin = Client(api)
     async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
-        await _install(admin)
+        await install(admin)
         demo = Demo(Client(tokens.transport("extender", api)), served.url)
         kubelets = SimulatedKubelets(admin, options.nodes, demo.carrel.pods, utc_now)
         workload = Workload(admin, options.manifests, Random(options.seed), demo.log)  # noqa: S311 # not a secret
@@ -197,7 +197,7 @@ async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
                 task.cancel()
 
 
-class _WebhookAddress:
+class WebhookAddress:
     """The address behind the webhook's Service: the embedded API has no cluster network."""
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _WebhookAddress:
         return self.url or "https://127.0.0.1:9"  # nothing listens there
 
 
-async def _install(client: Client) -> None:
+async def install(client: Client) -> None:
     for crd in crds():
         await client.create(CRDS, crd)
     for priority in priority_classes():
@@ -218,7 +218,7 @@ async def _install(client: Client) -> None:
 
 
 async def _run_components(
-    demo: Demo, tokens: ComponentTokens, address: _WebhookAddress, options: DemoOptions, workload: Workload
+    demo: Demo, tokens: ComponentTokens, address: WebhookAddress, options: DemoOptions, workload: Workload
 ) -> None:
     """Pods are created once the webhook runs: a pod that it has not admitted would have no tier."""
     demo.log("booking service, webhook and controller are starting")

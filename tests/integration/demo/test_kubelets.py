@@ -1,5 +1,7 @@
 """The simulated kubelets: what they write at the start and at each beat, and what comes back after it was deleted."""
 
+import asyncio
+import time
 from datetime import timedelta
 
 import pytest
@@ -7,10 +9,11 @@ import pytest
 from carrel.demo.kubelets import LEASES_NAMESPACE, REPORT_EVERY, STATUS_EVERY, SimulatedKubelets
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.kubernetes.cluster import NotFound
+from carrel.kubernetes.cluster import BindTarget, Json, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.ledger.gpus import Node
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -81,3 +84,35 @@ async def test_where_nothing_changes_a_beat_writes_only_the_lease() -> None:
         assert later[0] == node
         assert later[2] != report
         assert refreshed[0] != node
+
+
+async def test_a_bound_pod_runs_at_an_address_of_its_own() -> None:
+    async with a_lab([]) as lab:
+        informers = Informers(lab.client)
+        kubelets = SimulatedKubelets(lab.client, [a_node("n1", cards=2)], informers.watch(PODS), lab.clock)
+        await kubelets.announce()
+        for name in ("one", "two"):
+            pod = await lab.pod(name)
+            await lab.client.bind(BindTarget("lab", name, pod["metadata"]["uid"], "n1"))
+        running = [asyncio.ensure_future(informers.run()), asyncio.ensure_future(kubelets.run())]
+        try:
+            found = [await wait_running(lab, name) for name in ("one", "two")]
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+
+        addresses = {status["podIP"] for status in found}
+        assert len(addresses) == 2
+        assert [status["podIPs"] for status in found] == [[{"ip": status["podIP"]}] for status in found]
+        assert all(each["ready"] and each["started"] for status in found for each in status["containerStatuses"])
+
+
+async def wait_running(lab: Lab, name: str) -> Json:
+    give_up = time.monotonic() + LIMIT_S
+    while True:
+        status: Json = (await lab.client.get(PODS, name, "lab"))["status"]
+        if status.get("phase") == "Running":
+            return status
+        assert time.monotonic() < give_up, status
+        await asyncio.sleep(0.01)

@@ -1,0 +1,103 @@
+"""`carrel_profiles`: the choices of the spawn page: the person's booking, what is free, and no GPU.
+
+Whether a booking covers the pod is Carrel's decision when the pod is created; a choice only says how many GPUs of which
+model are asked for. So the same choice keeps its name whether a booking is running or not, and a hub that restarts a
+server with the choice of last month finds it. KubeSpawner merges what a choice says with what the hub's admin has set
+for all servers: "No GPU" must say 0.
+"""
+
+import html
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from carrel.dialects.carrel import GPU_MODEL
+from carrel.dialects.nvidia import GPU
+from carrel.jupyterhub.spawn_page import amount, day_and_time, next_free_words
+from carrel.jupyterhub.startable import Startable, StartableBooking
+
+Profile = dict[str, Any]
+
+ANY_GPU, NO_GPU = "gpu-any", "no-gpu"
+OF_CARREL = re.compile(r"gpu-.+-([1-9]\d{0,2})")
+"""The slug of a choice with a model and a number."""
+MAY_BE_TAKEN_BACK = "It may be taken back when somebody who booked needs it; your notebook then continues on CPU."
+
+
+def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[list[Profile]]]:
+    """For `c.KubeSpawner.profile_list`. `more`: further profiles of the hub's admin, shown at the end."""
+
+    async def profiles(spawner: Any) -> list[Profile]:
+        startable = await spawner.startable()
+        listed = [*profiles_for(startable, spawner.timezone), *more]
+        chosen = (spawner.user_options or {}).get("profile", "")
+        is_starting = spawner.pending == "spawn"
+        is_listed = any(each.get("slug") == chosen for each in listed)
+        return [*listed, *outdated_profiles(chosen, startable)] if is_starting and not is_listed else listed
+
+    return profiles
+
+
+def profiles_for(startable: Startable | None, zone: str) -> list[Profile]:
+    """In the order of the page. Chosen beforehand is the booking, else no GPU: GPUs are scarce."""
+    running = [each for each in startable.bookings if each.runs and each.left] if startable else []
+    found = [profile for booking in running for profile in _of_booking(booking, zone)]
+    slugs = {each["slug"] for each in found}
+    found += [each for each in _of_free_gpus(startable) if each["slug"] not in slugs]
+    if not any(each.gpus for each in (startable.free if startable else ())):
+        found.append(_any_gpu(next_free_words(startable, zone)))
+    found.append(_profile(NO_GPU, "No GPU", "Your notebook runs on CPU.", 0, ""))
+    found[0 if running else -1]["default"] = True
+    return found
+
+
+def _of_booking(booking: StartableBooking, zone: str) -> Iterator[Profile]:
+    whose = f"Booking of {booking.group}" if booking.group else "Your booking"
+    for gpus in sorted({1, booking.left}, reverse=True):
+        title = f"{whose}: {amount(gpus, booking.model)} until {day_and_time(booking.end, zone)}"
+        used = (
+            f"{booking.used} of {booking.gpus} are in use." if booking.used else "Nobody can take it away until then."
+        )
+        yield _profile(_slug(booking.model, gpus), title, used, gpus, booking.model)
+
+
+def _of_free_gpus(startable: Startable | None) -> Iterator[Profile]:
+    for free in startable.free if startable else ():
+        if free.gpus:
+            title = f"Free now: {amount(free.gpus, free.model)} (may be taken back)"
+            yield _profile(_slug(free.model, 1), title, f"You get one. {MAY_BE_TAKEN_BACK}", 1, free.model)
+
+
+def _any_gpu(when: Sequence[str]) -> Profile:
+    text = f"If none is free, your notebook waits a moment, and then runs on CPU. {MAY_BE_TAKEN_BACK}"
+    return _profile(ANY_GPU, "A GPU if one is free", ". ".join([*when, text]), 1, "")
+
+
+def outdated_profiles(chosen: str, startable: Startable | None) -> Iterator[Profile]:
+    """A choice that was possible when the person made it: the booking is over, or the last free GPU was taken since."""
+    known = (
+        {each.model for each in startable.bookings} | {each.model for each in startable.free} if startable else set()
+    )
+    if found := OF_CARREL.fullmatch(chosen):
+        gpus = int(found[1])
+        model = next((each for each in sorted(known) if _slug(each, gpus) == chosen), "")
+        yield _profile(chosen, "A GPU if one is free", MAY_BE_TAKEN_BACK, gpus if model else 1, model)
+    elif chosen == ANY_GPU:
+        yield _any_gpu([])
+
+
+def _slug(model: str, gpus: int) -> str:
+    name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")
+    return f"gpu-{name or 'of-any-model'}-{gpus}"
+
+
+def _profile(slug: str, title: str, description: str, gpus: int, model: str) -> Profile:
+    return {
+        "slug": slug,
+        "display_name": html.escape(title),
+        "description": html.escape(description),
+        "kubespawner_override": {
+            "extra_resource_limits": {GPU: str(gpus)},
+            "extra_annotations": {GPU_MODEL: model or None},  # None takes it away
+        },
+    }

@@ -1,0 +1,263 @@
+"""`CarrelSpawner`: a KubeSpawner that knows that Carrel may take a notebook's GPU back.
+
+- A pod that Carrel hands over to CPU counts as running for a bounded time; when its successor has an address, the way
+  to it is changed at once, in the hub's database and in the proxy.
+- Stop withdraws a hand-over: no successor is wanted. One that comes all the same is deleted.
+- While a GPU is given back for a booked notebook, the time it waits does not count as time to start.
+- Progress is told in Carrel's words.
+
+It remembers what it has seen of a pod in the hub's database, so a hub that restarts in between goes on.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from kubespawner import KubeSpawner
+from traitlets import Integer, Unicode, default
+
+from carrel.jupyterhub.booking_service import BookingServiceAway, ask_startable
+from carrel.jupyterhub.hand_over import Pod, SeenPod, origin_of, seen_in, waits_for_booked_gpu
+from carrel.jupyterhub.profiles import carrel_profiles
+from carrel.jupyterhub.spawn_page import next_free_words, notices_html, progress_words
+from carrel.jupyterhub.startable import Startable
+from carrel.jupyterhub.successors import SuccessorWriter
+
+LOOK_S = 1.0
+"""How often a GPU notebook's pod is looked at, in what the hub watches anyway."""
+ANSWER_COUNTS_S = 5.0
+"""One spawn page asks the booking service once."""
+TELL_NEXT_FREE_AFTER_S = 10.0
+
+
+class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
+    booking_url = Unicode(
+        "",
+        config=True,
+        help="URL of Carrel's booking service, as the hub reaches it: http://carrel-booking.carrel. Without it, the "
+        "spawn page does not show bookings and free GPUs.",
+    )
+    token_file = Unicode(
+        "/var/run/secrets/kubernetes.io/serviceaccount/token",
+        config=True,
+        help="The hub's ServiceAccount token, with which the booking service is asked. It is read for each question.",
+    )
+    timezone = Unicode("UTC", config=True, help="Zone of the times on the spawn page, as Europe/Stockholm.")
+    hand_over_limit = Integer(
+        180,
+        min=0,
+        config=True,
+        help="Seconds for which a pod that Carrel hands over to CPU counts as running after it has ended.",
+    )
+    booked_gpu_wait = Integer(
+        900,
+        min=0,
+        config=True,
+        help="Seconds that a booked notebook may wait for its GPU to be given back, besides start_timeout. More than "
+        "Carrel's --revocation-grace and the time that pods get to end.",
+    )
+
+    _removals: ClassVar[dict[str, "asyncio.Task[None]"]] = {}
+    """By the uid of the pod whose successor nobody wants. The hub forgets the spawner before they end."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seen = SeenPod()
+        self._following: asyncio.Task[None] | None = None
+        self._answer: tuple[float, Startable | None] | None = None
+
+    # --- the spawn page ----------------------------------------------------------------------------------------------
+
+    @default("profile_list")
+    def _profiles_of_carrel(self) -> Any:
+        return carrel_profiles()
+
+    async def get_options_form(self) -> str:
+        form: str = await super().get_options_form()
+        return notices_html(await self.startable(), self.timezone) + form if form else form
+
+    async def startable(self) -> Startable | None:
+        """What the person may start now. None: the booking service does not say."""
+        now = asyncio.get_running_loop().time()
+        if self._answer is None or now - self._answer[0] > ANSWER_COUNTS_S:
+            self._answer = now, await self._ask_startable()
+        return self._answer[1]
+
+    async def _ask_startable(self) -> Startable | None:
+        if not self.booking_url:
+            return None
+        try:
+            return await ask_startable(self.booking_url, self.token_file, self.user.name)
+        except BookingServiceAway as away:
+            self.log.warning("%s", away)
+            return None
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> "asyncio.Future[str]":
+        """The hub reads `start_timeout` once, right after this returns: so it gets the most, and the rest is done
+        here."""
+        usual = int(self.start_timeout)  # type: ignore[has-type]
+        self.start_timeout = usual + self.booked_gpu_wait
+        self._start_future = asyncio.ensure_future(self._start_in_time(usual))
+        return self._start_future
+
+    async def _start_in_time(self, usual: int) -> str:
+        starting = asyncio.ensure_future(self._start())
+        try:
+            left = float(usual)
+            while left > 0 and not starting.done():
+                await asyncio.wait({starting}, timeout=LOOK_S)
+                left -= 0 if waits_for_booked_gpu(self._pod()) else LOOK_S
+            if not starting.done():
+                raise TimeoutError(f"pod {self._key()} did not start in {usual} seconds")
+            url: str = starting.result()
+            return url
+        finally:
+            self.start_timeout = usual
+            starting.cancel()
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        begun, told = asyncio.get_running_loop().time(), False
+        async for step in super().progress():
+            yield {**step, "message": progress_words(step)}
+            if not told and asyncio.get_running_loop().time() - begun > TELL_NEXT_FREE_AFTER_S:
+                told = True
+                for line in next_free_words(await self.startable(), self.timezone):
+                    yield {"message": line}
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    async def poll(self) -> int | None:
+        await self._start_watching_pods()
+        if self._look():
+            return None
+        status: int | None = await super().poll()
+        if status is None:
+            await self._move_when_up()
+        else:
+            self._delete_late_successor()  # the hub drops the server now
+        return status
+
+    async def get_url(self) -> str:
+        """A hub that restarts asks for it, and drops a server that does not answer there: not between two pods."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self.hand_over_limit
+        while self._look() or (not self._seen.moved and not self._is_up() and loop.time() < give_up):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)  # KubeSpawner's cache tells nobody that it has changed
+        await super().poll()
+        url: str = await super().get_url()
+        return url
+
+    def start_polling(self) -> None:
+        super().start_polling()
+        self._following = asyncio.ensure_future(self._follow())
+
+    def stop_polling(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+        super().stop_polling()
+
+    async def _follow(self) -> None:
+        """While the pod has a GPU: without one, it is not handed over."""
+        await self._start_watching_pods()
+        while True:
+            try:
+                is_awaited = self._look()
+                if not is_awaited:
+                    await self._move_when_up()
+                if not is_awaited and not self._seen.had_gpu and self._seen.moved:
+                    return
+            except Exception:
+                self.log.exception("The pod %s could not be followed; it is looked at again", self._key())
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> bool:
+        """Whether the pod is ending or gone, and its successor is awaited."""
+        now, pod = datetime.now(UTC), self._pod()
+        before, self._seen = self._seen, self._seen.look(pod, now)
+        if self._seen != before and self.server:
+            self.orm_spawner.state = self.get_state()
+            self.db.commit()
+        return self._seen.is_awaited(pod, now, timedelta(seconds=self.hand_over_limit))
+
+    async def _move_when_up(self) -> None:
+        """Changes the way to the server, if its pod has changed."""
+        if self._seen.moved or not self._is_up() or not self.server or self.pending:
+            return
+        await super().poll()  # it writes the address into the hub's database
+        await self.user.settings["proxy"].add_user(self.user, self.name)
+        await self._give_what_it_owned()
+        self._seen = seen_in({**self._seen.state(), "moved": True})
+        self.orm_spawner.state = self.get_state()
+        self.db.commit()
+        self.log.info("The server %s is served by the successor of its pod", self._log_name)
+
+    def _is_up(self) -> bool:
+        pod = self._pod()
+        return pod is not None and bool(pod["status"].get("podIP")) and bool(self.is_pod_running(pod))
+
+    async def _give_what_it_owned(self) -> None:
+        pod = self._pod()
+        origin = origin_of(pod) if pod else ""
+        if not pod or not origin:
+            return
+        if self.internal_ssl:
+            await self._successors().give("secret", self.secret_name, origin, pod)
+        if self.internal_ssl or self.services_enabled:
+            await self._successors().give("service", self.pod_name, origin, pod)
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    async def stop(self, now: bool = False) -> None:
+        await self._start_watching_pods()
+        self._look()
+        if self._seen.had_gpu:
+            await self._successors().withdraw()
+        self._delete_late_successor()
+        await super().stop(now)
+
+    def _delete_late_successor(self) -> None:
+        """Carrel may have decided on one before it read that none is wanted."""
+        origin = self._seen.uid
+        if origin in self._removals or not self._seen.may_be_succeeded(self._pod()):
+            return
+        removal = asyncio.ensure_future(self._delete_successor(self._key(), origin, self._successors()))
+        self._removals[origin] = removal
+        removal.add_done_callback(lambda _: self._removals.pop(origin, None))
+
+    async def _delete_successor(self, key: str, origin: str, successors: SuccessorWriter) -> None:
+        """The names are those of the server that is stopped: by now the person may start the next one."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self.hand_over_limit
+        while loop.time() < give_up:
+            pod = self.pod_reflector.pods.get(key)
+            if pod is not None and origin_of(pod) == origin:
+                await successors.delete(pod)
+                return
+            await asyncio.sleep(LOOK_S / 4)
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        return {**super().get_state(), "carrel": self._seen.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        super().load_state(state)
+        self._seen = seen_in(state.get("carrel") or {})
+
+    def clear_state(self) -> None:
+        super().clear_state()
+        self._seen = SeenPod()
+
+    def _pod(self) -> Pod | None:
+        reflector = self.pod_reflector
+        return reflector.pods.get(self._key()) if reflector else None
+
+    def _key(self) -> str:
+        return f"{self.namespace}/{self.pod_name}"
+
+    def _successors(self) -> SuccessorWriter:
+        return SuccessorWriter(self.api, self.namespace, self.pod_name)

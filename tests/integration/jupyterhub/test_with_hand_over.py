@@ -1,0 +1,95 @@
+"""What hub and controller do together about a notebook that loses its GPU, or finds none."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from carrel.kubernetes.cluster import Json, NotFound
+from carrel.kubernetes.objects.kinds import Object
+from carrel.kubernetes.objects.resources import Resource
+from tests.kit.gpus import a_node
+from tests.kit.jupyterhub.hub import NAMESPACE, HubBed, a_startable, running_hub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SERVICES: Resource[Any] = Resource(Object, "", "v1", "services", "Service")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bed() -> AsyncIterator[HubBed]:
+    nodes = [a_node("a", cards=1, model="A"), a_node("b", cards=1, model="B"), a_node("c", cards=2, model="C")]
+    async with running_hub(nodes, services_enabled=True) as running:
+        running.startable.update(a_startable({"A": 1, "B": 1, "C": 2}))
+        yield running
+
+
+async def test_the_service_of_a_revoked_notebook_survives(bed: HubBed) -> None:
+    first = await bed.start_and_wait("ada@lab.example", "gpu-a-1")
+    name = first["metadata"]["name"]
+    await bed.book("ann@lab.example", "A")
+    await bed.start_and_wait("ann@lab.example", "gpu-a-1")
+    await bed.answers("ada@lab.example")
+    successor = await bed.pod("ada@lab.example")
+
+    async def is_given() -> bool:
+        owners = (await service(bed, name)).get("metadata", {}).get("ownerReferences", [])
+        return [owner["uid"] for owner in owners] == [successor["metadata"]["uid"]]
+
+    async def is_gone() -> bool:
+        return not await service(bed, name)
+
+    await bed.wait_for("the Service belongs to the successor", is_given)
+    await bed.stop_and_wait("ada@lab.example")
+    await bed.wait_for("it ends with the successor", is_gone)
+    await bed.stop_and_wait("ann@lab.example")
+
+
+async def test_a_notebook_that_is_stopped_while_it_is_ended_does_not_come_back(bed: HubBed) -> None:
+    first = await bed.start_and_wait("bea@lab.example", "gpu-b-1")
+    await bed.book("ben@lab.example", "B")
+    bed.kubelets.may_remove.clear()
+    await bed.start("ben@lab.example", "gpu-b-1")
+
+    async def is_ending() -> bool:
+        return "deletionTimestamp" in (await bed.pod("bea@lab.example"))["metadata"]
+
+    await bed.wait_for("Carrel ends the pod", is_ending)
+    await bed.stop("bea@lab.example")
+
+    async def is_withdrawn() -> bool:
+        return "carrel.dev/no-successor" in (await bed.pod("bea@lab.example"))["metadata"]["annotations"]
+
+    await bed.wait_for("the hub says so", is_withdrawn)
+    bed.kubelets.may_remove.set()
+
+    await bed.is_gone("bea@lab.example")
+    await bed.answers("ben@lab.example")  # the GPU is free, so the hand-over is over
+    assert not await bed.pods("bea@lab.example")
+    assert bed.kubelets.started("jupyter-bea") == {first["metadata"]["uid"]}
+    await bed.stop_and_wait("ben@lab.example")
+
+
+async def test_of_four_students_two_get_a_gpu_and_two_a_notebook_on_cpu(bed: HubBed) -> None:
+    students = [f"student-{number}@lab.example" for number in range(4)]
+
+    for student in students:
+        await bed.start(student, "gpu-c-1")
+    for student in students:
+        await bed.answers(student)
+
+    pods = [await bed.pod(student) for student in students]
+    with_gpu = {pod["metadata"]["uid"] for pod in pods if "carrel.dev/tier" in pod["metadata"]["annotations"]}
+    told = [pod for pod in pods if pod["metadata"]["annotations"].get("carrel.dev/runs-without-gpu")]
+    assert await bed.holders("c") == with_gpu
+    assert (len(with_gpu), len(told)) == (2, 2)
+    for student in students:
+        await bed.stop_and_wait(student)
+
+
+async def service(bed: HubBed, name: str) -> Json:
+    try:
+        return await bed.client.get(SERVICES, name, NAMESPACE)
+    except NotFound:
+        return {}

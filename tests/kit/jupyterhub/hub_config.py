@@ -1,0 +1,38 @@
+"""What the hub of the tests has besides `examples/jupyterhub_config.py`: its ports, its users, its proxy."""
+
+import json
+import os
+from pathlib import Path
+
+bed = json.loads(Path(os.environ["HUB_BED"]).read_text())
+c = get_config()  # type: ignore[name-defined] # noqa: F821 # the hub defines it
+load_subconfig(bed["example"])  # type: ignore[name-defined] # noqa: F821 # and this
+
+c.JupyterHub.bind_url = bed["url"]
+c.JupyterHub.hub_bind_url = bed["hub_url"]
+c.JupyterHub.hub_connect_url = bed["hub_url"]
+c.JupyterHub.authenticator_class = "dummy"
+c.Authenticator.allow_all = True
+c.JupyterHub.db_url = "sqlite:///hub.sqlite"
+c.JupyterHub.cleanup_servers = False
+c.JupyterHub.services = [{"name": "tests", "api_token": bed["token"]}]
+c.JupyterHub.load_roles = [
+    {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["tests"]}
+]
+c.ConfigurableHTTPProxy.command = bed["proxy"]
+c.ConfigurableHTTPProxy.api_url = bed["proxy_api_url"]
+c.ConfigurableHTTPProxy.auth_token = bed["token"]
+
+c.CarrelSpawner.token_file = bed["token_file"]
+c.KubeSpawner.namespace = bed["namespace"]
+c.KubeSpawner.image = "notebook:1"
+c.KubeSpawner.cmd = ["jupyterhub-singleuser"]
+c.KubeSpawner.port = bed["notebook_port"]
+c.KubeSpawner.delete_grace_period = 10
+c.Spawner.http_timeout = 120
+c.Spawner.start_timeout = 120
+for name, value in bed["spawner"].items():
+    c.KubeSpawner[name] = value
+if bed["spawner"].get("services_enabled"):
+    # There is no cluster network: the name of the Service leads to the pod, as the cluster's DNS would.
+    c.KubeSpawner.get_pod_url = lambda spawner, pod: f"http://{pod['status']['podIP']}:{bed['notebook_port']}"
