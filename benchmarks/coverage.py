@@ -2,6 +2,9 @@
 
 Every person has one pod, and a booking of one GPU that covers it. Compared in turns, in one process: the same cluster
 with the bookings and without. Before each question one more pod gets a GPU, as happens while pods are being bound.
+
+How it grows with the booked pods that wait: all ask alike, or for parts of a GPU, or each for another amount. In the
+last case the search for what they take ends after a number of steps (`ledger/precedence.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,6 +29,7 @@ from carrel.scheduling.scheduler import Scheduler
 from kubernetes_in_memory import EmbeddedApi
 
 PEOPLE, WAITING = 10_000, 200
+GROWTH = (100, 300, 1_000)
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 HALF = {"aliyun.com/gpu-mem": "40960"}
@@ -35,7 +39,8 @@ ONE = {"nvidia.com/gpu": "1"}
 class BusyCluster:
     """Filled by hand, as its informers would."""
 
-    def __init__(self, *, bookings: int, waiting: int = 0, part: bool = False) -> None:
+    def __init__(self, *, bookings: int, waiting: int = 0, part: bool = False, mixed: bool = False) -> None:
+        """`mixed`: each pod that waits asks for another amount."""
         self.state = ClusterState(Client(EmbeddedApi()), ClusterOptions(now=lambda: NOON))
         self.part = part
         self.turn = 0
@@ -56,7 +61,8 @@ class BusyCluster:
             person = f"waiting-{number}"
             if bookings:
                 self.state.covered_pods.on_booking(None, booking(person))
-            self.add(pod(person, person, HALF if part else ONE))
+            limits = {"aliyun.com/gpu-mem": str(40_000 - number)} if mixed else HALF if part else ONE
+            self.add(pod(person, person, limits))
         self.scheduler: Scheduler = scheduler_on(self.state)
         self.newcomer = pod("newcomer", "person-1", ONE)
         self.stranger = pod("stranger", "nobody-knows", ONE)
@@ -130,6 +136,21 @@ def measure() -> Iterator[Figure]:
         again = cpu_seconds(lambda here=waiting: here.after_a_bind().state.booked_waiting(), runs=20)  # type: ignore[misc] # bound now
         yield Figure(f"{name}: who of them is covered, after one bind", again * 1e3, "ms", 5.0)
         yield from _compared(name, waiting, beside)
+    yield from _growth()
+
+
+def _growth() -> Iterator[Figure]:
+    for kind, how in (("GPUs", {}), ("halves of GPUs", {"part": True}), ("different parts", {"mixed": True})):
+        for number in GROWTH:
+            here = BusyCluster(bookings=PEOPLE, waiting=number, **how)
+            assert len(here.state.covered_pods.waiting()) == number
+            body = here.state.pods.store.by_uid("stranger")
+            assert body is not None
+            again = lambda here=here, body=body: here.scheduler.filter(body, here.names)  # noqa: E731 # bound now
+            bound = lambda here=here, again=again: (here.after_a_bind(), again())  # noqa: E731 # bound now
+            name = f"filter, {number:,} booked pods wait for {kind}"
+            yield Figure(f"{name}: after one bind", cpu_seconds(bound, runs=7) * 1e3, "ms", 100.0)
+            yield Figure("  nothing has changed", cpu_seconds(again, runs=20) * 1e3, "ms", 5.0)
 
 
 def _compared(name: str, ours: BusyCluster, theirs: BusyCluster) -> Iterator[Figure]:

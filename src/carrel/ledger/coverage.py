@@ -30,7 +30,7 @@ from carrel.ledger.placement import selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 
-MOST_WITNESSES = 1_000
+MOST_WITNESSES = 4_000
 """Different requests that are remembered with a node that would do."""
 
 

@@ -33,9 +33,8 @@ def same(one: Any, other: Any) -> bool:
 def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None:
     # Into a list that is passed down: a generator within a generator would hand each operation up step by step.
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in before:
-            if key not in after:
-                found.append({"op": "remove", "path": f"{at}/{escape(key)}"})
+        if not before.keys() <= after.keys():
+            found += ({"op": "remove", "path": f"{at}/{escape(key)}"} for key in before if key not in after)
         for key, value in after.items():
             if key not in before:
                 found.append({"op": "add", "path": f"{at}/{escape(key)}", "value": value})

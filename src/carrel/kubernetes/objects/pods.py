@@ -60,11 +60,11 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
 
 def asks_for(pod: Pod, resource: str) -> bool:
     """Whether a container asks for some of it: zero is nothing."""
-    return any(
-        _amount(pod, each, resource, group, index)
-        for group, listed in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers))
-        for index, each in enumerate(listed)
-    )
+    for group, listed in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers)):
+        for index, each in enumerate(listed):
+            if _amount(pod, each, resource, group, index):
+                return True
+    return False
 
 
 def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
