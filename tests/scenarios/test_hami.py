@@ -113,7 +113,7 @@ async def test_a_whole_gpu_of_hami_runs_without_one_when_no_gpu_is_free() -> Non
     options = AdmissionOptions(when_full=WhenFull.CPU)
     world = replace(SEALED, nodes=[a100, t4], running=[RunningPod("busy")], options=options)
     told = await world.create(manifest)
-    assert told.annotations == {} and told.container()["resources"] == {"limits": {}}
+    assert "nvidia.com/use-gputype" not in told.annotations and told.container()["resources"] == {"limits": {}}
     assert "runs without a GPU" in told.warnings[0]
 
 
