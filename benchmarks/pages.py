@@ -59,6 +59,9 @@ class FakeInventory:
     def idle(self) -> None:
         return None
 
+    def next_idle(self) -> dict[str, datetime]:
+        return {}
+
     def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
         return {name: ModelCapacity(name, GPUS, MiB(81_920)) for name in names}

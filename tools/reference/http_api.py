@@ -60,6 +60,8 @@ MEANINGS = {
     "POST /feed/revoke": "End the secret address of your calendar feed.",
     "GET /sign-in": "Begin to sign in with the identity provider.",
     "GET /sign-in/callback": "Where the identity provider sends the browser back to.",
+    "GET /oauth_callback": "Where JupyterHub sends the browser back to.",
+    "GET /signed-out": "After signing out, where people sign in with JupyterHub.",
     "POST /sign-in/dev": "Say who you are; only with `--dev`.",
     "POST /sign-out": "End the session.",
     "GET /cli-login": "Ask whether `carrel login` may act for you.",
@@ -74,7 +76,9 @@ FOR_EVERY_COMPONENT = "http"
 
 
 def page() -> Page:
-    openapi = fastapi_app(MagicMock()).openapi()  # the document needs the routes only; nothing is called
+    service = MagicMock()  # the document needs the routes only; nothing is called
+    service.authenticator.options.base_path = ""
+    openapi = fastapi_app(service).openapi()
     routes: dict[str, list[str]] = {}
     for module in modules():
         if module.folder in (*COMPONENTS, FOR_EVERY_COMPONENT):

@@ -15,9 +15,9 @@ Reading order:
     mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
-    service                                   what every route needs
+    service startable                         what every route needs; what a person may start now
     api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
     client/                                   how other components ask this one
-    health app                                probes and metrics; all routes on one app
+    health base_path app                      probes and metrics; the path of the pages; all routes on one app
     settings entry_point run                      one process
 """

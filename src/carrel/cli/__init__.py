@@ -11,7 +11,7 @@ Reading order:
     booking_client          the HTTP client of the booking service
     saved_login browser_login     the login that the client uses, and how `login` gets it
     booking_text dates output     how bookings, dates and tables are written
-    cluster_reader          reads the cluster
+    cluster_reader own_pods     reads the cluster; asks the booking service about one's own pods instead
 
 To add a command: write its module and add a line to `commands`. A command imports its libraries when it runs, so that
 `carrel --help` stays fast.

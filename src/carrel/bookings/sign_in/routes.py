@@ -20,7 +20,6 @@ from carrel.bookings.sign_in.authenticator import (
     SignInProvider,
     is_for_loopback,
 )
-from carrel.bookings.sign_in.hub import CALLBACK
 from carrel.bookings.sign_in.oidc import LEEWAY, ProviderUnavailable, SignInFailed
 from carrel.bookings.sign_in.secrets import derived, hashed, is_same, new_secret
 from carrel.http.problems import Problem, answer_problem
@@ -231,7 +230,7 @@ def sign_in_router(authenticator: Authenticator) -> APIRouter:
     routes = SignInRoutes(authenticator)
     router.add_api_route("/sign-in", routes.begin, methods=["GET"], response_model=None)
     router.add_api_route("/sign-in/callback", routes.finish, methods=["GET"], response_model=None)
-    router.add_api_route(CALLBACK, routes.finish_with_hub, methods=["GET"], response_model=None)
+    router.add_api_route("/oauth_callback", routes.finish_with_hub, methods=["GET"], response_model=None)
     router.add_api_route("/signed-out", routes.signed_out, methods=["GET"], response_model=None)
     router.add_api_route("/sign-in/dev", routes.dev_sign_in, methods=["POST"], response_model=None)
     router.add_api_route("/sign-out", routes.sign_out, methods=["POST"], response_model=None)
