@@ -154,7 +154,6 @@ def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
 
 
 def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
-    """A GPU of unknown size counts as 1 MiB: it can be had whole, and only so."""
     ledger = a_ledger(a_node("n1", cards=1, memory=2))
     quarter = Request(1, Portion(Fraction(1, 4)))
 
@@ -163,6 +162,7 @@ def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
 
 
 def test_a_gpu_whose_memory_nobody_reports_can_be_had_whole_and_its_refusal_says_what_is_missing() -> None:
+    """It counts as 1 MiB."""
     ledger = a_ledger(a_node("n1", cards=1, memory=1))
 
     assert candidates(ledger, whole(), ["n1"]).fitting == ["n1"]
