@@ -154,12 +154,20 @@ def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
 
 
 def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
-    """A GPU of unknown size counts as 1 MiB: it can be had whole, and only so."""
-    ledger = a_ledger(a_node("n1", cards=1, memory=1))
-    half = Request(1, Portion(Fraction(1, 2)))
+    ledger = a_ledger(a_node("n1", cards=1, memory=2))
+    quarter = Request(1, Portion(Fraction(1, 4)))
 
-    assert candidates(ledger, half, ["n1"]).fitting == []
-    assert reason(place(ledger, half, "n1")).startswith("GPU 0 of n1 has 1 MiB in all, 2 MiB asked")
+    assert candidates(ledger, quarter, ["n1"]).fitting == []
+    assert reason(place(ledger, quarter, "n1")).startswith("GPU 0 of n1 has 2 MiB in all, 3 MiB asked")
+
+
+def test_a_gpu_whose_memory_nobody_reports_can_be_had_whole_and_its_refusal_says_what_is_missing() -> None:
+    """It counts as 1 MiB."""
+    ledger = a_ledger(a_node("n1", cards=1, memory=1))
+
+    assert candidates(ledger, whole(), ["n1"]).fitting == ["n1"]
+    words = "GPU 0 of n1 has an unknown amount of memory, 2,048 MiB asked: its node does not report it"
+    assert reason(place(ledger, memory(2048), "n1")).startswith(words)
     assert indices(place(ledger, whole(), "n1")) == [0]
 
 

@@ -1,6 +1,7 @@
 """Slots: what is promised where the kubelet chooses, and what is done about each reservation."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,6 +10,7 @@ from carrel.ledger.slots import (
     LIFE,
     WANTED,
     Act,
+    KubeletOffer,
     Reservation,
     ReservationEvent,
     ReservationPod,
@@ -72,6 +74,36 @@ def test_there_are_as_many_usable_slots_as_healthy_gpus(
     node = as_slots(a_node(100, 100, broken="b"), in_use)
 
     assert [not gpu.unusable for gpu in node.gpus] == usable
+
+
+@pytest.mark.parametrize(
+    ("offer", "in_use", "broken", "usable"),
+    [
+        pytest.param(KubeletOffer(2, 2), {}, "", 2, id="the kubelet has both"),
+        pytest.param(KubeletOffer(0, 2), {}, "", 0, id="its plugin is away"),
+        pytest.param(KubeletOffer(1, 2), {}, "", 1, id="its plugin calls one unhealthy"),
+        pytest.param(KubeletOffer(1, 2), {0: HELD}, "", 1, id="and the other one is held: only its slot"),
+        pytest.param(KubeletOffer(2, 2, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="another pod has one"),
+        pytest.param(KubeletOffer(2, 2, ("lab/x",), 1, frozenset(), 1), {}, "", 1, id="nobody says which"),
+        pytest.param(KubeletOffer(8, 8, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="time-slicing counts more"),
+        pytest.param(KubeletOffer(1, 2), {0: HELD}, "a", 1, id="both call the held one unhealthy: the other is free"),
+        pytest.param(KubeletOffer(2, 2), {0: HELD}, "a", 1, id="only Carrel calls the held one unhealthy"),
+        pytest.param(KubeletOffer(), {}, "", 2, id="the Node is not known yet: no limit"),
+    ],
+)
+def test_there_are_never_more_slots_than_the_kubelet_has_gpus_to_give(
+    offer: KubeletOffer, in_use: dict[int, Reservation | None], broken: str, usable: int
+) -> None:
+    node = as_slots(a_node(100, 100, broken=broken), in_use, offer)
+
+    assert sum(not gpu.unusable for gpu in node.gpus) == usable
+
+
+def test_a_refusal_of_the_kubelet_closes_all_free_slots_and_none_that_is_held() -> None:
+    refused = WANTED.refused_until("no device", datetime(2026, 11, 16, tzinfo=UTC))
+    node = as_slots(a_node(100, 100, 100), {0: HELD, 1: refused})
+
+    assert [gpu.unusable for gpu in node.gpus] == ["", "no device", "no device"]
 
 
 @pytest.mark.parametrize(
