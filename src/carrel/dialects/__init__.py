@@ -15,7 +15,7 @@ Reading order:
     when_full without_gpu                 whether a pod runs on CPU when no GPU is free, and what it says then
     protected_keys seal                   what only Carrel writes, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
-    gpu_node_labels cpu_manifest notice   which labels only nodes with GPUs have; a pod without its GPU; what people in a
-                                          pod are told
+    gpu_node_labels cpu_manifest          which labels only nodes with GPUs have; a pod without its GPU
+    notice                                what the person in a pod is told
     hand_over_record successor_manifest   the record of how a pod loses its GPU, and the pod that takes its place
 """
