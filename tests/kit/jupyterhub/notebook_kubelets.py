@@ -21,6 +21,8 @@ from carrel.kubernetes.objects.resources import PODS
 LOOPBACK = 127
 SERVER = "jupyterhub-singleuser"
 STOP_S = 20.0
+POD_FILE = "pod.txt"
+"""In the home folder of each server: which pod it is."""
 
 
 class NotebookKubelets(SimulatedKubelets):
@@ -54,6 +56,7 @@ class NotebookKubelets(SimulatedKubelets):
         self._names[uid] = pod.metadata.name
         home = self.folder / uid
         home.mkdir()
+        (home / POD_FILE).write_text(uid)
         with (self.folder / f"{pod.metadata.name}-{uid[:8]}.log").open("wb") as output:
             self._servers[uid] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"),
