@@ -295,6 +295,19 @@ class BookingClientSettings:
     """Better in the environment: every user of the machine sees options."""
 
 
+@dataclass(frozen=True)
+class PodSettings(
+    WhenFullSettings,
+    RuntimeClassSettings,
+    BookingClientSettings,
+    TierSettings,
+    DialectSettings,
+    SealSettings,
+    ServingSettings,
+):
+    """What the webhook and the controller, which both decide about pods, have in common."""
+
+
 def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
     """The command of a component: its options are the fields of its settings, its help is the docstring of `run`."""
 

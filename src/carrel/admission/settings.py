@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import (
-    BookingClientSettings,
-    DialectSettings,
-    HubSettings,
-    RuntimeClassSettings,
-    SealSettings,
-    ServingSettings,
-    TierSettings,
-    WhenFullSettings,
-)
+from carrel.settings import HubSettings, PodSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -38,16 +29,7 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(
-    WhenFullSettings,
-    HubSettings,
-    RuntimeClassSettings,
-    BookingClientSettings,
-    TierSettings,
-    DialectSettings,
-    SealSettings,
-    ServingSettings,
-):
+class WebhookSettings(HubSettings, PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from tornado.httpclient import AsyncHTTPClient
 
-from carrel.jupyterhub.startable import Startable, read_startable
+from carrel.jupyterhub.startable import StartableAnswer, read_startable
 
 TIMEOUT_S = 5.0
 """The person waits for the page."""
@@ -16,7 +16,7 @@ class BookingServiceAway(Exception):
     """It does not answer, or its answer cannot be used. The message says why."""
 
 
-async def ask_startable(url: str, token_file: str, user: str) -> Startable:
+async def ask_startable(url: str, token_file: str, user: str) -> StartableAnswer:
     """Raises `BookingServiceAway`."""
     asked = f"{url.rstrip('/')}/api/v1/startable?{urlencode({'user': user})}"
     try:

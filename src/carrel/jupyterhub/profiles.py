@@ -14,7 +14,7 @@ from typing import Any
 from carrel.dialects.carrel import GPU_MODEL
 from carrel.dialects.nvidia import GPU
 from carrel.jupyterhub.spawn_page import amount, day_and_time, next_free_words
-from carrel.jupyterhub.startable import Startable, StartableBooking
+from carrel.jupyterhub.startable import StartableAnswer, StartableBooking
 
 Profile = dict[str, Any]
 
@@ -38,7 +38,7 @@ def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[l
     return profiles
 
 
-def profiles_for(startable: Startable | None, zone: str) -> list[Profile]:
+def profiles_for(startable: StartableAnswer | None, zone: str) -> list[Profile]:
     """In the order of the page. Chosen beforehand is the booking, else no GPU: GPUs are scarce."""
     running = [each for each in startable.bookings if each.runs and each.left] if startable else []
     found = [profile for booking in running for profile in _of_booking(booking, zone)]
@@ -61,7 +61,7 @@ def _of_booking(booking: StartableBooking, zone: str) -> Iterator[Profile]:
         yield _profile(_slug(booking.model, gpus), title, used, gpus, booking.model)
 
 
-def _of_free_gpus(startable: Startable | None) -> Iterator[Profile]:
+def _of_free_gpus(startable: StartableAnswer | None) -> Iterator[Profile]:
     for free in startable.free if startable else ():
         if free.gpus:
             title = f"Free now: {amount(free.gpus, free.model)} (may be taken back)"
@@ -73,7 +73,7 @@ def _any_gpu(when: Sequence[str]) -> Profile:
     return _profile(ANY_GPU, "A GPU if one is free", ". ".join([*when, text]), 1, "")
 
 
-def outdated_profiles(chosen: str, startable: Startable | None) -> Iterator[Profile]:
+def outdated_profiles(chosen: str, startable: StartableAnswer | None) -> Iterator[Profile]:
     """A choice that was possible when the person made it: the booking is over, or the last free GPU was taken since."""
     known = (
         {each.model for each in startable.bookings} | {each.model for each in startable.free} if startable else set()

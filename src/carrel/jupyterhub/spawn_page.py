@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from carrel.jupyterhub.startable import FreeGpus, Startable
+from carrel.jupyterhub.startable import FreeModel, StartableAnswer
 
 OURS = "carrel"
 """How the names of Carrel's components begin, in Events."""
@@ -23,7 +23,7 @@ def amount(gpus: int, model: str) -> str:
     return f"{gpus} {model.removeprefix('NVIDIA-') or ('GPU' if gpus == 1 else 'GPUs')}"
 
 
-def notices_html(startable: Startable | None, zone: str) -> str:
+def notices_html(startable: StartableAnswer | None, zone: str) -> str:
     """What stands above the choices."""
     lines = [*(html.escape(each) for each in startable.notices)] if startable else [AWAY]
     if startable is not None:
@@ -37,13 +37,13 @@ def notices_html(startable: Startable | None, zone: str) -> str:
     return "".join(f'<p class="carrel-notice">{line}</p>' for line in lines)
 
 
-def next_free_words(startable: Startable | None, zone: str) -> list[str]:
+def next_free_words(startable: StartableAnswer | None, zone: str) -> list[str]:
     """When GPUs of the models will be free that are all in use now."""
     free = startable.free if startable else ()
     return [_next_free(each, zone) for each in free if not each.gpus and each.next_free is not None]
 
 
-def _next_free(free: FreeGpus, zone: str) -> str:
+def _next_free(free: FreeModel, zone: str) -> str:
     when = day_and_time(free.next_free, zone) if free.next_free else "later"
     return f"{amount(1, free.model)} will be free {when}"
 

@@ -21,7 +21,7 @@ from carrel.jupyterhub.booking_service import BookingServiceAway, ask_startable
 from carrel.jupyterhub.hand_over import Pod, SeenPod, origin_of, seen_in, waits_for_booked_gpu
 from carrel.jupyterhub.profiles import carrel_profiles
 from carrel.jupyterhub.spawn_page import next_free_words, notices_html, progress_words
-from carrel.jupyterhub.startable import Startable
+from carrel.jupyterhub.startable import StartableAnswer
 from carrel.jupyterhub.successors import SuccessorWriter
 
 LOOK_S = 1.0
@@ -65,7 +65,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         super().__init__(*args, **kwargs)
         self._seen = SeenPod()
         self._following: asyncio.Task[None] | None = None
-        self._answer: tuple[float, Startable | None] | None = None
+        self._answer: tuple[float, StartableAnswer | None] | None = None
 
     # --- the spawn page ----------------------------------------------------------------------------------------------
 
@@ -77,14 +77,14 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         form: str = await super().get_options_form()
         return notices_html(await self.startable(), self.timezone) + form if form else form
 
-    async def startable(self) -> Startable | None:
+    async def startable(self) -> StartableAnswer | None:
         """What the person may start now. None: the booking service does not say."""
         now = asyncio.get_running_loop().time()
         if self._answer is None or now - self._answer[0] > ANSWER_COUNTS_S:
             self._answer = now, await self._ask_startable()
         return self._answer[1]
 
-    async def _ask_startable(self) -> Startable | None:
+    async def _ask_startable(self) -> StartableAnswer | None:
         if not self.booking_url:
             return None
         try:

@@ -22,29 +22,29 @@ class StartableBooking:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeGpus:
+class FreeModel:
     model: str
     gpus: int
     next_free: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Startable:
+class StartableAnswer:
     """What a person may start now."""
 
     bookings: tuple[StartableBooking, ...] = ()
-    free: tuple[FreeGpus, ...] = ()
+    free: tuple[FreeModel, ...] = ()
     book_url: str = ""
     notices: tuple[str, ...] = ()
 
 
-def read_startable(answer: Any) -> Startable:
+def read_startable(answer: Any) -> StartableAnswer:
     """Raises `ValueError` if it is not what was agreed."""
     try:
-        return Startable(
+        return StartableAnswer(
             bookings=tuple(_booking(each) for each in answer["bookings"]),
             free=tuple(
-                FreeGpus(str(each["model"]), int(each["gpus"]), _optional(each.get("next_free")))
+                FreeModel(str(each["model"]), int(each["gpus"]), _optional(each.get("next_free")))
                 for each in answer["free"]
             ),
             book_url=str(answer.get("book_url") or ""),

@@ -10,15 +10,7 @@ import typer
 from carrel import __version__
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.ledger.tiers import AtEnd
-from carrel.settings import (
-    BookingClientSettings,
-    DialectSettings,
-    RuntimeClassSettings,
-    SealSettings,
-    ServingSettings,
-    TierSettings,
-    WhenFullSettings,
-)
+from carrel.settings import PodSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -44,15 +36,7 @@ class ReservationCommand(Enum):
 
 
 @dataclass(frozen=True)
-class ControllerSettings(
-    WhenFullSettings,
-    RuntimeClassSettings,
-    BookingClientSettings,
-    TierSettings,
-    DialectSettings,
-    SealSettings,
-    ServingSettings,
-):
+class ControllerSettings(PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998

@@ -7,7 +7,8 @@ import pytest
 
 from carrel.jupyterhub.profiles import Profile, carrel_profiles, profiles_for
 from carrel.jupyterhub.spawn_page import next_free_words, notices_html, progress_words
-from carrel.jupyterhub.startable import FreeGpus, Startable, StartableBooking, read_startable
+from carrel.jupyterhub.startable import FreeModel, StartableBooking, read_startable
+from carrel.jupyterhub.startable import StartableAnswer as Answered
 
 FRIDAY = datetime(2026, 11, 20, 17, 0, tzinfo=UTC)
 MONDAY = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
@@ -19,23 +20,23 @@ def a_booking(**more: Any) -> StartableBooking:
     return StartableBooking(**{**known, **more})
 
 
-def titles(startable: Startable | None) -> list[str]:
+def titles(startable: Answered | None) -> list[str]:
     return [each["display_name"] for each in profiles_for(startable, ZONE)]
 
 
-A6000 = FreeGpus("NVIDIA-RTX-A6000", 3)
+A6000 = FreeModel("NVIDIA-RTX-A6000", 3)
 
 
 @pytest.mark.parametrize(
     ("startable", "shown"),
     [
         pytest.param(
-            Startable((a_booking(),), (A6000,)),
+            Answered((a_booking(),), (A6000,)),
             ["Your booking: 1 A100 until Fri 20 Nov 18:00 CET", "Free now: 3 RTX-A6000 (may be taken back)", "No GPU"],
             id="a booking, and free GPUs",
         ),
         pytest.param(
-            Startable((a_booking(gpus=4, used=1, group="vision"),), ()),
+            Answered((a_booking(gpus=4, used=1, group="vision"),), ()),
             [
                 "Booking of vision: 3 A100 until Fri 20 Nov 18:00 CET",
                 "Booking of vision: 1 A100 until Fri 20 Nov 18:00 CET",
@@ -44,26 +45,26 @@ A6000 = FreeGpus("NVIDIA-RTX-A6000", 3)
             ],
             id="what is left of a group's booking: all of it, or one GPU",
         ),
-        pytest.param(Startable((a_booking(used=1),), ()), ["A GPU if one is free", "No GPU"], id="a booking in use"),
-        pytest.param(Startable((a_booking(runs=False),), ()), ["A GPU if one is free", "No GPU"], id="a later booking"),
+        pytest.param(Answered((a_booking(used=1),), ()), ["A GPU if one is free", "No GPU"], id="a booking in use"),
+        pytest.param(Answered((a_booking(runs=False),), ()), ["A GPU if one is free", "No GPU"], id="a later booking"),
         pytest.param(
-            Startable((a_booking(),), (FreeGpus("NVIDIA-A100", 2),)),
+            Answered((a_booking(),), (FreeModel("NVIDIA-A100", 2),)),
             ["Your booking: 1 A100 until Fri 20 Nov 18:00 CET", "No GPU"],
             id="one choice for the model that is booked",
         ),
         pytest.param(None, ["A GPU if one is free", "No GPU"], id="the booking service is away"),
     ],
 )
-def test_the_page_offers(startable: Startable | None, shown: list[str]) -> None:
+def test_the_page_offers(startable: Answered | None, shown: list[str]) -> None:
     assert titles(startable) == shown
 
 
 def test_the_booking_is_chosen_beforehand_and_otherwise_no_gpu() -> None:
-    def chosen(startable: Startable | None) -> list[str]:
+    def chosen(startable: Answered | None) -> list[str]:
         return [each["slug"] for each in profiles_for(startable, ZONE) if each.get("default")]
 
-    assert chosen(Startable((a_booking(),), (A6000,))) == ["gpu-nvidia-a100-1"]
-    assert chosen(Startable((), (A6000,))) == ["no-gpu"]
+    assert chosen(Answered((a_booking(),), (A6000,))) == ["gpu-nvidia-a100-1"]
+    assert chosen(Answered((), (A6000,))) == ["no-gpu"]
     assert chosen(None) == ["no-gpu"]
 
 
@@ -75,7 +76,7 @@ def test_no_gpu_says_so_where_the_hub_gives_everybody_one() -> None:
 
 
 def test_a_choice_asks_for_the_model() -> None:
-    override = profiles_for(Startable((a_booking(gpus=2),), ()), ZONE)[0]["kubespawner_override"]
+    override = profiles_for(Answered((a_booking(gpus=2),), ()), ZONE)[0]["kubespawner_override"]
 
     assert override["extra_resource_limits"] == {"nvidia.com/gpu": "2"}
     assert override["extra_annotations"] == {"carrel.dev/gpu-model": "NVIDIA-A100"}
@@ -84,15 +85,15 @@ def test_a_choice_asks_for_the_model() -> None:
 class ASpawner:
     """What a profile list reads of a spawner."""
 
-    def __init__(self, startable: Startable | None, profile: str, pending: str | None) -> None:
+    def __init__(self, startable: Answered | None, profile: str, pending: str | None) -> None:
         self.timezone, self.pending, self.user_options = ZONE, pending, {"profile": profile}
         self._startable = startable
 
-    async def startable(self) -> Startable | None:
+    async def startable(self) -> StartableAnswer | None:
         return self._startable
 
 
-async def offered(startable: Startable | None, profile: str, pending: str | None) -> dict[str, Profile]:
+async def offered(startable: Answered | None, profile: str, pending: str | None) -> dict[str, Profile]:
     return {each["slug"]: each for each in await carrel_profiles()(ASpawner(startable, profile, pending))}
 
 
@@ -100,18 +101,18 @@ async def offered(startable: Startable | None, profile: str, pending: str | None
     ("chosen", "startable", "asked"),
     [
         pytest.param("gpu-nvidia-a100-2", None, ("1", None), id="the service is away: any GPU"),
-        pytest.param("gpu-nvidia-a100-1", Startable(), ("1", None), id="the booking of last month: any GPU"),
+        pytest.param("gpu-nvidia-a100-1", Answered(), ("1", None), id="the booking of last month: any GPU"),
         pytest.param(
             "gpu-nvidia-rtx-a6000-1",
-            Startable(free=(FreeGpus("NVIDIA-RTX-A6000", 0),)),
+            Answered(free=(FreeModel("NVIDIA-RTX-A6000", 0),)),
             ("1", "NVIDIA-RTX-A6000"),
             id="the last free GPU was taken meanwhile: the same model",
         ),
-        pytest.param("gpu-any", Startable(free=(A6000,)), ("1", None), id="a GPU of any model"),
+        pytest.param("gpu-any", Answered(free=(A6000,)), ("1", None), id="a GPU of any model"),
     ],
 )
 async def test_a_choice_that_is_not_offered_any_more_still_starts(
-    chosen: str, startable: Startable | None, asked: tuple[str, str | None]
+    chosen: str, startable: Answered | None, asked: tuple[str, str | None]
 ) -> None:
     profile = (await offered(startable, chosen, "spawn"))[chosen]
     override = profile["kubespawner_override"]
@@ -126,12 +127,12 @@ async def test_a_choice_that_is_not_offered_any_more_still_starts(
 
 
 async def test_a_choice_that_never_was_is_refused_by_kubespawner() -> None:
-    assert "all-gpus" not in await offered(Startable(), "all-gpus", "spawn")
+    assert "all-gpus" not in await offered(Answered(), "all-gpus", "spawn")
 
 
 def test_what_others_wrote_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
-    startable = Startable((a_booking(group=evil),), (FreeGpus(evil, 1),), 'javascript:alert("1")', (evil,))
+    startable = Answered((a_booking(group=evil),), (FreeModel(evil, 1),), 'javascript:alert("1")', (evil,))
 
     page = notices_html(startable, ZONE) + "".join(
         each["display_name"] + each["description"] + each["slug"] for each in profiles_for(startable, ZONE)
@@ -142,7 +143,7 @@ def test_what_others_wrote_is_escaped() -> None:
 
 
 def test_notices_stand_above_the_choices() -> None:
-    startable = Startable((a_booking(runs=False),), (), "https://gpus.lab.example/book", ("Your booking ends today.",))
+    startable = Answered((a_booking(runs=False),), (), "https://gpus.lab.example/book", ("Your booking ends today.",))
 
     page = notices_html(startable, ZONE)
 
@@ -153,7 +154,7 @@ def test_notices_stand_above_the_choices() -> None:
 
 
 def test_people_who_wait_are_told_when_a_gpu_is_free() -> None:
-    startable = Startable(free=(A6000, FreeGpus("NVIDIA-A100", 0, FRIDAY), FreeGpus("T4", 0)))
+    startable = Answered(free=(A6000, FreeModel("NVIDIA-A100", 0, FRIDAY), FreeModel("T4", 0)))
 
     assert next_free_words(startable, ZONE) == ["1 A100 will be free Fri 20 Nov 18:00 CET"]
 
@@ -188,7 +189,7 @@ def test_the_answer_of_the_booking_service_is_read() -> None:
         "notices": ["one"],
     }
 
-    found = Startable((a_booking(),), (A6000,), "https://gpus.lab.example/book", ("one",))
+    found = Answered((a_booking(),), (A6000,), "https://gpus.lab.example/book", ("one",))
     assert read_startable(answer) == found
 
 
