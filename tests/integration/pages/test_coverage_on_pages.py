@@ -281,7 +281,7 @@ async def test_when_a_gpu_is_free_again_is_the_end_of_the_booking_that_covers_it
     await seen.runs("booked")
     assert (inventory.idle(), inventory.next_idle()) == ({A6000: 1}, {})
 
-    await seen.runs("not booked", OTHER)
+    await seen.runs("unbooked", OTHER)
     assert inventory.idle() == {A6000: 0}
     assert inventory.next_idle() == {A6000: seen.opened.clock.now + 5 * DAY}, "of the other nobody knows it"
 
