@@ -81,3 +81,38 @@ def test_the_scheduler_leads_by_a_lease(cluster_in_memory: EmbeddedCluster) -> N
     eventually(lambda: "Successfully acquired lease" in cluster_in_memory.scheduler.log.read_text())
     lease = cluster_in_memory.get("lease", "gpu-scheduler", "-n", "kube-system")
     assert lease["spec"]["holderIdentity"]
+
+
+def test_a_pod_of_kais_scheduler_that_asks_for_no_gpu_is_placed(cluster_in_memory: EmbeddedCluster) -> None:
+    found = placed(cluster_in_memory, pod("of-kai", schedulerName="kai-scheduler"))
+    assert found["spec"]["nodeName"] in ("n1", "n2")
+
+
+def test_the_pods_of_a_job_that_does_not_say_the_size_of_its_gang_wait_for_the_last_one(
+    cluster_in_memory: EmbeddedCluster,
+) -> None:
+    notes = {"gpu-fraction": "0.1", "pod-group-name": "gang-of-a-job"}
+    template = {"metadata": {"annotations": notes}, "spec": {"restartPolicy": "Never", "containers": [A_CONTAINER]}}
+    job: Json = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gang"}}
+    cluster_in_memory.kubectl("apply", "-f", "-", given={**job, "spec": {"parallelism": 2, "template": template}})
+    uid = cluster_in_memory.get("job", "gang")["metadata"]["uid"]
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "gang", "uid": uid, "controller": True}
+
+    members = [a_pod(f"gang-{i}", annotations=notes) for i in range(2)]
+    for member in members:
+        member["metadata"]["ownerReferences"] = [owner]
+    cluster_in_memory.kubectl("apply", "-f", "-", given=members[0])
+    eventually(lambda: why_waiting(cluster_in_memory, "gang-0") == ONE_MISSING, limit_s=120)
+
+    placed(cluster_in_memory, members[1])
+    eventually(lambda: is_running(cluster_in_memory, "gang-0"), limit_s=120)
+
+
+A_CONTAINER = {"name": "main", "image": "work"}
+ONE_MISSING = "gang default/gang-of-a-job waits for 1 more member: 1 of 2 are here"
+
+
+def why_waiting(cluster: EmbeddedCluster, name: str) -> str:
+    """The last Event of the controller about it."""
+    events = cluster.get("events", f"--field-selector=involvedObject.name={name},reason=WaitingForGPU")["items"]
+    return str(max(events, key=lambda each: each["lastTimestamp"])["message"]) if events else ""
