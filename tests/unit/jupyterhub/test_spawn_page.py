@@ -89,7 +89,7 @@ class ASpawner:
         self.timezone, self.pending, self.user_options = ZONE, pending, {"profile": profile}
         self._startable = startable
 
-    async def startable(self) -> StartableAnswer | None:
+    async def startable(self) -> Answered | None:
         return self._startable
 
 
