@@ -9,12 +9,15 @@ from carrel.bookings.pages import ClusterView, wording
 from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord, Query, State
 from carrel.bookings.rules import Booking
+from carrel.dialects.carrel import NOTICE
 from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
+from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
 
 SOON = timedelta(days=1)
 """A booking that starts within this time is told already."""
 MOST_BOOKINGS = 100
+MOST_PODS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class StartableQuery:
     async def of(self, email: str) -> Startable:
         now = self.context.now()
         bookings = await self._bookings(email, now)
-        return Startable(bookings, await self._free(now), tuple(self._notices(bookings, now)))
+        notices = (*self._notices(bookings, now), *self._notices_of_pods(email))
+        return Startable(bookings, await self._free(now), notices)
 
     async def _bookings(self, email: str, now: datetime) -> tuple[UsableBooking, ...]:
         async with self.context.store.reading() as reading:
@@ -113,6 +117,13 @@ class StartableQuery:
             if each.use and each.used >= each.booking.cards:
                 beyond = Beyond(entitlement, BeyondReason.IN_USE, each.use.pods)
                 yield f"{words.why_beyond(beyond)}; what you start now runs on what is free"
+
+    def _notices_of_pods(self, email: str) -> Iterable[str]:
+        """What is written on the person's pods for whoever works in them."""
+        pods = self.cluster.pods_of(email)[:MOST_PODS] if self.cluster else ()
+        for pod in pods:
+            if notice := pod.metadata.annotations.get(NOTICE):
+                yield f"{holder_of(pod).full_name}: {notice}"
 
     def _entitlement(self, booking: Booking) -> Entitlement:
         return Entitlement(

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, event
 from carrel.bookings.app import booking_app, fastapi_app
 from carrel.bookings.sign_in import RoleOptions, SignInMethods, TokenReviewer
 from carrel.dialects.hub_people import HubPeople
+from carrel.jupyterhub.startable import read_startable
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.kit.booking import MEMBER, OTHER, Answer, Caller, Opened, at, made
@@ -148,6 +149,8 @@ async def test_the_answer_has_the_form_that_hubs_read(of_hub: Opened, hub: Calle
     booking = await made(await of_hub.caller(MEMBER), days=5, namespace="lab")
     of_hub.inventory.idle_gpus = {A6000: 1}
 
+    read = read_startable((await _asked(hub, "ada")).json)
+    assert ([each.left for each in read.bookings], [each.gpus for each in read.free]) == ([1], [1])
     assert (await _asked(hub, "ada")).json == {
         "user": MEMBER,
         "matches": True,

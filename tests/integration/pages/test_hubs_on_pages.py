@@ -44,6 +44,16 @@ async def test_home_says_that_nobody_knows_when_pods_without_a_booking_end(seen:
     assert f"{WHY}. Now: {unknown}." in await seen.shows("/")
 
 
+async def test_what_is_written_on_a_pod_for_its_person_is_told_where_they_start_the_next_one(seen: Seen) -> None:
+    for name, user in (("mine", MEMBER), ("other", "bob@lab.org")):
+        notes = {"carrel.dev/user": user, "carrel.dev/notice": "save your work now"}
+        await seen.replica.sees(await seen.lab.pod(name, annotations=notes))
+
+    answer = await (await seen.opened.caller(MEMBER)).get("/api/v1/startable")
+
+    assert answer.json["notices"] == ["lab/mine: save your work now"]
+
+
 async def test_admins_see_unlisted_hubs_and_unmatched_users_with_the_option_to_set(seen: Seen) -> None:
     hub = {"hub.jupyter.org/username": "bob", "carrel.dev/tier": "opportunistic"}
     for name, notes in (

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import patch
 
 import aiohttp
 from aiohttp import web
@@ -222,12 +221,12 @@ async def running_hub(
         tasks(kubelets.run())
         tasks(demo.run())
         (folder / "carrel").mkdir()
-        closing.enter_context(patch.dict(os.environ, {"CARREL_NOTEBOOK_GRACE": GRACE_S}))
         starter = ComponentStarter(folder / "carrel", served.url, tokens)
+        patience = ("--minimum-time", "0", "--notebook-grace", GRACE_S)
         spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0")
         address.url, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("webhook", "unused", *spawners)),
-            closing.enter_async_context(starter.running("controller", "unused", "--minimum-time", "0", *controller)),
+            closing.enter_async_context(starter.running("controller", "unused", *patience, *controller)),
         )
         answer: dict[str, Any] = {}
         asked: list[str] = []
