@@ -77,6 +77,7 @@ async def test_a_notebook_that_waits_for_a_minute_goes_on_without_a_gpu() -> Non
         pytest.param({"annotations": HUB}, {"when_full": WhenFull.WAIT}, id="the setting says wait"),
         pytest.param({"annotations": {**HUB, "pod-group-name": "g"}}, {}, id="a member of a gang"),
         pytest.param({"annotations": {**HUB, "carrel.dev/booking": "b9"}}, {}, id="made for a booking"),
+        pytest.param({"annotations": {**HUB, "carrel.dev/no-successor": "true"}}, {}, id="nothing would follow it"),
         pytest.param({"annotations": HUB, "gates": ["example.com/quota"]}, {}, id="held back by a gate"),
         pytest.param(
             {"annotations": {**HUB, "carrel.dev/user": "soon@lab.example"}},

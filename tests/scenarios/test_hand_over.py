@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
-from carrel.kubernetes.objects.resources import NAMESPACES, PODS
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
+from carrel.kubernetes.objects.resources import NAMESPACES, PODS, SECRETS
 from carrel.lifecycle.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
@@ -24,6 +24,7 @@ from tests.kit.tiers import (
     an_owner,
     an_unschedulable_booked_pod,
     catch_up,
+    end_deleted,
     event_reasons,
     hand_over_records,
     owners_of_services,
@@ -277,6 +278,49 @@ async def test_a_victim_gets_its_termination_grace_period_up_to_a_limit(asked: i
         await TierController(replica).round()
 
         assert (await lab.client.get(PODS, "train", "lab"))["metadata"]["deletionGracePeriodSeconds"] == given
+
+
+async def test_nobody_keeps_a_gpu_by_changing_the_pod_all_the_time() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
+        await catch_up(lab, replica)
+        controller, changes = TierController(replica), 0
+        delete = replica.cluster.delete
+
+        async def deleted_too_late(*arguments: Any, **more: Any) -> Any:
+            nonlocal changes
+            if arguments[1] == "train":
+                changes += 1
+                await lab.client.patch(PODS, "train", MergePatch({"metadata": {"labels": {"n": str(changes)}}}), "lab")
+            return await delete(*arguments, **more)
+
+        replica.cluster.delete = deleted_too_late  # type: ignore[method-assign] # its owner is always faster
+        for _ in range(20):
+            await controller.round()
+            await end_deleted(lab)
+
+        kept = (await lab.client.list(SECRETS, Selection("carrel"))).items
+        assert (await lab.client.get(PODS, "train", "lab"))["metadata"]["uid"] != train["metadata"]["uid"]
+        assert changes <= 7 and len(kept) <= 7
+
+
+async def test_a_pod_whose_annotations_are_full_is_ended_all_the_same() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train")
+        used = sum(len(key) + len(value) for key, value in train["metadata"]["annotations"].items())
+        full = {"filler": "x" * (256 * 1024 - used - len("filler"))}
+        await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": full}}), "lab")
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica, grace_s=60)
+        await settle(lab, controller)
+        lab.clock.now += timedelta(minutes=2)
+
+        await settle(lab, controller)
+
+        assert "train" not in await pods_of(lab), "what Carrel has to write on a successor does not fit"
+        assert controller.results == [HandOverResult.UNWANTED]
+        assert "NotHandedOver train" in await event_reasons(lab)
 
 
 async def test_a_pod_that_somebody_else_created_under_the_name_is_left_alone() -> None:

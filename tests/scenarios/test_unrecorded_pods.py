@@ -9,6 +9,7 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.leases.adoption import Adoption, Outcome
+from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.tiers import TierPolicy
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from tests.kit.coexist import coexisting, create_reservation_namespace
@@ -153,6 +154,36 @@ async def test_the_gpu_of_a_pod_whose_lease_was_deleted_is_still_held() -> None:
         await eventually(lambda: not list(replica.cluster_ledger.leases()))
         await eventually(lambda: free(replica) == [14228, 16276])
         replica.ledger.audit()
+
+
+async def test_a_pod_that_lost_one_of_its_leases_still_holds_all_its_gpus() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("a", limits={"nvidia.com/gpu": "2"}), "n1") is None
+        await eventually(lambda: replica.pods.store.get("a", "lab").spec.node_name)  # type: ignore[union-attr] # it is there
+        await lab.client.delete(LEASES, "gpu-n1-1", "carrel")
+        await eventually(lambda: len(list(replica.cluster_ledger.leases())) == 1)
+
+        await eventually(lambda: free(replica) == [0, 0])
+        replica.ledger.audit()
+
+
+async def test_a_slot_that_another_pod_has_just_got_is_not_recorded_twice() -> None:
+    async with a_lab([coexisting("n1", cards=1)]) as lab, lab.replica() as replica:
+        await offers(lab, 1, 1)
+        await eventually(lambda: replica.ledger.rooms["n1"].whole == 1)
+        assert await replica.bind(await lab.pod("a", limits=WHOLE), "n1") is None
+        (card,) = replica.ledger.cards("n1")
+        other = Share(Holder("u2", "lab", "b"), card.gpu.uuid, None, ShareState.ASSIGNED)
+
+        assert not await replica.lease_writer.record_share(card.gpu, other)
+
+
+async def test_a_foreign_pod_whose_request_cannot_be_read_counts_with_the_gpus_that_it_asks_the_kubelet_for() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        await placed(lab, "old", limits=WHOLE, annotations={"carrel.dev/gpu-cards": "many"})
+        async with lab.replica() as replica:
+            (found,) = replica.cluster_ledger.unrecorded("n1")
+            assert (found.count, found.is_known) == (1, False)
 
 
 async def test_a_pod_without_a_lease_is_no_victim_unless_the_setting_for_older_pods_says_so() -> None:

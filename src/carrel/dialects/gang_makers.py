@@ -80,7 +80,8 @@ def part_of(pod: Pod) -> str:
 
 
 def makers_maker(made: Mapping[str, Any]) -> Maker | None:
-    """A Job may be one of several that a JobSet or an MPIJob makes, which knows more."""
+    """A Job may be one of several that a JobSet or an MPIJob makes, which knows more. Not another Job: two could name
+    each other."""
     metadata = Field(made, "the object")["metadata"]
     references = tuple(
         OwnerReference(
@@ -92,7 +93,10 @@ def makers_maker(made: Mapping[str, Any]) -> Maker | None:
         )
         for each in metadata["ownerReferences"].items()
     )
-    return _named(references, metadata["namespace"].text()) if made.get("kind") == "Job" else None
+    if made.get("kind") != "Job":
+        return None
+    above = _named(references, metadata["namespace"].text())
+    return above if above is not None and above.resource.kind != "Job" else None
 
 
 def _named(references: tuple[OwnerReference, ...], namespace: str) -> Maker | None:

@@ -110,6 +110,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
             while left > 0 and not starting.done():
                 await asyncio.wait({starting}, timeout=LOOK_S)
                 left -= 0 if waits_for_booked_gpu(self._pod()) else LOOK_S
+                self._look()  # a pod that waits may be handed over to CPU while the person stops it
             if not starting.done():
                 raise TimeoutError(f"pod {self._key()} did not start in {usual} seconds")
             url: str = starting.result()

@@ -188,8 +188,11 @@ class ClusterLedger:
 
     def _is_recorded(self, pod: Pod) -> bool:
         if names := self._lease_names.get(pod.metadata.uid):
-            # A bind writes all Leases of a pod, then what the pod is told. Of others some may still be missing.
-            return bool(carrel.told_cards(pod.metadata.annotations)) or len(names) >= self._offers.count_of(pod)
+            # Some of its Leases may be missing: one was deleted by somebody, or `adoption` has not written it yet.
+            told = carrel.told_cards(pod.metadata.annotations)
+            if told:
+                return told <= {self._leases[name].record.gpu for name in names if name in self._leases}
+            return len(names) >= self._offers.count_of(pod)
         lease = self._leases.get(slot_of(pod)) if is_reservation(pod) else None
         return lease is not None and lease.record.reservation is not None
 

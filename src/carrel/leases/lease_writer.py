@@ -179,6 +179,8 @@ class LeaseWriter:
                     return False  # the GPU was renumbered
                 if any(each.holder.uid == share.holder.uid for each in record.shares):
                     return True
+                if record.shares and self._cluster_ledger.kubelet_chooses(gpu.node):
+                    return False  # another pod has just got this slot; any other one will do
                 try:
                     await self._write(replace(record, shares=(*record.shares, share)), lease)
                     return True

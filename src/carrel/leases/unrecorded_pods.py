@@ -97,14 +97,15 @@ def unrecorded_pods(
 
 def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestOf) -> UnrecordedPod | None:
     holder, by_kubelet = holder_of(pod), tuple(gpu for gpu in node.gpus if gpu.index in used)
+    devices, asked = 0, None
     try:
         devices = resource_asked(pod, nvidia.GPU).total
         asked = None if is_reservation(pod) else request_of(pod)
     except Malformed:
-        devices, asked = 0, None
+        pass  # what could be read counts
     if not isinstance(asked, PodRequest):
         # What it asks for cannot be read, or is only for the kubelet: what the kubelet gave counts, and what it owes.
-        count = len(by_kubelet) or (devices if is_reservation(pod) else 0)
+        count = len(by_kubelet) or devices
         return UnrecordedPod(holder, WHOLE, count, by_kubelet, devices) if count else None
     request = asked.request
     if by_kubelet:

@@ -13,7 +13,7 @@ booking has come to its regular end is left to `expiry`, which ends it.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +21,7 @@ from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObj
 from carrel.dialects.carrel import BOOKING, TIER, WAITS_UNTIL
 from carrel.dialects.maia import TERMINATE_AT
 from carrel.dialects.tier import person_of, tier_of, write_tier
-from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, Invalid, Json, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
@@ -121,12 +121,21 @@ class CoverageCorrection:
         metadata = pod.metadata
         as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         try:
-            patch = MergePatch({"metadata": {**as_seen, "annotations": wanted}})
-            await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+            await self._write(pod, as_seen, wanted)
         except (Conflict, NotFound):
             return  # it has changed: the next round looks at it again
         log.info("tier_follows_booking pod=%s was=%s is=%s", holder_of(pod), told.get(TIER), wanted[TIER])
         await self._events.record(pod, self._note(pod, covered))
+
+    async def _write(self, pod: Pod, as_seen: Json, notes: Mapping[str, str]) -> None:
+        metadata = pod.metadata
+        patch = MergePatch({"metadata": {**as_seen, "annotations": dict(notes)}})
+        try:
+            await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+        except Invalid:
+            # The pod's annotations may be full, and a longer one does not fit. MAIA's mark alone says the same.
+            shorter = MergePatch({"metadata": {**as_seen, "annotations": {**notes, TIER: None}}})
+            await self._cluster.patch(PODS, metadata.name, shorter, metadata.namespace)
 
     def _note(self, pod: Pod, covered: Covered | None) -> Note:
         if covered is not None:

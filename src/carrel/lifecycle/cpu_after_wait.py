@@ -23,6 +23,7 @@ from carrel.dialects.carrel import BOOKING
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import POD_GROUP
+from carrel.dialects.notice import wants_no_successor
 from carrel.dialects.tier import person_of
 from carrel.dialects.when_full import WhenFull, said_by, when_full
 from carrel.kubernetes.cluster import ClusterError
@@ -60,6 +61,8 @@ class WaitingGpuPod:
     has_controller: bool = False
     has_promise: bool = False
     """A Lease holds a GPU for it: it is being bound."""
+    wants_no_successor: bool = False
+    """So nothing would run in its place."""
 
 
 def why_it_waits(pod: WaitingGpuPod) -> str:
@@ -73,6 +76,7 @@ def why_it_waits(pod: WaitingGpuPod) -> str:
         "scheduling gates hold it back": pod.has_gates,
         "its controller would replace it": pod.has_controller,
         "it is being bound": pod.has_promise,
+        "its owner wants no successor": pod.wants_no_successor,
     }
     return next((reason for reason, is_true in reasons.items() if is_true), "")
 
@@ -101,6 +105,7 @@ class CpuAfterWait:
                 continue
             if name:
                 log.info("waited_too_long pod=%s uid=%s", holder_of(pod), pod.metadata.uid)
+                self._since[pod.metadata.uid] = self._state.options.now()  # if it is called off, the time begins again
                 begun.append(name)
         return begun
 
@@ -138,6 +143,7 @@ class CpuAfterWait:
             is_opportunistic=state.may_lose_gpus(pod),
             is_in_gang=(request is not None and request.gang is not None) or POD_GROUP in pod.metadata.annotations,
             is_for_booking=BOOKING in pod.metadata.annotations,
+            wants_no_successor=wants_no_successor(pod.metadata.annotations),
             is_covered_soon=request is not None and starts_soon(planned, request, state.options.now()) is not None,
             has_gates=bool(gates_of(pod)),
             has_controller=any(owner.controller for owner in pod.metadata.owner_references),

@@ -18,6 +18,7 @@ pod that it succeeds. If somebody else created a pod of that name, it is left al
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -35,6 +36,7 @@ from carrel.kubernetes.cluster import (
     Conflict,
     DeleteOptions,
     Forbidden,
+    Invalid,
     Json,
     MergePatch,
     NotFound,
@@ -67,6 +69,9 @@ POLL = timedelta(seconds=1)
 """While a pod is ending. The watch reports its end too; this is for what the watch misses."""
 RETRY = timedelta(seconds=10)
 """While a disruption budget does not allow an eviction."""
+MOST_CONFLICTS = 5
+"""So often a pod that is being ended may change meanwhile. Then it is ended in whatever version it is, and its
+successor is the one that was kept last."""
 MOST_GRACE_S = 300
 """The most time a pod gets between SIGTERM and its end. The pod's own grace period could be a year."""
 REPLACED_WITHIN = timedelta(minutes=10)
@@ -117,6 +122,7 @@ class HandOvers:
         self._announced: set[str] = set()  # the records that were announced on their pods
         self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
+        self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
         """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
@@ -191,16 +197,22 @@ class HandOvers:
             left = record.due - self._now()
             if left > timedelta():
                 return left
-        # The record must describe the pod that is ended: the deletion below is only for this version of it.
+        # The record must describe the pod that is ended: the deletion below is only for this version of it. But nobody
+        # keeps a GPU by changing the pod all the time.
+        is_restless = record.phase is HandOverPhase.ENDING and self._conflicts[record.uid] >= MOST_CONFLICTS
+        if is_restless and record.why is not Why.FULL:
+            return await self._end(record, pod, version="")
         ending = await self._prepare_end(record, written, pod)
+        if record.why is Why.FULL and not ending.owner and not ending.manifest:
+            return await self._call_off(record, written)  # it only waits: without a successor it would be lost
         if ending != record:
             await self._rewrite(written, ending)
-        return await self._end(ending, pod)
+        return await self._end(ending, pod, version=pod["metadata"]["resourceVersion"])
 
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
         owner = hand_over_record.controller_of(pod)
-        grace_s = 0 if owner else min(_grace_s(pod), MOST_GRACE_S)
+        grace_s = 0 if owner else max(0, min(_grace_s(pod), MOST_GRACE_S))
         bare = replace(record, successor=None, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
@@ -221,7 +233,7 @@ class HandOvers:
             await self._cluster.patch(PODS, name, stays, namespace)
         return await self._close(written, HandOverResult.CALLED_OFF)
 
-    async def _end(self, record: HandOver, pod: Json) -> timedelta:
+    async def _end(self, record: HandOver, pod: Json, version: str) -> timedelta:
         """Only in the version that was read: a pod that finishes at this moment must not run a second time.
 
         A controller's pod is evicted, so that a Job can tell it from one that failed by itself (`podFailurePolicy`). A
@@ -229,13 +241,14 @@ class HandOvers:
         """
         grace = MOST_GRACE_S if _grace_s(pod) > MOST_GRACE_S else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
-        only_it = DeleteOptions(record.uid, pod["metadata"]["resourceVersion"], grace, propagation)
+        only_it = DeleteOptions(record.uid, version, grace, propagation)
         if not record.owner:
             self._ending[record.uid] = record.grace_s
         try:
             await self._evict_or_delete(record, only_it)
         except (NotFound, Conflict):
-            return timedelta()  # it has changed: read it again
+            self._conflicts[record.uid] += 1
+            return timedelta() if self._conflicts[record.uid] == 1 else POLL  # it has changed: read it again
         except Busy as busy:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
@@ -266,7 +279,10 @@ class HandOvers:
             then = what_follows(_annotations(pod), has_controller=bool(record.owner))
             notes = {LEAVE_BY: seconds(record.due), NOTICE: revocation_notice(record.due, then)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": notes}})
-            await self._cluster.patch(PODS, name, touch, namespace)
+            try:
+                await self._cluster.patch(PODS, name, touch, namespace)
+            except Invalid as error:  # its annotations are full: it is told by the Event alone
+                log.warning("pod_not_told pod=%s: %s", record.pod, error)
         await self._tell(pod, end_note(record, is_last=wants_no_successor(_annotations(pod))))
         self._announced.add(record.name)
 
@@ -309,6 +325,11 @@ class HandOvers:
             return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
             return await self._close(written, HandOverResult.UNWANTED)  # the namespace is gone
+        except Invalid as error:
+            why = f"this pod was ended, and cannot be created again without a GPU: {error.message}; create it yourself"
+            gone = {"name": record.place[1], "namespace": namespace, "uid": record.uid}
+            await self._tell({"metadata": gone}, Note(NOT_HANDED_OVER, why, WARNING))
+            return await self._end_without_successor(record, written, HandOverResult.UNWANTED)
         except Forbidden as error:
             if not error.is_namespace_terminating:
                 raise
@@ -343,6 +364,7 @@ class HandOvers:
         uid = hand_over_record.pod_of(metadata["name"])
         self._ending.pop(uid, None)
         self._withdrawn.discard(uid)
+        self._conflicts.pop(uid, None)
         log.info("hand_over_closed record=%s how=%r", metadata["name"], how.value)
         return how
 

@@ -128,6 +128,10 @@ class Revoker:
             await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
         return begun
 
+    def forget(self, uid: str) -> None:
+        """The hand-over of this pod has ended, and it was not handed over."""
+        self._begun.discard(uid)
+
     async def _tell(self, booked: Holder, text: str) -> None:
         """An Event that cannot be written must not delay the revocation."""
         pod = self._context.pod_by_uid(booked.uid)

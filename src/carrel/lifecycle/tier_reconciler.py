@@ -7,18 +7,23 @@ request to another replica is handled then.
 """
 
 import asyncio
+import logging
 import time
 
+from carrel.dialects import hand_over_record
 from carrel.dialects.booking_objects import BookingObject
 from carrel.dialects.tier import person_of, tier_of
+from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_waiting
+from carrel.leases.pod_progress import holder_of, is_waiting
 from carrel.lifecycle.assembly import TierParts
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
+
+log = logging.getLogger(__name__)
 
 COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"
 WAITS = "waits"
@@ -117,11 +122,18 @@ class TierReconciler:
             self._soon(REVOCATION)
 
     async def _expire(self) -> None:
+        """One pod that fails does not stop what is done for others."""
         for pod in self._expiry.expired():
-            self._add_hand_overs(await self._expiry.end(pod))
+            try:
+                self._add_hand_overs(await self._expiry.end(pod))
+            except ClusterError as error:
+                log.warning("pod_not_ended pod=%s: %s", holder_of(pod), error)
         for warning in self._expiry.warnings():
-            await self._expiry.warn(warning)
-            self._metrics.events.labels(warning.note.reason).inc()
+            try:
+                await self._expiry.warn(warning)
+                self._metrics.events.labels(warning.note.reason).inc()
+            except ClusterError as error:
+                log.warning("pod_not_warned pod=%s: %s", holder_of(warning.pod), error)
         await self._notices.round()
 
     async def _revoke(self) -> None:
@@ -137,6 +149,8 @@ class TierReconciler:
         result = await self._hand_overs.advance(name)
         if isinstance(result, HandOverResult):
             self._metrics.handed_over.labels(result.name.lower()).inc()
+            if result is not HandOverResult.HANDED_OVER:
+                self._revoker.forget(hand_over_record.pod_of(name))  # the pod may be a victim again
         else:
             self._due.add_after(name, result.total_seconds())
 

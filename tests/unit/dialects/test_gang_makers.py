@@ -133,6 +133,9 @@ def test_a_job_of_a_job_set_is_asked_for_its_maker() -> None:
     assert maker is not None
     assert (maker.resource.kind, maker.name) == ("JobSet", "all")
     assert makers_maker({"kind": "ReplicaSet", "metadata": {"ownerReferences": [owner]}}) is None
+    another_job = {**owner, "apiVersion": "batch/v1", "kind": "Job"}
+    made = {"kind": "Job", "metadata": {"namespace": "lab", "ownerReferences": [another_job]}}
+    assert makers_maker(made) is None, "two Jobs that name each other are not followed"
 
 
 def test_the_parts_of_a_rolling_update_and_of_a_leader_worker_set_are_told_apart() -> None:
