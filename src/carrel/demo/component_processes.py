@@ -80,17 +80,26 @@ async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIter
         yield ComponentUrls(booking, webhook, maia_token)
 
 
-async def make_bookings(urls: ComponentUrls, owners: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
+def wishes(owners: Sequence[str], nodes: Sequence[Node], now: datetime) -> dict[str, maia.Wish]:
     """One for each owner, each of another model. The last one begins in two days, the others begin at once."""
     models = sorted({gpu.model for node in nodes for gpu in node.gpus if not gpu.unusable})
-    if not models:
-        return
-    soon = now.replace(microsecond=0) + timedelta(seconds=5)  # whole seconds, and not in the past when it arrives
+    found = {}
+    for number, owner in enumerate(owners if models else ()):
+        start = soon(now) + timedelta(days=2) * (number == len(owners) - 1)
+        found[owner] = maia.Wish(models[number % len(models)], start, start + timedelta(days=3 + 2 * number))
+    return found
+
+
+def soon(now: datetime) -> datetime:
+    """In whole seconds, and not in the past when it arrives at the booking service."""
+    return now.replace(microsecond=0) + timedelta(seconds=5)
+
+
+async def make_bookings(urls: ComponentUrls, wanted: Mapping[str, maia.Wish]) -> None:
+    """For each person the one that they wish."""
     async with aiohttp.ClientSession() as session:
-        for number, owner in enumerate(owners):
-            start = soon + timedelta(days=2) * (number == len(owners) - 1)
-            wish = maia.Wish(models[number % len(models)], start, start + timedelta(days=3 + 2 * number))
-            enquiry = maia.write_enquiry(maia.Enquiry(owner, "", urls.maia_token, wish))
+        for person, wish in wanted.items():
+            enquiry = maia.write_enquiry(maia.Enquiry(person, "", urls.maia_token, wish))
             async with session.post(f"{urls.booking}/maia-api/gpu-schedulability/", json=enquiry):
                 pass  # a cluster with one GPU has no room for all of them
 

@@ -38,7 +38,7 @@ def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: flo
     try:
         nodes = read_cluster(text_in(cluster) if cluster else _example(CLUSTER), str(cluster or CLUSTER))
         manifests = read_manifests(text_in(pods), str(pods)) if pods else list(_example_manifests())
-        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port), seconds))
+        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port, has_story=pods is None), seconds))
     except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
