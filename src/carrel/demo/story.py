@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
+from carrel.demo.component_processes import DemoBooking
 from carrel.demo.workload import create_namespace, owner_of
-from carrel.dialects import maia
 from carrel.dialects.carrel import GPU_CARDS, GPU_MODEL
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.kubernetes.objects.resources import PODS
@@ -49,10 +49,10 @@ class Story:
     nodes: Sequence[Node]
     log: Callable[[str], None]
 
-    def wish(self, start: datetime) -> dict[str, maia.Wish]:
-        """The booking that it needs."""
+    def bookings(self) -> list[DemoBooking]:
+        """Those that it needs."""
         model = model_of(self.nodes)
-        return {owner_of(BOOKER): maia.Wish(model, start, start + timedelta(days=4))} if model else {}
+        return [DemoBooking(owner_of(BOOKER), model, timedelta(days=4))] if model else []
 
     async def run(self) -> None:
         """Returns when other pods may come. The booking must have been made."""

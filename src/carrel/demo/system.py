@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from carrel.demo.component_processes import ComponentTokens, make_bookings, running_components, soon, wishes
+from carrel.demo.component_processes import ComponentTokens, bookings_of, make_bookings, running_components
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.demo.screen import DemoView
 from carrel.demo.simulated_scheduler import SimulatedScheduler
@@ -246,10 +246,8 @@ async def _run_components(
     async with running_components(demo.url, tokens) as urls:
         address.url, demo.booking_url = urls.webhook, urls.booking
         demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
-        now, wanted = utc_now(), {}
-        if story is not None:
-            wanted = story.wish(soon(now))
-        await make_bookings(urls, wanted | wishes(workload.owners(), options.nodes, now))
+        needed = story.bookings() if story is not None else []
+        await make_bookings(urls, [*needed, *bookings_of(workload.owners(), options.nodes)])
         async with asyncio.TaskGroup() as tasks:
             if story is not None:
                 await story.run()
