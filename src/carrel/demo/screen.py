@@ -33,14 +33,14 @@ class DemoView:
 def render(view: DemoView, height: int) -> RenderableType:
     """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.ledger)
-    kept = [*view.bookings, *view.taken_back]
-    left = max(height - cards.row_count - len(kept) - 10, 4)
+    left = max(height - cards.row_count - len(view.bookings) - 2 * len(view.taken_back) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
         Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
     ]
     legend = Text("█ running  ▒ promised  ░ ending  · free  ✓ covered by a booking", style="dim")
-    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in kept]
+    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in view.bookings]
+    lines += [Text(line) for line in view.taken_back]  # in two lines if need be: who held how much is at the end
     return Group(Text(view.headline, style="bold"), cards, legend, *lines, *waiting, Text(), *messages)
 
 
