@@ -15,21 +15,26 @@ from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.leases.pod_progress import is_waiting
+from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
 
 
-def read_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+def read_cluster(
+    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+) -> ClusterState:
     try:
-        return read_allowed_cluster(settings, access)
+        return read_allowed_cluster(settings, access, tier_policy)
     except Forbidden as error:
         raise command_failed(
             "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
         ) from None
 
 
-def read_allowed_cluster(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+def read_allowed_cluster(
+    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+) -> ClusterState:
     """Raises `Forbidden` if we may not read it. After any other failure the command ends."""
     try:
-        return asyncio.run(_read(settings, access))
+        return asyncio.run(_read(settings, access, tier_policy))
     except Forbidden:
         raise
     except NotFound as error:
@@ -58,12 +63,13 @@ def _same_question(settings: ClusterQuerySettings) -> str:
     return " ".join(["kubectl", *options, "cluster-info"])
 
 
-async def _read(settings: ClusterQuerySettings, access: Access) -> ClusterState:
+async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy) -> ClusterState:
     client = Client(HttpTransport(access))
     try:
         # A command that reads once cannot see whether more pods of a gang come.
         dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
-        carrel = ClusterState(client, ClusterOptions(settings.carrel_namespace, dialect_options))
+        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy)
+        carrel = ClusterState(client, options)
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):
             carrel.requested_by(pod)

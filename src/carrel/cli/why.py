@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.options import BookingServiceSettings, DataFormat, PodQuerySettings
+from carrel.settings import TierSettings
 
 MOST_HOLDERS = 8
 """Who are named in a table."""
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WhySettings(PodQuerySettings):
+class WhySettings(TierSettings, PodQuerySettings):
     pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME; default: all pods that wait.")] = ""
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False
     booking_service: Annotated[
@@ -90,10 +91,10 @@ def _cluster(settings: WhySettings) -> "tuple[ClusterState, str] | None":
     is_named = settings.server or settings.kubeconfig or settings.context
     if is_named or not known_login(settings.booking_settings()).token:
         access = cluster_access(settings)
-        return read_cluster(settings, access), access.namespace
+        return read_cluster(settings, access, settings.tier_policy()), access.namespace
     try:
         access = settings.access()
-        return read_allowed_cluster(settings, access), access.namespace
+        return read_allowed_cluster(settings, access, settings.tier_policy()), access.namespace
     except (Malformed, Forbidden):
         return None
 

@@ -10,6 +10,7 @@ Reading order:
     component_processes    booking service, webhook and controller as processes
     simulated_scheduler    simulates kube-scheduler: calls the extender over HTTP
     kubelets     simulates the kubelets of all nodes
+    story        what a booking is worth, and who loses a GPU: the same in every run
     workload     creates and deletes pods, as users do
     screen       who holds what, for a terminal or as plain lines
 """

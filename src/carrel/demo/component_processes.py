@@ -6,16 +6,18 @@ Their data and their logs are in a folder that is deleted when the demo ends.
 
 import asyncio
 import ctypes
+import itertools
 import os
 import re
 import secrets
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +25,7 @@ import yaml
 
 from carrel.dialects import maia
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.leases.cluster_state import NAMESPACE
+from carrel.leases.cluster_state import NAMESPACE, utc_now
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.auth import UserInfo, service_account
 
@@ -31,6 +33,10 @@ COMPONENTS = ("extender", "booking", "webhook", "controller")
 START_S = 120.0
 STOP_S = 20.0
 ADMIN = "admin@lab.example"
+SOON = timedelta(seconds=5)
+"""When a booking begins that is to begin at once: not in the past when it arrives at the booking service."""
+TRIES = 3
+"""Of a booking that is refused."""
 PR_SET_PDEATHSIG = 1
 """An option of Linux' prctl: which signal a process gets when its parent ends."""
 
@@ -80,19 +86,45 @@ async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIter
         yield ComponentUrls(booking, webhook, maia_token)
 
 
-async def make_bookings(urls: ComponentUrls, owners: Sequence[str], nodes: Sequence[Node], now: datetime) -> None:
-    """One for each owner, each of another model. The last one begins in two days, the others begin at once."""
+@dataclass(frozen=True, slots=True)
+class DemoBooking:
+    person: str
+    model: str
+    lasts: timedelta
+    begins_in: timedelta = timedelta()
+
+    def enquiry(self, token: str, now: datetime) -> maia.Enquiry:
+        start = now.replace(microsecond=0) + SOON + self.begins_in
+        return maia.Enquiry(self.person, "", token, maia.Wish(self.model, start, start + self.lasts))
+
+
+def bookings_of(people: Sequence[str], nodes: Sequence[Node]) -> list[DemoBooking]:
+    """One for each, each of another model. The last one begins in two days, the others begin at once."""
     models = sorted({gpu.model for node in nodes for gpu in node.gpus if not gpu.unusable})
     if not models:
-        return
-    soon = now.replace(microsecond=0) + timedelta(seconds=5)  # whole seconds, and not in the past when it arrives
+        return []
+    lasts = [timedelta(days=3 + 2 * number) for number in range(len(people))]
+    begins_in = [timedelta()] * (len(people) - 1) + [timedelta(days=2)]
+    return [DemoBooking(*each) for each in zip(people, itertools.cycle(models), lasts, begins_in, strict=False)]
+
+
+async def make_bookings(urls: ComponentUrls, bookings: Iterable[DemoBooking]) -> None:
+    """One that is refused is left out: a cluster with one GPU has no room for all of them."""
     async with aiohttp.ClientSession() as session:
-        for number, owner in enumerate(owners):
-            start = soon + timedelta(days=2) * (number == len(owners) - 1)
-            wish = maia.Wish(models[number % len(models)], start, start + timedelta(days=3 + 2 * number))
-            enquiry = maia.write_enquiry(maia.Enquiry(owner, "", urls.maia_token, wish))
-            async with session.post(f"{urls.booking}/maia-api/gpu-schedulability/", json=enquiry):
-                pass  # a cluster with one GPU has no room for all of them
+        for booking in bookings:
+            tries = 0
+            while tries < TRIES and not await _is_made(session, urls, booking):
+                tries += 1
+
+
+async def _is_made(session: aiohttp.ClientSession, urls: ComponentUrls, booking: DemoBooking) -> bool:
+    """On a slow machine its start may have passed when it arrives, or the booking service may not know the GPUs yet."""
+    while True:
+        enquiry = maia.write_enquiry(booking.enquiry(urls.maia_token, utc_now()))
+        async with session.post(f"{urls.booking}/maia-api/gpu-schedulability/", json=enquiry) as answer:
+            if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                return answer.ok
+        await asyncio.sleep(0.5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,24 +36,24 @@ STORIES = {
 def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: float, seed: int) -> None:
     logging.basicConfig(level=logging.ERROR, format="%(message)s")  # a warning would stand in the middle of the screen
     try:
-        nodes = read_cluster(text_in(cluster) if cluster else _example(CLUSTER), str(cluster or CLUSTER))
-        manifests = read_manifests(text_in(pods), str(pods)) if pods else list(_example_manifests())
-        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port), seconds))
+        nodes = read_cluster(text_in(cluster) if cluster else example_text(CLUSTER), str(cluster or CLUSTER))
+        manifests = read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests())
+        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port, has_story=pods is None), seconds))
     except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
 
 
-def _example(file: str) -> str:
+def example_text(file: str) -> str:
     return (files(__package__) / "examples" / file).read_text()
 
 
-def _example_manifests() -> Iterator[dict[str, Any]]:
+def example_manifests() -> Iterator[dict[str, Any]]:
     """The example of every dialect, and the stories. Several pods of one run at once, so each gets a generated name."""
     for number, (namespace, stories) in enumerate(STORIES.items()):
         of_dialects = [dialect.example for dialect in DIALECTS[number :: len(STORIES)]]
         for example in (*of_dialects, *stories):
-            for manifest in read_manifests(_example(example), example):
+            for manifest in read_manifests(example_text(example), example):
                 metadata = {**manifest["metadata"], "namespace": namespace}
                 if manifest["kind"] == "Pod":
                     metadata["generateName"] = f"{metadata.pop('name')}-"

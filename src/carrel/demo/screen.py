@@ -26,19 +26,22 @@ class DemoView:
     headline: str
     bookings: Sequence[str] = ()
     """Who booked what, how much of it is used, and which pods are beyond it."""
+    taken_back: Sequence[str] = ()
+    """From whom GPUs were taken back for booked pods, newest at the end, and who held how much then."""
 
 
 def render(view: DemoView, height: int) -> RenderableType:
     """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.ledger)
-    left = max(height - cards.row_count - len(view.bookings) - 10, 4)
+    left = max(height - cards.row_count - len(view.bookings) - 2 * len(view.taken_back) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
         Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
     ]
     legend = Text("█ running  ▒ promised  ░ ending  · free  ✓ covered by a booking", style="dim")
-    bookings = [Text(line, no_wrap=True, overflow="ellipsis") for line in view.bookings]
-    return Group(Text(view.headline, style="bold"), cards, legend, *bookings, *waiting, Text(), *messages)
+    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in view.bookings]
+    lines += [Text(line) for line in view.taken_back]  # in two lines if need be: who held how much is at the end
+    return Group(Text(view.headline, style="bold"), cards, legend, *lines, *waiting, Text(), *messages)
 
 
 def plain(view: DemoView) -> Iterable[str]:
@@ -52,7 +55,7 @@ def plain(view: DemoView) -> Iterable[str]:
             )
             free = card.gpu.unusable or f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
             yield f"  {node} GPU {card.gpu.index} {'; '.join(filter(None, (free, held)))}"
-    for line in view.bookings:
+    for line in (*view.bookings, *view.taken_back):
         yield f"  {line}"
     for pod, why in view.waiting.items():
         yield f"  {pod} waits: {why}"

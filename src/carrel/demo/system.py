@@ -11,10 +11,11 @@ from typing import Any
 
 import aiohttp
 
-from carrel.demo.component_processes import ComponentTokens, make_bookings, running_components
+from carrel.demo.component_processes import ComponentTokens, bookings_of, make_bookings, running_components
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.demo.screen import DemoView
 from carrel.demo.simulated_scheduler import SimulatedScheduler
+from carrel.demo.story import Story
 from carrel.demo.workload import Workload
 from carrel.dialects.tier import person_of
 from carrel.http.serving import Address, serving
@@ -38,6 +39,8 @@ from kubernetes_in_memory.http_server import serve
 
 ROUND_S = 0.25
 MESSAGES = 50
+TAKEN_BACK = 4
+"""So many GPUs that were taken back stay on the screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class DemoOptions:
     """Of a pod, on average."""
     pods: int = 40
     """At once, at most."""
+    has_story: bool = True
+    """Whether it begins with the story (`demo.story`)."""
 
 
 class Demo:
@@ -65,13 +70,21 @@ class Demo:
         self._coverage = CoverageReader(self.carrel)
         self._waiting: dict[str, str] = {}
         self._messages: deque[str] = deque(maxlen=MESSAGES)
+        self._taken_back: deque[str] = deque(maxlen=TAKEN_BACK)
         self._placed = 0
         self.carrel.pods.on_change(self._see_pod)
 
     def view(self) -> DemoView:
         booking = f"book at {self.booking_url} · " if self.booking_url else ""
         headline = f"Carrel demo · {self._placed} pods placed · {booking}kubectl --server {self.url} get pods -A"
-        return DemoView(self.carrel.ledger, dict(self._waiting), tuple(self._messages), headline, self._bookings())
+        return DemoView(
+            self.carrel.ledger,
+            dict(self._waiting),
+            tuple(self._messages),
+            headline,
+            self._bookings(),
+            tuple(self._taken_back),
+        )
 
     def _bookings(self) -> list[str]:
         """Of each booking that runs: who, how much of it is used, and which of the person's pods are beyond it."""
@@ -138,7 +151,9 @@ class Demo:
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
         if old is None and new is not None and (how := how_lost(new)):
-            self.log(f"{new.metadata.namespace}/{new.metadata.name} continues without a GPU: {how}{self._holdings()}")
+            name = f"{new.metadata.namespace}/{new.metadata.name}"
+            self._taken_back.append(f"{name} continues without a GPU: {how}{self._holdings()}")
+            self.log(self._taken_back[-1])
 
     def _holdings(self) -> str:
         """Who holds how much without a booking: GPUs are taken back from those above the equal share first."""
@@ -183,13 +198,14 @@ async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
         demo = Demo(Client(tokens.transport("extender", api)), served.url)
         kubelets = SimulatedKubelets(admin, options.nodes, demo.carrel.pods, utc_now)
         workload = Workload(admin, options.manifests, Random(options.seed), demo.log)  # noqa: S311 # not a secret
+        story = Story(admin, demo.carrel, options.nodes, demo.log) if options.has_story else None
         await kubelets.announce()
         await workload.prepare()
         running = [tasks.create_task(demo.carrel.informers.run())]
         await demo.carrel.informers.wait_synced()
         running.append(tasks.create_task(kubelets.run()))
         running.append(tasks.create_task(demo.run()))
-        rest = tasks.create_task(_run_components(demo, tokens, address, options, workload))
+        rest = tasks.create_task(_run_components(demo, tokens, address, options, workload, story))
         try:
             yield demo
         finally:
@@ -218,12 +234,22 @@ async def install(client: Client) -> None:
 
 
 async def _run_components(
-    demo: Demo, tokens: ComponentTokens, address: WebhookAddress, options: DemoOptions, workload: Workload
+    demo: Demo,
+    tokens: ComponentTokens,
+    address: WebhookAddress,
+    options: DemoOptions,
+    workload: Workload,
+    story: Story | None,
 ) -> None:
     """Pods are created once the webhook runs: a pod that it has not admitted would have no tier."""
     demo.log("booking service, webhook and controller are starting")
     async with running_components(demo.url, tokens) as urls:
         address.url, demo.booking_url = urls.webhook, urls.booking
-        await make_bookings(urls, workload.owners(), options.nodes, utc_now())
         demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
-        await workload.run(options.create_every_s, options.lifetime_s, options.pods)
+        needed = story.bookings() if story is not None else []
+        await make_bookings(urls, [*needed, *bookings_of(workload.owners(), options.nodes)])
+        async with asyncio.TaskGroup() as tasks:
+            if story is not None:
+                await story.run()
+                tasks.create_task(story.end())
+            await workload.run(options.create_every_s, options.lifetime_s, options.pods)

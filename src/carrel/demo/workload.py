@@ -48,16 +48,17 @@ class Workload:
 
     def owners(self) -> list[str]:
         """One for each namespace: the webhook reads the owner of a pod from its namespace."""
-        return [_owner(namespace) for namespace in self._namespaces()]
+        return [owner_of(namespace) for namespace in self._namespaces()]
 
     async def prepare(self) -> None:
         """Creates namespaces and claims, which are not deleted."""
         for name in self._namespaces():
-            metadata = {"name": name, "annotations": {"owner": _owner(name)}}
-            await self._create_once(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+            await create_namespace(self._cluster, name)
         for manifest in self._manifests:
             if manifest["kind"] == GPU_CLAIMS.kind:
-                await self._create_once(GPU_CLAIMS, manifest, manifest["metadata"].get("namespace", "default"))
+                await _create_once(
+                    self._cluster, GPU_CLAIMS, manifest, manifest["metadata"].get("namespace", "default")
+                )
 
     async def run(self, create_every_s: float, lifetime_s: float, limit: int) -> None:
         """Times are averages. Never more pods than the limit at once."""
@@ -91,15 +92,21 @@ class Workload:
     def _namespaces(self) -> list[str]:
         return sorted({manifest["metadata"].get("namespace", "default") for manifest in self._manifests})
 
-    async def _create_once(self, resource: Any, body: Json, namespace: str = "") -> None:
-        try:
-            await self._cluster.create(resource, body, namespace)
-        except AlreadyExists:
-            return
-        except ClusterError as error:
-            name = body["metadata"].get("name")
-            raise Malformed(f"{body['kind']} {name}", "the manifest", name, error.message) from None
 
-
-def _owner(namespace: str) -> str:
+def owner_of(namespace: str) -> str:
     return f"{namespace}@lab.example"
+
+
+async def create_namespace(cluster: Cluster, name: str) -> None:
+    metadata = {"name": name, "annotations": {"owner": owner_of(name)}}
+    await _create_once(cluster, NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": metadata})
+
+
+async def _create_once(cluster: Cluster, resource: Any, body: Json, namespace: str = "") -> None:
+    try:
+        await cluster.create(resource, body, namespace)
+    except AlreadyExists:
+        return
+    except ClusterError as error:
+        name = body["metadata"].get("name")
+        raise Malformed(f"{body['kind']} {name}", "the manifest", name, error.message) from None

@@ -102,6 +102,23 @@ async def test_why_says_which_booking_covers_a_pod_and_who_holds_what_until_when
     assert details.out.splitlines()[5].endswith("–")
 
 
+async def test_why_knows_how_much_one_person_may_hold_without_a_booking() -> None:
+    eve = {"carrel.dev/user": "eve@lab.example", "carrel.dev/tier": "opportunistic"}
+    whole = {"nvidia.com/gpu": "1"}
+    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+        async with lab.replica() as replica:
+            await replica.bind(await lab.pod("first", limits=whole, annotations=eve), "n1")
+        await lab.pod("second", limits=whole, annotations=eve)
+        asked = ("why", "second", "-n", "lab", "--server", served.url)
+        no_limit = await carrel(*asked)
+        by_option = await carrel(*asked, "--opportunistic-gpus", "1")
+        by_environment = await carrel(*asked, CARREL_OPPORTUNISTIC_GPUS="1")
+
+    assert no_limit.out.startswith("there is room for lab/second")
+    told = "eve@lab.example holds 1 GPU without a booking; more than 1 are not given to one person"
+    assert by_option.out.splitlines()[0] == by_environment.out.splitlines()[0] == told
+
+
 @pytest.mark.parametrize(
     ("pod", "answer"),
     [

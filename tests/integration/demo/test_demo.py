@@ -86,6 +86,22 @@ def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: Dem
     assert "opportunistic" in tiers["vision"]
 
 
+def test_a_gpu_is_taken_back_from_who_holds_many_and_not_from_a_newcomer(demo: DemoProcess) -> None:
+    """cleo has booked one GPU. All GPUs of that model are held without a booking: one by nia, the others by hal."""
+    taken = r"hal/train-\d continues without a GPU: .*: hal@lab.example \d\.0 GPUs, nia@lab.example 1\.0 GPUs"
+
+    lines = demo.lines_until(taken)
+
+    assert sum("continues without a GPU" in line for line in lines) == 1
+
+
+def test_a_booking_covers_one_of_two_pods_and_the_other_runs_on_what_is_free(demo: DemoProcess) -> None:
+    demo.lines_until(
+        r"cleo@lab.example booked 1 NVIDIA-RTX-A6000: 1 of 1 in use: cleo/train; "
+        r"beyond it, on what is free: cleo/sweep$"
+    )
+
+
 def test_kubectl_shows_a_pod_that_runs_as_ready(demo: DemoProcess) -> None:
     url = KUBECTL.search("".join(demo.lines_until(r"waits-too-large-\w+ waits")))
     assert url is not None
