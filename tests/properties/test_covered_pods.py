@@ -391,7 +391,12 @@ ALL_OTHERS_HELD: tuple[tuple[Any, ...], ...] = tuple(
             id="a pod of nobody becomes revocable",
         ),
         pytest.param([*ALL_OTHERS_HELD, P0_WAITS], ("ending", "other-2"), (False, True), id="a pod of nobody ends"),
-        pytest.param([*ALL_OTHERS_HELD, P0_WAITS], ("no lease", "n2", 1), (False, True), id="a GPU is given back"),
+        pytest.param(
+            [*ALL_OTHERS_HELD, P0_WAITS],
+            ("no lease", "n2", 1),
+            (False, False),
+            id="a Lease is deleted, but its pod still has the GPU",
+        ),
         pytest.param(
             [P0_WAITS, ("lost", "n1"), ("lost", "n2")], ("reports", "n2", A6000), (False, True), id="a node is back"
         ),

@@ -85,7 +85,7 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
     unlinked = {"island": "", "bandwidth_gbps": 0}
     a100 = {"model": "NVIDIA-A100-SXM4-80GB", "memory": 81920}
     assert look["gpus"] == [
-        {"uuid": uuid, "node": "n1", "index": index, "unusable": "", "numa_node": numa, **more}
+        {"uuid": uuid, "node": "n1", "index": index, "unusable": "", "numa_node": numa, "number": None, **more}
         for index, (uuid, numa, more) in enumerate(
             [
                 ("GPU-a", 1, {**a100, **linked}),
