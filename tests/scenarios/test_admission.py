@@ -385,7 +385,7 @@ async def test_a_pod_that_runs_on_cpu_asks_for_no_node_with_a_gpu_any_more() -> 
 
     reviewed = await full().create(pod)
 
-    assert reviewed.warnings[-1].startswith("runs without a GPU: ")
+    assert reviewed.warnings[-1].startswith("this pod runs without a GPU: ")
     assert reviewed.object["spec"]["nodeSelector"] == {"room": "b12"}
     assert not reviewed.object["spec"].get("affinity")
     assert reviewed.object["spec"]["tolerations"] == tolerations
