@@ -33,6 +33,13 @@ def a_node(name: str, memories: Sequence[int], islands: str = "", **labels: str)
     return Node(name, gpus, labels)
 
 
+def a_booking(name: str, user: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:
+    """One that runs now."""
+    times = {"start": "2026-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z"}
+    body = {"metadata": {"name": name}, "spec": {"user": user, "gpus": gpus, **times, **spec}}
+    return {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, **body}
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -51,10 +58,10 @@ class CarrelCluster:
         self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
         self._start_scheduler("gpu-scheduler", self._port)
 
-    def start_extender(self, name: str = "extender", port: int = 0) -> Process:
+    def start_extender(self, name: str = "extender", port: int = 0, *options: str | Path) -> Process:
         port = port or self._port
         command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
-        process = self.api.start(name, [*command, "--port", str(port)])
+        process = self.api.start(name, [*command, "--port", str(port), *options])
         process.wait_until("ready", lambda: _is_ready(port))
         return process
 
@@ -74,9 +81,7 @@ class CarrelCluster:
 
     def book(self, name: str, user: str, gpus: int = 1, **spec: Any) -> None:
         """A booking that runs now, as the booking service writes it."""
-        times = {"start": "2026-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z"}
-        body = {"metadata": {"name": name}, "spec": {"user": user, "gpus": gpus, **times, **spec}}
-        self.api.call("POST", BOOKINGS.path(), {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, **body})
+        self.api.call("POST", BOOKINGS.path(), a_booking(name, user, gpus, **spec))
 
     # --- what the cluster says, read anew ----------------------------------------------------------------------------
 

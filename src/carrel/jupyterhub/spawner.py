@@ -65,6 +65,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         super().__init__(*args, **kwargs)
         self._seen = SeenPod()
         self._following: asyncio.Task[None] | None = None
+        self._moving = asyncio.Lock()
         self._answer: tuple[float, StartableAnswer | None] | None = None
 
     # --- the spawn page ----------------------------------------------------------------------------------------------
@@ -185,16 +186,18 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         return self._seen.is_awaited(pod, now, timedelta(seconds=self.hand_over_limit))
 
     async def _move_when_up(self) -> None:
-        """Changes the way to the server, if its pod has changed."""
-        if self._seen.moved or not self._is_up() or not self.server or self.pending:
-            return
-        await super().poll()  # it writes the address into the hub's database
-        await self.user.settings["proxy"].add_user(self.user, self.name)
-        await self._give_what_it_owned()
-        self._seen = seen_in({**self._seen.state(), "moved": True})
-        self.orm_spawner.state = self.get_state()
-        self.db.commit()
-        self.log.info("The server %s is served by the successor of its pod", self._log_name)
+        """Changes the way to the server, if its pod has changed. The hub's poll may see the new pod at the same time as
+        we do: it is done once."""
+        async with self._moving:
+            if self._seen.moved or not self._is_up() or not self.server or self.pending:
+                return
+            await super().poll()  # it writes the address into the hub's database
+            await self.user.settings["proxy"].add_user(self.user, self.name)
+            await self._give_what_it_owned()
+            self._seen = seen_in({**self._seen.state(), "moved": True})
+            self.orm_spawner.state = self.get_state()
+            self.db.commit()
+            self.log.info("The server %s is served by the successor of its pod", self._log_name)
 
     def _is_up(self) -> bool:
         pod = self._pod()

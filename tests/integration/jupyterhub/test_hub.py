@@ -13,7 +13,8 @@ from yarl import URL
 from carrel.dialects.hand_over_record import Why, successor_of
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
-from tests.kit.jupyterhub.hub import NAMESPACE, HubBed, a_booking, a_startable
+from tests.kit.jupyterhub.hub import HubBed, a_booking, a_startable
+from tests.kit.jupyterhub.hub_files import NAMESPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,8 +56,14 @@ async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) ->
     assert await bed.notebook("bea@lab.example", "api/kernels") == 200
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
     assert await bed.holders("b") == {booked["metadata"]["uid"]}
+
+    async def times_moved() -> int:
+        return (bed.folder / "hub.log").read_text().count("The server bea@lab.example is served by the successor")
+
+    await bed.wait_for("the hub says that it has moved the server", times_moved)
     for user in ("bea@lab.example", "ben@lab.example"):
         await bed.stop_and_wait(user)
+    assert await times_moved() == 1
 
 
 async def test_a_hub_that_polls_between_the_two_pods_keeps_the_server(bed: HubBed) -> None:

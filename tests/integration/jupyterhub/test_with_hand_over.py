@@ -10,7 +10,8 @@ from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from tests.kit.gpus import a_node
-from tests.kit.jupyterhub.hub import NAMESPACE, HubBed, a_startable, running_hub
+from tests.kit.jupyterhub.hub import HubBed, a_startable, running_hub
+from tests.kit.jupyterhub.hub_files import NAMESPACE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,8 +9,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,12 +34,10 @@ from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import service_account
 from kubernetes_in_memory.http_server import serve
+from tests.kit.jupyterhub.hub_files import HUB, NAMESPACE, HubAccess, write_hub_files
 from tests.kit.jupyterhub.notebook_kubelets import NotebookKubelets
 from tests.kit.jupyterhub.proxy import proxy_command
 
-ROOT = Path(__file__).parents[3]
-NAMESPACE = "jhub"
-HUB = f"system:serviceaccount:{NAMESPACE}:hub"
 DOMAIN = "lab.example"
 GRACE_S = "2"
 """Between the announcement that a notebook loses its GPU and its end: people need minutes, tests do not."""
@@ -292,47 +288,22 @@ async def _booking_service(answer: dict[str, Any], asked: list[str], token: str)
 
 
 class _HubProcess:
-    def __init__(
-        self,
-        folder: Path,
-        api_url: str,
-        hub_token: str,
-        booking_url: str,
-        spawner: Json,
-    ) -> None:
-        proxy, proxy_api, hub, notebook = _free_ports(4)
-        self.url, self.token = f"http://127.0.0.1:{proxy}", secrets.token_hex()
+    def __init__(self, folder: Path, api_url: str, hub_token: str, booking_url: str, spawner: Json) -> None:
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(ComponentStarter(folder, api_url, ComponentTokens()).kubeconfig(hub_token))
+        access = HubAccess(kubeconfig, hub_token, booking_url, proxy_command())
+        self._files = write_hub_files(folder, access, 0, spawner)
+        self.url, self.token = self._files.url, self._files.token
         self._folder = folder
-        (folder / "token").write_text(hub_token)
-        (folder / "kubeconfig").write_text(ComponentStarter(folder, api_url, ComponentTokens()).kubeconfig(hub_token))
-        bed = {
-            "example": str(ROOT / "examples" / "jupyterhub_config.py"),
-            "url": self.url,
-            "hub_url": f"http://127.0.0.1:{hub}",
-            "proxy": proxy_command(),
-            "proxy_api_url": f"http://127.0.0.1:{proxy_api}",
-            "token": self.token,
-            "token_file": str(folder / "token"),
-            "namespace": NAMESPACE,
-            "notebook_port": notebook,
-            "spawner": spawner,
-        }
-        (folder / "bed.json").write_text(json.dumps(bed))
-        self._environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")},
-            "HUB_BED": str(folder / "bed.json"),
-            "KUBECONFIG": str(folder / "kubeconfig"),
-            "CARREL_BOOKING_URL": booking_url,
-        }
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        config = Path(__file__).parent / "hub_config.py"
+        outside = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
         with (self._folder / "hub.log").open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "jupyterhub", "--config", str(config)),
+                *self._files.command,
                 cwd=self._folder,
-                env=self._environment,
+                env={**outside, **self._files.variables},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -349,14 +320,6 @@ class _HubProcess:
     async def end(self) -> None:
         if self._process is not None:
             await end_process(self._process)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def a_startable(free: dict[str, int], **more: Any) -> dict[str, Any]:
