@@ -132,7 +132,7 @@ def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
 
 def test_other_programs_in_carrels_namespace_are_treated_as_any_user(rules: RulesCluster, guarded: str) -> None:
     maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), UserClient(rules.api, EXTENDER)
-    written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-0"}}}
+    written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-of-another-pod"}}}
 
     assert rules.asked(unadmitted_pod("copied"), maias)
     assert maias.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 403

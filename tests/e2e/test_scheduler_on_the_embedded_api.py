@@ -102,7 +102,7 @@ def test_the_pods_of_a_job_that_does_not_say_the_size_of_its_gang_wait_for_the_l
     for member in members:
         member["metadata"]["ownerReferences"] = [owner]
     cluster_in_memory.kubectl("apply", "-f", "-", given=members[0])
-    eventually(lambda: why_waiting(cluster_in_memory, "gang-0") == ONE_MISSING, limit_s=120)
+    eventually(lambda: ONE_MISSING in why_waiting(cluster_in_memory, "gang-0"), limit_s=120)
 
     placed(cluster_in_memory, members[1])
     eventually(lambda: is_running(cluster_in_memory, "gang-0"), limit_s=120)

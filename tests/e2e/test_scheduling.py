@@ -98,6 +98,7 @@ def test_three_nodes_and_gpu_mem_8138_only_n3_has_it_on_one_gpu(cluster_of_carre
             "ALIYUN_COM_GPU_MEM_DEV": "16276",
             "ALIYUN_COM_GPU_MEM_POD": "8138",
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+            "ALIYUN_GPU_ID": "0",
             "carrel.dev/devices": "GPU-n3-0",
             "carrel.dev/cgpu-disable": "false",
         }
