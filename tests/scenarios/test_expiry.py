@@ -215,6 +215,24 @@ async def test_after_a_cancellation_a_pod_stays_as_an_opportunistic_one(is_seen:
         assert (notes["carrel.dev/tier"], notes["terminate-at"]) == ("opportunistic", "1900-01-01T08:00:00Z")
 
 
+async def test_a_pod_whose_annotations_are_full_is_no_longer_booked_after_a_cancellation() -> None:
+    """`opportunistic` is longer than `booked` and does not fit: then MAIA's mark alone says it."""
+    async with a_lab(LAB) as lab, lab.replica() as replica:
+        await lab.book(end=HALF_PAST)
+        await an_opportunistic_pod(lab, replica, "train", annotations=ADA)
+        controller = TierController(replica)
+        await settle(lab, controller)
+        used = sum(len(key) + len(value) for key, value in (await lab.annotations("train")).items())
+        full = {"filler": "x" * (256 * 1024 - used - len("filler"))}
+        await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": full}}), "lab")
+        await lab.client.delete(BOOKINGS, "booking-ada")
+
+        await settle(lab, controller)
+
+        notes = await lab.annotations("train")
+        assert (notes.get("carrel.dev/tier"), notes["terminate-at"]) == (None, "1900-01-01T08:00:00Z")
+
+
 async def test_if_the_setting_says_so_a_pod_is_ended_without_a_successor() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=ends("2026-11-16T12:00:00Z"))
