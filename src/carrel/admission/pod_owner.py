@@ -28,6 +28,8 @@ MACHINES = "system:"
 ACCOUNTS = "system:serviceaccount:"
 CONTROLLERS = f"{ACCOUNTS}kube-system:"
 """Kubernetes' own controllers, which create the pods of Jobs and ReplicaSets as their templates say."""
+CONTROLLER = "carrel-controller"
+"""The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,6 @@ class PodOwner:
                 " this pod; an admin can set --username-domain or --hub-users"
             )
         return "" if self.name else "Carrel cannot tell who owns this pod, so no booking covers it"
-
-
-CONTROLLER = "carrel-controller"
-"""The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class PodOwnerLookup:
     def is_carrel(self, user: RequestUser) -> bool:
         """Whether it is one who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own
         terminator, is not: a pod that it makes could keep the GPU of the pod that it was copied from."""
-        ours = f"{MACHINES}serviceaccount:{self.carrel_namespace}:{CONTROLLER}"
+        ours = f"{ACCOUNTS}{self.carrel_namespace}:{CONTROLLER}"
         return user.name == ours or user.name in self.trusted
 
     def _spawned_for(self, pod: Pod) -> PodOwner | None:

@@ -238,11 +238,12 @@ def nothing_expired() -> dict[str, str]:
     return {"status": "no expired pods found"}
 
 
+def not_ended(message: str) -> dict[str, str]:
+    return {"status": "error", "message": message}
+
+
 def _in_any_case(body: object, subject: str) -> Field:
+    """Its fields by their names in small letters."""
     if isinstance(body, dict):
         return Field({str(key).lower(): value for key, value in body.items()}, subject)
     return Field(body, subject)
-
-
-def not_ended(message: str) -> dict[str, str]:
-    return {"status": "error", "message": message}

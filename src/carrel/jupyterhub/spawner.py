@@ -55,7 +55,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         min=0,
         config=True,
         help="Seconds that a booked notebook may wait for its GPU to be given back, besides start_timeout. More than "
-        "Carrel's --revocation-grace and the time that pods get to end.",
+        "Carrel's --notebook-grace and the time that pods get to end.",
     )
 
     _removals: ClassVar[dict[str, "asyncio.Task[None]"]] = {}

@@ -20,7 +20,7 @@ from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
-from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod
+from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, why_set_aside
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -132,7 +132,7 @@ class ClusterLedger:
         if node.kubelet_chooses:
             node = as_slots(node, self._slots_in_use(node), self._offers.offer(name, unrecorded))
         else:
-            set_aside = self._offers.why_set_aside(name, unrecorded)
+            set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
         unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
         node = replace(node, gpus=gpus, unusable=unusable)

@@ -16,7 +16,6 @@ from carrel.leases.unrecorded_pods import (
     offer_of,
     unrecorded_pods,
     users_by_gpu,
-    why_set_aside,
 )
 from carrel.ledger.gpus import Node
 from carrel.ledger.requests import WHOLE
@@ -114,9 +113,6 @@ class NodeOffers:
             for share in pod.shares(pod.gpus or everywhere):
                 held.setdefault(share.gpu, {})[pod.holder.uid] = share
         return held
-
-    def why_set_aside(self, node: str, unrecorded: Iterable[UnrecordedPod]) -> str:
-        return why_set_aside(unrecorded, node)
 
 
 def _amount(amounts: Mapping[str, str]) -> int:

@@ -29,7 +29,7 @@ from carrel.lifecycle.reservation_pods import (
 )
 from carrel.lifecycle.revocation import RevocationContext, Revoker
 from carrel.lifecycle.revocation_grace import RevocationGrace
-from carrel.lifecycle.terminator import Terminator, TerminatorContext
+from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator, TerminatorContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
     return hand_overs
 
 
-def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float = 5.0) -> Terminator:
+def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float = ANSWER_WITHIN_S) -> Terminator:
     """Any replica may be called: it writes the hand-over with `cluster`, and the leader does the rest."""
 
     def has_gpus(pod: Pod) -> bool:

@@ -234,7 +234,8 @@ class HandOvers:
         return await self._close(written, HandOverResult.CALLED_OFF)
 
     async def _end(self, record: HandOver, pod: Json, version: str) -> timedelta:
-        """Only in the version that was read: a pod that finishes at this moment must not run a second time.
+        """Only in the version that was read: a pod that finishes at this moment must not run a second time. An empty
+        `version` means any.
 
         A controller's pod is evicted, so that a Job can tell it from one that failed by itself (`podFailurePolicy`). A
         disruption budget may delay a revocation. It does not delay the end of a booking, which was known before.

@@ -19,6 +19,8 @@ from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.expiry import Expiry
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 
+ANSWER_WITHIN_S = 5.0
+"""kube-apiserver gives MAIA's webhook ten seconds in all."""
 POLL_S = 0.05
 """How often the cache is looked at."""
 
@@ -35,8 +37,8 @@ class TerminatorContext:
     may_lose_gpus: Callable[[Pod], bool]
     now: Callable[[], datetime]
     rng: Random
-    answer_within_s: float = 5.0
-    """A caller waits that long at most for the leader: kube-apiserver gives MAIA's webhook ten seconds in all."""
+    answer_within_s: float
+    """A caller waits that long at most for the leader."""
 
 
 class Terminator:
