@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, SECRETS
 from carrel.lifecycle.hand_over import HandOverResult
@@ -224,6 +225,23 @@ async def test_the_successor_is_the_pod_as_it_was_at_its_end() -> None:
         assert successor["spec"]["containers"][0]["image"] == "work:2"
         assert successor["metadata"]["labels"] == {"stage": "late"}
         assert controller.results == [HandOverResult.HANDED_OVER]
+
+
+async def test_a_victim_that_a_booking_covered_for_a_while_is_a_victim_again_when_that_is_cancelled() -> None:
+    eve = {**OPPORTUNISTIC, "carrel.dev/user": "eve@lab.example"}
+    async with an_announced_end(annotations=eve) as (lab, _, controller, train):
+        await lab.book("eve@lab.example")
+        await settle(lab, controller)
+        assert controller.results == [HandOverResult.CALLED_OFF]
+        assert "carrel.dev/leave-by" not in await lab.annotations("train")
+
+        await lab.client.delete(BOOKINGS, "booking-eve")
+        await settle(lab, controller)
+        lab.clock.now += timedelta(minutes=10)
+        await settle(lab, controller)
+
+        assert (await pods_of(lab))["train"].metadata.uid != train["metadata"]["uid"]
+        assert controller.results == [HandOverResult.CALLED_OFF, HandOverResult.HANDED_OVER]
 
 
 async def test_a_pod_that_lost_its_controller_meanwhile_is_created_again_by_carrel() -> None:

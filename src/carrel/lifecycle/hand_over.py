@@ -119,6 +119,7 @@ class HandOvers:
         self._services = OwnedServices(context.cluster)
         self._successors = SuccessorStore(context.cluster, context.namespace)
         self._replacements = Replacements(context.cluster, context.pods_of)
+        self._begun: set[str] = set()  # uids of pods that have a record
         self._announced: set[str] = set()  # the records that were announced on their pods
         self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
@@ -146,12 +147,19 @@ class HandOvers:
         # If there is one already, another replica was faster, or our answer was lost: the one that exists counts.
         with contextlib.suppress(AlreadyExists):
             await self._cluster.create(CONFIG_MAPS, body, self._context.namespace)
+        self._begun.add(record.uid)
         return record.name
+
+    def is_begun(self, uid: str) -> bool:
+        """Whether this process has begun to hand the pod over. One that was called off may be begun again."""
+        return uid in self._begun
 
     async def record_names(self) -> Iterable[str]:
         """The names of all records."""
         ours = Selection(self._context.namespace, labels=hand_over_record.LABEL)
-        return [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
+        names = [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
+        self._begun &= set(map(hand_over_record.pod_of, names))  # another replica may have closed some
+        return names
 
     async def advance(self, name: str) -> timedelta | HandOverResult:
         """One step of one hand-over: when to call again, or how it ended.
@@ -363,6 +371,7 @@ class HandOvers:
             pass  # another replica has closed it
         self._announced.discard(metadata["name"])
         uid = hand_over_record.pod_of(metadata["name"])
+        self._begun.discard(uid)
         self._ending.pop(uid, None)
         self._withdrawn.discard(uid)
         self._conflicts.pop(uid, None)

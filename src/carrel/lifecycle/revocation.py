@@ -98,7 +98,6 @@ class Revoker:
         self._hand_overs = hand_overs
         self._context = context
         self._events = EventRecorder(cluster, COMPONENT, context.now)
-        self._begun: set[str] = set()  # victims whose hand-over this process has begun
         self._contested_since: dict[
             str, datetime
         ] = {}  # booked uid → since when it would fit, if an earlier pod did not count on the GPU
@@ -122,15 +121,10 @@ class Revoker:
             if name := await self._hand_overs.begin(pod, order):
                 told.append(f"{victim.full_name} has to end by {in_utc(order.due)}")
                 log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
-                self._begun.add(victim.uid)
                 begun.append(name)
         if told:
             await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
         return begun
-
-    def forget(self, uid: str) -> None:
-        """The hand-over of this pod has ended, and it was not handed over."""
-        self._begun.discard(uid)
 
     async def _tell(self, booked: Holder, text: str) -> None:
         """An Event that cannot be written must not delay the revocation."""
@@ -164,7 +158,6 @@ class Revoker:
             return None
         would_fit = {each.holder.uid for each in waiting if self._fits(each)}
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
-        self._begun = {uid for uid in self._begun if self._context.pod_by_uid(uid)}
         opportunistic = list(self._opportunistic_pods(ledger))
         with ledger.what_if():
             for lease in self._cluster_ledger.leases():
@@ -189,7 +182,9 @@ class Revoker:
     ) -> RevocationStep | None:
         """The next step for the pod. If there is none, it takes what it can count on, within this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.keeper(ledger))
-        staying = tuple(victim for victim in named if not self._is_ending(victim) and victim.uid not in self._begun)
+        staying = tuple(
+            victim for victim in named if not self._is_ending(victim) and not self._hand_overs.is_begun(victim.uid)
+        )
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, waiting.booking, staying) if staying else None
         rng = self._context.random_for(booked.uid) if self._context.random_for else None

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 
-from carrel.dialects import hand_over_record
 from carrel.dialects.booking_objects import BookingObject
 from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.cluster import ClusterError
@@ -149,8 +148,6 @@ class TierReconciler:
         result = await self._hand_overs.advance(name)
         if isinstance(result, HandOverResult):
             self._metrics.handed_over.labels(result.name.lower()).inc()
-            if result is not HandOverResult.HANDED_OVER:
-                self._revoker.forget(hand_over_record.pod_of(name))  # the pod may be a victim again
         else:
             self._due.add_after(name, result.total_seconds())
 
