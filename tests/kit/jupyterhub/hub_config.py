@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 
+from carrel.jupyterhub import booking_service
+
 bed = json.loads(Path(os.environ["HUB_BED"]).read_text())
 c = get_config()  # type: ignore[name-defined] # noqa: F821 # the hub defines it
 load_subconfig(bed["example"])  # type: ignore[name-defined] # noqa: F821 # and this
@@ -29,6 +31,7 @@ c.KubeSpawner.image = "notebook:1"
 c.KubeSpawner.cmd = ["jupyterhub-singleuser"]
 c.KubeSpawner.port = bed["notebook_port"]
 c.KubeSpawner.delete_grace_period = 10
+booking_service.TIMEOUT_S = 120.0
 c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
 for name, value in bed["spawner"].items():
