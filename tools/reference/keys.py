@@ -32,6 +32,7 @@ MEANINGS = {
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",
     "GPUKept": "A GPU is kept for this booked pod: who has to give it back, and until when.",
     "RevocationHeldUp": "The pod should have ended and has not: what holds it up.",
+    "GPUPodEndsSlowly": "The pod takes too long to end: when it is deleted again, with a short grace period.",
     "NotHandedOver": "The pod is ended and does not go on without a GPU: why not.",
     "HandedOverToCPU": "This pod goes on without a GPU, for one that lost it, and why.",
     "TerminateAtUnreadable": "The pod's `terminate-at` cannot be read; what is expected.",

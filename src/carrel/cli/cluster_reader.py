@@ -68,7 +68,8 @@ async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: Tie
     try:
         # A command that reads once cannot see whether more pods of a gang come.
         dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
-        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy)
+        now = client.clock.now
+        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy, now=now)
         carrel = ClusterState(client, options)
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):

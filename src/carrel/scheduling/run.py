@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+from dataclasses import replace
 
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -24,7 +25,7 @@ def run(settings: ExtenderSettings) -> None:
 
 
 async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
-    state = ClusterState(client, settings.options())
+    state = ClusterState(client, replace(settings.options(), now=client.clock.now))
     scheduler = scheduler_on(state, settings.scheduler_options())
     handlers = handlers_on(state, scheduler)
     address = Address(settings.bind_address, settings.port)
