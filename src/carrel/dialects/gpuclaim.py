@@ -28,7 +28,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim
 from carrel.dialects.interface import Dialect, PodBinding, Reading
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -267,7 +267,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
     if device.id > _HIGHEST_INDEX:
         raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
     return Gpu(
-        uuid=device.uuid or f"{node}/{device.id}",
+        uuid=device.uuid or place_name(node, device.id),
         node=node,
         index=device.id,
         model=device.model or labels.get(nvidia.PRODUCT, ""),

@@ -108,6 +108,7 @@ class Agent:
             clock=time.monotonic,
             pods=self._pods.store.snapshot,
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
+            cuda_devices=settings.cuda_devices,
         )
         self._allocation = DeviceAllocation(allocation_context, self._due.set)
         self._offered: tuple[DeviceInventory, OfferMode | None] | None = None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
@@ -50,6 +51,7 @@ class AllocationContext:
     """Those of this node, from the cache."""
     labels: Callable[[], Mapping[str, str]]
     """Of the node."""
+    cuda_devices: CudaDevices = CudaDevices.UUID
 
 
 class DeviceAllocation:
@@ -212,6 +214,9 @@ class DeviceAllocation:
     def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
         visible = ",".join(waiting.cards)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
+        if self._context.cuda_devices is CudaDevices.INDEX:
+            indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
+            environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[card] for card in waiting.cards)
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)
             if assumption is None:
