@@ -200,6 +200,14 @@ async def test_a_pod_keeps_its_request(cluster: ReviewedCluster, pod: Json) -> N
     assert (await cluster.create(reviewed.object)).patch == []
 
 
+async def test_who_creates_a_pod_before_its_claim_is_told_what_it_waits_for() -> None:
+    reviewed = await full().create(a_pod(annotations={"gpu.scheduling/claim": "c"}))
+
+    assert reviewed.warnings == [
+        "this pod waits: pod lab/train names the GpuClaim 'c', which does not exist in namespace 'lab'; create it"
+    ]
+
+
 async def test_what_a_namespace_says_counts_only_if_it_can_be_read() -> None:
     odd = replace(full(), namespace={"carrel.dev/when-full": "never"})
     reviewed = await odd.create(a_pod(GPU))

@@ -220,6 +220,7 @@ class PodAdmission:
         else:
             changed.drop_our_priority()
         changed.warn(new.owner.warning)
+        changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
         return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
-from carrel.dialects.interface import Dialect, PodBinding, Reading
+from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
@@ -151,11 +151,11 @@ def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: allocated(node, ids)}
 
 
-def told_indices(pod: Pod) -> tuple[int, ...]:
+def told_gpus(pod: Pod) -> ToldGpus:
     """The GPUs that the GpuClaim scheduler gave to the pod, in either of its forms."""
     text = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")[2]
     field = annotation_field(ALLOCATED)
-    return tuple(whole_number(part, subject(pod.metadata), field) for part in text.split(",")) if text else ()
+    return {whole_number(part, subject(pod.metadata), field): 0 for part in text.split(",")} if text else {}
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ DIALECT = Dialect(
     assumed=_assumed,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
-    told_indices=told_indices,
+    told_gpus=told_gpus,
     written_annotations=(ALLOCATED,),
     written_labels=(MANAGED_LABEL, POD_LABEL),
 )

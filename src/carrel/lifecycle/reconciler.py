@@ -106,7 +106,7 @@ class Reconciler:
             for name in self._collector.due():
                 self._leases_due.add(name)
             for claim in self._state.claims.store:
-                self._on_claim(None, claim)
+                self._add_claim(claim)
             await asyncio.sleep(SWEEP_S)
 
     # --- changes -----------------------------------------------------------------------------------------------------
@@ -128,8 +128,16 @@ class Reconciler:
             self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _on_claim(self, old: GpuClaim | None, new: GpuClaim | None) -> None:
-        if new is not None:
-            self._claims_due.add_after(ClaimKey(new.metadata.namespace, new.metadata.name), SETTLE_S)
+        if new is None:
+            return
+        self._add_claim(new)
+        if old is None or old.spec != new.spec:
+            # Pods that wait for it, or for another one of its name: the scheduler does not watch claims.
+            for pod in filter(is_waiting, self._pods_of(new)):
+                self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
+
+    def _add_claim(self, claim: GpuClaim) -> None:
+        self._claims_due.add_after(ClaimKey(claim.metadata.namespace, claim.metadata.name), SETTLE_S)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         known = self._state.cluster_ledger.lease(new.metadata.name) if new else None

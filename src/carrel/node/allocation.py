@@ -177,10 +177,10 @@ class DeviceAllocation:
 
     def _told_by_peer(self, pod: Pod) -> str:
         try:
-            indices = gpushare.told_indices(pod)
+            told = gpushare.told_gpus(pod)
         except Malformed:
-            indices = ()
-        return f"GPU {indices[0]}" if indices else "a GPU"
+            told = {}
+        return f"GPU {', '.join(map(str, told))}" if told else "a GPU"
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 
