@@ -31,7 +31,7 @@ def post(url: str, body: Json | None = None, token: str = "", method: str = "POS
 
 
 class MaiaBookings:
-    """Carrel's booking service, which knows nothing of the cluster; bookings are made as MAIA's dashboard makes them."""
+    """Carrel's booking service, which knows nothing of the cluster. Bookings are made as MAIA's clients make them."""
 
     def __init__(self, service: BookingProcess, model: str) -> None:
         self._service = service

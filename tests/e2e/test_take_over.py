@@ -1,7 +1,7 @@
 """A node that gpushare's programs served before Carrel, and serve again while Carrel is away; on a real kubelet.
 
 gpushare's extender is this test: it writes its annotations on a pod and binds it. Its plugin is a fake that answers the
-kubelet as the real one does. The kube-scheduler is real and asks at gpushare's addresses, with gpushare's configuration.
+kubelet as the real one does. kube-scheduler is real, and asks at gpushare's addresses, with gpushare's configuration.
 """
 
 import json
