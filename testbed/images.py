@@ -8,11 +8,21 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 BUSYBOX = "testbed/busybox:1"
 """A shell and the usual small commands, `wget`, `nc` and `httpd` among them."""
 PAUSE = "testbed/pause:1"
 """Holds a pod's network while its containers start and end."""
+
+
+class Loadable(Protocol):
+    """An image that a node can load."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(self, file: Path) -> None: ...
 
 
 @dataclass(frozen=True)
