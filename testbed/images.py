@@ -56,6 +56,12 @@ def busybox_images(busybox: Path) -> list[Image]:
     return [Image(BUSYBOX, layer, ["sh"]), Image(PAUSE, layer, ["sleep", "2147483647"])]
 
 
+def program_image(name: str, program: Path) -> Image:
+    """With one program that needs no library."""
+    place = f"usr/local/bin/{program.name}"
+    return Image(name, _layer({place: program.read_bytes()}, {}), [f"/{place}"])
+
+
 def _layer(programs: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:

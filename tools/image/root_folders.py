@@ -27,7 +27,7 @@ def lower(architecture: str) -> Path:
     parts = [*contents.DEBIAN_PACKAGES, contents.PYTHON_PACKAGES.read_text(), *_code_that_makes_it()]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     kept = cache() / "image" / f"{architecture}-{key}"
-    with locked("image"):
+    with locked(f"image-{architecture}"):  # of the machine's architecture too, to compile another's
         if not kept.exists():
             _make_lower(architecture, kept)
     return kept
