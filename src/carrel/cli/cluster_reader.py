@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
@@ -64,6 +66,15 @@ def _same_question(settings: ClusterQuerySettings) -> str:
 
 
 async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy) -> ClusterState:
+    async with reading_cluster(settings, access, tier_policy) as carrel:
+        return carrel
+
+
+@asynccontextmanager
+async def reading_cluster(
+    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+) -> AsyncIterator[ClusterState]:
+    """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:
         # A command that reads once cannot see whether more pods of a gang come.
@@ -76,7 +87,7 @@ async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: Tie
             carrel.requested_by(pod)
         await carrel.gang_sizes.wait_looked_up()
         carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
-        return carrel
+        yield carrel
     finally:
         await client.aclose()
 

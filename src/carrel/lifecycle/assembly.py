@@ -16,7 +16,7 @@ from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
-from carrel.lifecycle.confirmed_ends import ConfirmedEnds
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
@@ -89,21 +89,23 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         minimum_time=options.minimum_time,
         limits=options.limits,
         random_for=Random if options.random_victims else None,
+        isolation=state.isolation,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
     correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
-    notices = Notices(state.cluster, pods.snapshot, options.at_end)
+    notices = Notices(state.cluster, pods.snapshot, options.at_end, state.isolation)
     waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
-    slow = SlowEndings(state.cluster, lambda: _without_booking(state), state.options.now, options.limits)
+    now, may_lose = state.options.now, lambda: _without_booking(state)
+    slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
     return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, enquiries)
 
 
 def _without_booking(state: ClusterState) -> Iterable[Pod]:
     """The pods that hold GPUs and may lose them."""
     holders = filter(None, map(state.pods.store.by_uid, tuple(state.ledger.holders())))
-    return [pod for pod in holders if state.may_lose_gpus(pod)]
+    return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
@@ -117,7 +119,7 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end)
+    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
@@ -156,6 +158,7 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
         now=state.options.now,
         rng=Random(),  # noqa: S311 - not a secret
         answer_within_s=answer_within_s,
+        isolation=state.isolation,
     )
     return Terminator(expiry, hand_overs, context)
 
@@ -176,6 +179,7 @@ def collector_on(state: ClusterState) -> LeaseCollector:
         ends,
         state.options.now,
         state.options.clock,
+        state.isolation,
     )
     return LeaseCollector(state.cluster_ledger, state.lease_writer, context)
 

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, DeleteOptions, NotFound
+from carrel.kubernetes.cluster import Cluster, DeleteOptions
 from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -39,54 +40,49 @@ class SlowEndings:
         pods: Callable[[], Iterable[Pod]],
         now: Callable[[], datetime],
         limits: EndLimits,
+        isolation: Isolation,
     ) -> None:
         """`pods`: those that hold GPUs without a booking."""
         self._cluster = cluster
         self._pods = pods
         self._now = now
         self._limits = limits
+        self._isolation = isolation
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._warned: dict[str, datetime] = {}  # uid → when
 
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
-        slow = [pod for pod in self._pods() if ends_slowly(pod, self._limits)]
+        slow = self._isolation.found(
+            "ending", self._pods(), lambda pod: pod if ends_slowly(pod, self._limits) else None
+        )
         self._warned = {pod.metadata.uid: at for pod in slow if (at := self._warned.get(pod.metadata.uid)) is not None}
-        deleted = 0
-        for pod in slow:
-            try:
-                deleted += await self._hurry(pod)
-            except ClusterError as error:
-                log.warning("pod_not_hurried pod=%s: %s", holder_of(pod), error)
-        return deleted
+        return sum(await self._isolation.each("ending", slow, self._hurry))
 
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._now()
         told = told_at(pod)
         due = (told if told is not None else now) + self._limits.grace
+        last = min(LAST_GRACE, self._limits.grace)
         if metadata.uid not in self._warned:
-            ends_at = max(due, now + LAST_GRACE)
-            await self._events.record(pod, slow_note(pod, ends_at))
+            await self._events.record(pod, slow_note(pod, max(due, now + last), last))
             self._warned[metadata.uid] = now
             return False
-        if now < max(due, self._warned[metadata.uid] + LAST_GRACE):
+        if now < max(due, self._warned[metadata.uid] + last):
             return False
-        last_s = min(int(LAST_GRACE.total_seconds()), self._limits.grace_s)
-        try:
-            how = DeleteOptions(uid=metadata.uid, grace_seconds=last_s)
-            await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
-        except (NotFound, Conflict):
-            return False  # it is gone
+        last_s = int(last.total_seconds())
+        how = DeleteOptions(uid=metadata.uid, grace_seconds=last_s)
+        await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
         log.info("pod_deleted_again pod=%s uid=%s grace_s=%d", holder_of(pod), metadata.uid, last_s)
         return True
 
 
-def slow_note(pod: Pod, ends_at: datetime) -> Note:
+def slow_note(pod: Pod, ends_at: datetime, last: timedelta) -> Note:
     given = timedelta(seconds=pod.metadata.deletion_grace_period_seconds)
     return Note(
         ENDS_SLOWLY,
         f"this pod was told to end, with a grace period of {given}; without a booking it keeps its GPU no longer than"
-        f" until {seconds(ends_at)}: then it is deleted again, with a grace period of {LAST_GRACE}",
+        f" until {seconds(ends_at)}: then it is deleted again, with a grace period of {last}",
         WARNING,
     )
 

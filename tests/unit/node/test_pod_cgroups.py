@@ -36,7 +36,7 @@ def test_a_pod_runs_while_one_of_its_containers_has_a_process(tmp_path: Path, la
     group(pod / "container-1", "")
     group(pod / "container-2", "4711\n")
     cgroups = PodCgroups(tmp_path)
-    assert cgroups.running() == {UID}
+    assert cgroups.running() == frozenset({UID})
 
     group(pod / "container-2", "")
     assert cgroups.running() == frozenset()
@@ -48,7 +48,7 @@ def test_pods_are_told_apart_and_other_groups_are_not_pods(tmp_path: Path) -> No
     group(tmp_path / "kubepods" / "pod0123456789abcdef0123456789abcdef", "3\n")  # a static pod
     group(tmp_path / "system.slice" / f"pod{UID}.service", "4\n")
 
-    assert PodCgroups(tmp_path).running() == {UID, OTHER}
+    assert PodCgroups(tmp_path).running() == frozenset({UID, OTHER})
 
 
 @pytest.mark.parametrize("made", ["", "system.slice", "memory"], ids=["empty", "no kubelet", "an empty hierarchy"])
