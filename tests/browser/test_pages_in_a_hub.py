@@ -61,13 +61,13 @@ async def a_hub_with_pages(folder: Path) -> AsyncIterator[str]:
     options = (*where, *at_hub, "--username-domain", "lab.example", "--inventory", str(folder / "gpus.yaml"))
     try:
         async with a_service(folder, *options, sign_in=""):
-            await _wait_up(f"{url}/hub/api/", folder / "hub.log")
+            await _wait_up(f"{url}/hub/api/")
             yield url
     finally:
         await end_process(process)
 
 
-async def _wait_up(url: str, log: Path) -> None:
+async def _wait_up(url: str) -> None:
     async with aiohttp.ClientSession() as session:
         for _ in range(10 * LIMIT_S):
             try:
@@ -77,7 +77,7 @@ async def _wait_up(url: str, log: Path) -> None:
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.1)
-    raise AssertionError(f"the hub did not start:\n{log.read_text()[-3000:]}")
+    raise AssertionError("the hub did not start")
 
 
 async def test_a_person_books_from_the_menu_of_the_hub(browser: Browser, tmp_path: Path) -> None:
