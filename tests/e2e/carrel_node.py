@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from carrel.dialects import gpushare, visible_devices
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
 from testbed.fixtures import shown_run
@@ -112,7 +113,7 @@ def reading_own_gpus(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
     asking = pod_from(manifest)
     manifest["spec"]["containers"] = [
-        visible_devices.shown(each, "carrel.dev/devices", gpushare.variables(asking, each))
+        visible_devices.shown(each, visible_devices.sight(CudaDevices.UUID), gpushare.variables(asking, each))
         for each in manifest["spec"]["containers"]
     ]
     return manifest
