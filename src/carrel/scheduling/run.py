@@ -58,7 +58,8 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     gc.freeze()
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
-        state.cluster_ledger.mark_silent_agents(state.options.now())
-        scheduler.expire_gangs()
-        state.gang_sizes.refresh()
+        ask, now = state.isolation.ask, state.options.now()
+        ask("housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None)
+        ask("housekeeping", "expired gangs", lambda _: scheduler.expire_gangs(), None)
+        ask("housekeeping", "sizes of gangs", lambda _: state.gang_sizes.refresh(), None)
         await asyncio.sleep(HOUSEKEEPING_S)

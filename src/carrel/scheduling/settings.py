@@ -1,12 +1,12 @@
 """The settings of the extender."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.settings import DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import CudaSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.http.serving import Address
@@ -22,7 +22,7 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSettings):
+class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -65,9 +65,8 @@ class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSetti
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(
-            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
-        )
+        dialects = replace(self.dialect_options(), cuda_devices=self.cuda_devices)
+        return ClusterOptions(self.carrel_namespace, dialects, seal=self.seal(), tier_policy=self.tier_policy())
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions
