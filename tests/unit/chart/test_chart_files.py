@@ -37,7 +37,7 @@ def test_the_readme_has_every_value_with_a_sentence() -> None:
 
 def paths(content: dict[str, Any], schema: dict[str, Any], path: str = "") -> tuple[set[str], set[str]]:
     """Which keys the values have, and which the schema has, down to where the schema lets anything be written."""
-    given, known = set(), set()
+    given, known = set[str](), set[str]()
     for key, each in content.items():
         given.add(f"{path}{key}")
         below = schema.get("properties", {}).get(key, {})
