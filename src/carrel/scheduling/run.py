@@ -37,8 +37,11 @@ async def _serve(client: Client, settings: ExtenderSettings, health: Address | N
     handlers = handlers_on(state, scheduler)
     address = Address(settings.bind_address, settings.port)
     for_probes = health_app(handlers.why_not_ready, handlers.metrics_text)
-    async with serving(extender_app(handlers), address) as url, serving(for_probes, health) if health else nullcontext():
+    also = serving(for_probes, health) if health else nullcontext("")
+    async with serving(extender_app(handlers), address) as url, also as health_url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
+        if health_url:
+            log.info("health url=%s", health_url)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
             await stop.wait()
