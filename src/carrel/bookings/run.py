@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -178,10 +179,9 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
-        ask = carrel.isolation.ask
-        ask("housekeeping", "silent agents", lambda _: carrel.cluster_ledger.mark_silent_agents(now), None)
+        carrel.isolation.attempt("silent_agents", partial(carrel.cluster_ledger.mark_silent_agents, now))
         if cluster_view is not None:
-            ask("housekeeping", "usage", lambda _: cluster_view.count_usage(now), None)
+            carrel.isolation.attempt("usage", partial(cluster_view.count_usage, now))
         await asyncio.sleep(HOUSEKEEPING_S)
 
 
