@@ -7,15 +7,17 @@ from email.utils import format_datetime
 import pytest
 
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
 from tests.kit.gpus import a_node
 from tests.kit.lab import QUICK, Lab, a_lab
-from tests.kit.tiers import OPPORTUNISTIC, an_opportunistic_pod
+from tests.kit.tiers import an_opportunistic_pod
 
-HALF_PAST = {**OPPORTUNISTIC, "terminate-at": "2026-11-16T12:30:00Z"}
+HALF_PAST = MergePatch({"metadata": {"annotations": {"terminate-at": "2026-11-16T12:30:00Z"}}})
 
 
 class Dated:
@@ -36,7 +38,8 @@ class Dated:
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), -timedelta(days=400)], ids=["an hour ahead", "a year behind"])
 async def test_a_pod_ends_when_the_api_server_says_so(ahead: timedelta) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
-        await an_opportunistic_pod(lab, replica, "train", annotations=HALF_PAST)
+        await an_opportunistic_pod(lab, replica, "train")
+        await lab.client.patch(PODS, "train", HALF_PAST, "lab")
         client = Client(Dated(lab), clock=ServerClock(lambda: lab.clock.now + ahead))
         state = ClusterState(client, ClusterOptions(now=client.clock.now, watch_timing=QUICK))
         watching = asyncio.ensure_future(state.informers.run())

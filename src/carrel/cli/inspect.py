@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, print_data
+from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
 from carrel.process import cluster_access
@@ -60,7 +60,7 @@ def inspect(settings: InspectSettings) -> None:
         lines = details(nodes, addresses, booked, {node.name: _set_aside(carrel, node.name) for node in nodes})
     else:
         lines = summary(nodes, addresses, settings.memory_unit)
-    typer.echo("\n".join(lines))
+    print_lines(*lines)
 
 
 def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "Unit") -> Iterable[str]:

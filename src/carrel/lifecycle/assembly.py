@@ -13,10 +13,10 @@ from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
-from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits

@@ -2,8 +2,8 @@
 
 A pod is removed from a Lease only if the API server itself says that it cannot be using the GPU: it does not exist, has
 another uid, has finished, or was not bound to that node in time. What a cache says is only a reason to ask. Of a pod
-that is gone without having finished, its node must confirm that its containers are gone too (`leases.confirmed_ends`). The
-Lease is changed by its version, so a GPU that was taken again meanwhile is left alone.
+that is gone without having finished, its node must confirm that its containers are gone too (`leases.confirmed_ends`).
+The Lease is changed by its version, so a GPU that was taken again meanwhile is left alone.
 
 A node that is gone frees nothing by itself: it may come back with its pods still running, and until then no pod can be
 placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs when it is gone. A Lease that names no pod
@@ -21,10 +21,10 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
-from carrel.leases.confirmed_ends import ConfirmedEnds
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
