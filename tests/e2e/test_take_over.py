@@ -28,6 +28,16 @@ MARK = "gpushare"
 """The scheduler of pods that gpushare places: nobody else serves it."""
 
 
+def wait_for_memory(node: Node, mib: int) -> None:
+    """Until the kubelet has so much to give: 0 after a plugin has gone."""
+
+    def is_it() -> bool:
+        status = node.api.call("GET", f"/api/v1/nodes/{node.name}")["status"]
+        return int(status["allocatable"].get(MEM, "0")) == mib
+
+    eventually(is_it)
+
+
 class Gpushare:
     """Its plugin on the node, and what its extender does."""
 
@@ -40,16 +50,12 @@ class Gpushare:
         folder = "/var/lib/kubelet/device-plugins"
         program = (sys.executable, gpushare_plugin.__file__, folder, str(self._control), str(MIB), "GPU-a", "GPU-b")
         self._plugin = self.api.start("gpushare-plugin", self.node.namespace.inside(*program))
-
-        def is_served() -> bool:
-            status = self.api.call("GET", f"/api/v1/nodes/{self.node.name}")["status"]
-            return bool(status["allocatable"].get(MEM) == str(2 * MIB))
-
-        eventually(is_served)
+        wait_for_memory(self.node, 2 * MIB)
 
     def stop(self) -> None:
         assert self._plugin is not None
         self._plugin.stop()
+        wait_for_memory(self.node, 0)
 
     def place(self, ours: str, name: str, mib: int, index: int) -> Json:
         """The running pod. Its annotations are those of gpushare's extender, and then of its plugin."""
@@ -83,9 +89,11 @@ class CarrelAfterGpushare(CarrelNode):
     def leave(self) -> None:
         for process in (self.extender, self.controller, self.agent):
             process.stop()
+        wait_for_memory(self.node, 0)
 
     def come_back(self) -> None:
         self.agent = self.start_agent()
+        wait_for_memory(self.node, 2 * MIB)
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", self.api.kubeconfig)
 
