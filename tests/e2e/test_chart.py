@@ -85,9 +85,7 @@ def test_after_the_uninstall_nothing_acts_and_what_is_peoples_is_kept(chart: Ins
     shown = chart.get(f"/api/v1/nodes/{chart.node.name}")["status"]["capacity"]
     assert not {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"} & {each for each in shown if shown[each] != "0"}
     assert chart.get(SECRET)["data"]
-    assert (
-        chart.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/carrel-booking")["status"]["phase"] == "Bound"
-    )
+    assert chart.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/carrel-booking")["status"]["phase"] == "Bound"
     assert chart.get("/apis/gpu.scheduling/v1/gpuclaims")["items"] == []
     # A pod without a GPU, and a pod with one, meet nobody any more.
     create(chart.api, "default", pod("later", "true"))
