@@ -60,6 +60,14 @@ class Gpushare:
     def place(self, ours: str, name: str, mib: int, index: int) -> Json:
         """The running pod. Its annotations are those of gpushare's extender, and then of its plugin."""
         self._control.write_text(str(index))
+        self.bind(ours, name, mib, index)
+        placed = wait_for_phase(self.api, ours, name, "Running")
+        assigned = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
+        self.api.call("PATCH", f"/api/v1/namespaces/{ours}/pods/{name}", assigned)
+        return placed
+
+    def bind(self, ours: str, name: str, mib: int, index: int) -> None:
+        """What its extender does."""
         create(self.api, ours, a_pod(name, {MEM: str(mib)}, schedulerName=MARK))
         path = f"/api/v1/namespaces/{ours}/pods/{name}"
         told = {
@@ -72,9 +80,6 @@ class Gpushare:
         self.api.call("PATCH", path, {"metadata": {"annotations": told}})
         target = {"apiVersion": "v1", "kind": "Node", "name": self.node.name}
         self.api.call("POST", f"{path}/binding", {"metadata": {"name": name}, "target": target})
-        placed = wait_for_phase(self.api, ours, name, "Running")
-        self.api.call("PATCH", path, {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}})
-        return placed
 
 
 class CarrelAfterGpushare(CarrelNode):
@@ -146,6 +151,14 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         carrel = CarrelAfterGpushare(gpushare.node, CARDS, "--memory-resource", "plugin")
         asks("too-large", 762)
         eventually(lambda: "Insufficient GPU Memory in one device" in carrel.why(ours, "too-large"))
+
+        # gpushare's extender was forgotten, and places one more: the kubelet refuses it, and it is told by whom.
+        gpushare.bind(ours, "stray", 100, 0)
+        eventually(lambda: carrel.pods(ours)["stray"]["status"]["phase"] == "Failed")
+        why = f"{ours}/stray was placed by another scheduler ({MARK}): no Lease promises it GPU 0"
+        assert why in carrel.pods(ours)["stray"]["status"]["message"]
+        end("stray")
+
         asks("beside-0", 508)
         asks("beside-1", 254)
         for name, index, mib in (("beside-0", 0, 508), ("beside-1", 1, 254)):
