@@ -26,8 +26,9 @@ class AnswerLost(ConnectionError):
     """The write took effect, and the client does not know it."""
 
 
-class Crashed(Exception):
-    """The process crashed here. Its earlier writes are stored; it sends no more calls."""
+class Crashed(BaseException):
+    """The process crashed here, and nothing in it handles that. Its earlier writes are stored; it sends no more
+    calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,8 @@ def reading_own_gpus(manifest: Json) -> Json:
 
 
 @contextmanager
-def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
+def node_for_carrel(name: str) -> Iterator[Node]:
+    """All that Carrel needs of a cluster is there; Carrel is not."""
     with shown_run(name) as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
@@ -129,4 +130,10 @@ def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *optio
         rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         node.api.wait_for_namespace("default")
+        yield node
+
+
+@contextmanager
+def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
+    with node_for_carrel(name) as node:
         yield CarrelNode(node, cards, *options)

@@ -42,6 +42,10 @@ QUICK = WatchTiming(backoff=Backoff(first_s=0.001, limit_s=0.01))
 """Only the test uses the embedded API: a watch that failed may be retried at once."""
 
 
+AT_ONCE = Backoff(first_s=0.0, limit_s=0.0)
+"""The clock of a lab stands still: what failed is due again in the next round."""
+
+
 class Clock:
     """Shows the time that the test sets."""
 
@@ -93,6 +97,7 @@ class Replica(ClusterState):
             reserve_s=reserve_s,
             tier_policy=tier_policy,
             dialect_options=dialect_options,
+            retry=AT_ONCE,
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))

@@ -84,20 +84,35 @@ def cdi_specification(cards: Sequence[str]) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def a_plugin(folder: Path, control: Path, cards: Sequence[str]) -> AsyncIterator[grpc.aio.Server]:
-    """It is registered with the kubelet of that folder."""
+async def registered(
+    folder: Path, socket: str, resource: str, plugin: calls.DevicePluginServicer
+) -> AsyncIterator[grpc.aio.Server]:
+    """Serves the plugin of any system, and registers it with the kubelet of that folder."""
     server = grpc.aio.server()
-    calls.add_DevicePluginServicer_to_server(NvidiaPlugin(cards, control), server)
-    (folder / SOCKET).unlink(missing_ok=True)
-    server.add_insecure_port(f"unix:{folder / SOCKET}")
+    calls.add_DevicePluginServicer_to_server(plugin, server)
+    (folder / socket).unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{folder / socket}")
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"unix:{folder / 'kubelet.sock'}") as channel:
-            request = wire.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name="nvidia.com/gpu")
+            request = wire.RegisterRequest(version="v1beta1", endpoint=socket, resource_name=resource)
             await calls.RegistrationStub(channel).Register(request, timeout=60)
         yield server
     finally:
         await server.stop(grace=None)
+
+
+async def serve(folder: Path, socket: str, resource: str, plugin: calls.DevicePluginServicer) -> None:
+    """Until the process ends."""
+    async with registered(folder, socket, resource, plugin) as server:
+        await server.wait_for_termination()
+
+
+@contextlib.asynccontextmanager
+async def a_plugin(folder: Path, control: Path, cards: Sequence[str]) -> AsyncIterator[grpc.aio.Server]:
+    """NVIDIA's, registered with the kubelet of that folder."""
+    async with registered(folder, SOCKET, "nvidia.com/gpu", NvidiaPlugin(cards, control)) as server:
+        yield server
 
 
 def write_cdi_specification(cards: Sequence[str]) -> None:
@@ -107,11 +122,7 @@ def write_cdi_specification(cards: Sequence[str]) -> None:
     (folder / "nvidia-plugin-of-tests.yaml").write_text(yaml.safe_dump(cdi_specification(cards)))
 
 
-async def serve(folder: Path, control: Path, cards: Sequence[str]) -> None:
-    async with a_plugin(folder, control, cards) as server:
-        await server.wait_for_termination()
-
-
 if __name__ == "__main__":
     write_cdi_specification(sys.argv[3:])
-    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
+    nvidia = NvidiaPlugin(sys.argv[3:], Path(sys.argv[2]))
+    asyncio.run(serve(Path(sys.argv[1]), SOCKET, "nvidia.com/gpu", nvidia))

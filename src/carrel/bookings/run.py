@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -152,6 +153,7 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
         coverage=CoverageReader(carrel),
+        isolation=carrel.isolation,
     )
 
 
@@ -177,9 +179,9 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
-        carrel.cluster_ledger.mark_silent_agents(now)
+        carrel.isolation.attempt("silent_agents", partial(carrel.cluster_ledger.mark_silent_agents, now))
         if cluster_view is not None:
-            cluster_view.count_usage(now)
+            carrel.isolation.attempt("usage", partial(cluster_view.count_usage, now))
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -28,7 +28,7 @@ def explain(settings: ExplainSettings) -> None:
       carrel explain pod/train-0 -n lab
     """
     from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
-    from carrel.cli.output import print_data
+    from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
 
@@ -48,11 +48,10 @@ def explain(settings: ExplainSettings) -> None:
         document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}
         print_data(document, settings.output)
         return
-    typer.echo(headline)
+    print_lines(headline)
     for node, answer in nodes.items():
-        typer.echo(f"\n{node}: {as_text(answer)}")
-        for line in answer.details if isinstance(answer, Refusal) else ():
-            typer.echo(f"  {line}")
+        details = answer.details if isinstance(answer, Refusal) else ()
+        print_lines("", f"{node}: {as_text(answer)}", *(f"  {line}" for line in details))
 
 
 def placements(

@@ -16,6 +16,7 @@ from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import Conflict
+from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
@@ -85,9 +86,14 @@ class Reconciler:
             for pod in self._state.pods.store:
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(run_worker(self._leases_due, self._reconcile_lease))
-                tasks.create_task(run_worker(self._claims_due, self._reconcile_claim))
-                tasks.create_task(run_worker(self._pods_due, self._reconcile_pod))
+                failed = self._state.isolation.on_failure
+                tasks.create_task(run_worker(self._leases_due, self._reconcile_lease, lambda _: failed("collection")))
+                tasks.create_task(
+                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), "/".join)
+                )
+                tasks.create_task(
+                    run_worker(self._pods_due, self._reconcile_pod, lambda _: failed("event"), self._pod_named)
+                )
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
@@ -176,9 +182,15 @@ class Reconciler:
 
         Only the scheduler knows all reasons against a node, so every pod with room there is worth another try.
         """
-        waiting = [pod for pod in self._state.pods.store if is_waiting(pod) and self._is_gpu_pod_of_carrel(pod)]
+        ask = self._state.isolation.ask
+
+        def waits(pod: Pod) -> bool:
+            return is_waiting(pod) and self._is_gpu_pod_of_carrel(pod)
+
+        waiting = [pod for pod in self._state.pods.store if ask("wake", pod, waits, False)]
         waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        return [holder_of(pod) for pod in islice((pod for pod in waiting if self._fits(pod, nodes)), MOST_WOKEN)]
+        fitting = (pod for pod in waiting if ask("wake", pod, lambda pod: self._fits(pod, nodes), False))
+        return [holder_of(pod) for pod in islice(fitting, MOST_WOKEN)]
 
     def _fits(self, pod: Pod, nodes: set[str]) -> bool:
         """Without its gang: whether the rest of the gang fits too, the extender finds out."""
@@ -260,6 +272,9 @@ class Reconciler:
             self._metrics.events.labels(note.reason).inc()
 
     # --- the cache ---------------------------------------------------------------------------------------------------
+
+    def _pod_named(self, uid: str) -> str:
+        return title(self._state.pods.store.by_uid(uid) or uid)
 
     def _pods_of(self, claim: GpuClaim) -> list[Pod]:
         pods: Iterable[Pod] = self._state.pods.store.find(NAMESPACE_OF, claim.metadata.namespace)

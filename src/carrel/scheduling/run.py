@@ -3,10 +3,15 @@
 import asyncio
 import gc
 import logging
+from contextlib import nullcontext
+from functools import partial
 
+from carrel.command_errors import USAGE, command_failed
+from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
+from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
@@ -20,16 +25,24 @@ HOUSEKEEPING_S = 5.0
 
 
 def run(settings: ExtenderSettings) -> None:
-    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, stop))
+    try:
+        health = settings.health()
+    except Malformed as malformed:
+        raise command_failed("The settings cannot be used", str(malformed), "carrel extender --help", USAGE) from None
+    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, health, stop))
 
 
-async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
+async def _serve(client: Client, settings: ExtenderSettings, health: Address | None, stop: asyncio.Event) -> None:
     state = ClusterState(client, settings.options())
     scheduler = scheduler_on(state, settings.scheduler_options())
     handlers = handlers_on(state, scheduler)
     address = Address(settings.bind_address, settings.port)
-    async with serving(extender_app(handlers), address) as url:
+    for_probes = health_app(handlers.why_not_ready, handlers.metrics_text)
+    also = serving(for_probes, health) if health else nullcontext("")
+    async with serving(extender_app(handlers), address) as url, also as health_url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
+        if health_url:
+            log.info("health url=%s", health_url)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
             await stop.wait()
@@ -46,7 +59,8 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     gc.freeze()
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
-        state.cluster_ledger.mark_silent_agents(state.options.now())
-        scheduler.expire_gangs()
-        state.gang_sizes.refresh()
+        attempt = state.isolation.attempt
+        attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
+        attempt("expired_gangs", scheduler.expire_gangs)
+        attempt("gang_sizes", state.gang_sizes.refresh)
         await asyncio.sleep(HOUSEKEEPING_S)

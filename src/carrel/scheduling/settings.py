@@ -9,8 +9,11 @@ import typer
 from carrel.settings import CudaSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
+    from carrel.http.serving import Address
     from carrel.leases.cluster_state import ClusterOptions
     from carrel.scheduling.assembly import SchedulerOptions
+
+LAST_PORT = 65535
 
 
 class PlacementStyle(Enum):
@@ -36,6 +39,28 @@ class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings
         ),
     ] = 120.0
     """So long the binds of the first members wait. kube-scheduler's time-out for the extender must be longer."""
+
+    health_address: Annotated[
+        str,
+        typer.Option(
+            help="Where probes and Prometheus find this process besides, such as 0.0.0.0:39995; empty: nowhere else.",
+            envvar="CARREL_HEALTH_ADDRESS",
+        ),
+    ] = ""
+    """Whoever reaches the extender may place pods, so beside kube-scheduler it listens on loopback. Probes come from
+    outside of the pod."""
+
+    def health(self) -> "Address | None":
+        """Raises `Malformed`."""
+        from carrel.http.serving import Address
+        from carrel.parsing.malformed import Malformed
+
+        if not self.health_address:
+            return None
+        host, _, port = self.health_address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > LAST_PORT:
+            raise Malformed("--health-address", "the address", self.health_address, "an address and a port")
+        return Address(host.strip("[]"), int(port))
 
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
