@@ -35,7 +35,7 @@ LEADER_SILENT = timedelta(seconds=60)
 """A leader renews its Lease every few seconds, and another takes over long before this."""
 
 
-class State(Enum):
+class HopState(Enum):
     OK = "OK"
     WARN = "WARN"
     FAIL = "FAIL"
@@ -43,7 +43,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    state: State
+    state: HopState
     hop: str
     text: str
     advice: str = ""
@@ -71,17 +71,17 @@ async def findings(of: Installation) -> list[Finding]:
         try:
             found += await look(of)
         except Forbidden as error:
-            found.append(Finding(State.WARN, name, f"you may not look: {error.message}", "ask an admin to run it"))
+            found.append(Finding(HopState.WARN, name, f"you may not look: {error.message}", "ask an admin to run it"))
         except ClusterError as error:
-            found.append(Finding(State.FAIL, name, str(error), "carrel doctor, once more"))
+            found.append(Finding(HopState.FAIL, name, str(error), "carrel doctor, once more"))
     return found
 
 
 async def _api_server(of: Installation) -> Finding:
     release = await of.client.release()
     if why := why_unsupported(release):
-        return Finding(State.FAIL, "API server", why, "upgrade the cluster", "docs/compatibility.md")
-    return Finding(State.OK, "API server", f"Kubernetes {release[0]}.{release[1]} answers")
+        return Finding(HopState.FAIL, "API server", why, "upgrade the cluster", "docs/compatibility.md")
+    return Finding(HopState.OK, "API server", f"Kubernetes {release[0]}.{release[1]} answers")
 
 
 # --- what is installed in the API server ------------------------------------------------------------------------------
@@ -94,13 +94,13 @@ async def _definitions(of: Installation) -> list[Finding]:
         try:
             theirs = await of.client.get(CRDS, name)
         except NotFound:
-            found.append(Finding(State.FAIL, "definitions", f"{name} is missing", of.install, "docs/install.md"))
+            found.append(Finding(HopState.FAIL, "definitions", f"{name} is missing", of.install, "docs/install.md"))
             continue
         lacking = sorted(set(_fields(ours)) - set(_fields(theirs)))
         if lacking:
             text = f"{name} is of another version, and lacks {', '.join(lacking[:3])}"
-            found.append(Finding(State.WARN, "definitions", text, of.install, "docs/install.md"))
-    return found or [Finding(State.OK, "definitions", "all custom resource definitions are there")]
+            found.append(Finding(HopState.WARN, "definitions", text, of.install, "docs/install.md"))
+    return found or [Finding(HopState.OK, "definitions", "all custom resource definitions are there")]
 
 
 def _fields(definition: Mapping[str, Any]) -> Iterator[str]:
@@ -128,8 +128,8 @@ async def _policies(of: Installation) -> list[Finding]:
             missing.append(f"{each['kind']} {each['metadata']['name']}")
     if missing:
         text = f"missing: {', '.join(missing)}; users can write what only Carrel may"
-        return [Finding(State.FAIL, "policies", text, of.install, "docs/admission.md")]
-    return [Finding(State.OK, "policies", "the API server protects what Carrel writes")]
+        return [Finding(HopState.FAIL, "policies", text, of.install, "docs/admission.md")]
+    return [Finding(HopState.OK, "policies", "the API server protects what Carrel writes")]
 
 
 async def _webhook_configuration(of: Installation) -> list[Finding]:
@@ -139,16 +139,16 @@ async def _webhook_configuration(of: Installation) -> list[Finding]:
         theirs = await of.client.get(MUTATING_WEBHOOKS, name)
     except NotFound:
         text = f"MutatingWebhookConfiguration {name} is missing: GPU pods are refused"
-        return [Finding(State.FAIL, "webhook", text, of.install, "docs/admission.md")]
+        return [Finding(HopState.FAIL, "webhook", text, of.install, "docs/admission.md")]
     entries = {each["name"]: each for each in theirs.get("webhooks", ())}
     if missing := [each["name"] for each in ours["webhooks"] if each["name"] not in entries]:
         text = f"its configuration lacks {', '.join(missing)}"
-        return [Finding(State.FAIL, "webhook", text, of.install, "docs/admission.md")]
+        return [Finding(HopState.FAIL, "webhook", text, of.install, "docs/admission.md")]
     if [each for each in entries.values() if not each["clientConfig"].get("caBundle")]:
         logs = f"kubectl --namespace {of.namespace} logs deployment/carrel-webhook"
         text = "it has not written its certificate authority into its configuration"
-        return [Finding(State.FAIL, "webhook", text, logs, "docs/admission.md")]
-    return [Finding(State.OK, "webhook", "its configuration is complete")]
+        return [Finding(HopState.FAIL, "webhook", text, logs, "docs/admission.md")]
+    return [Finding(HopState.OK, "webhook", "its configuration is complete")]
 
 
 # --- what answers -----------------------------------------------------------------------------------------------------
@@ -168,15 +168,15 @@ async def _admission(of: Installation) -> list[Finding]:
         made = await of.client.create(PODS, pod, of.namespace, dry_run=True)
     except ClusterError as error:
         if "denied the request" in error.message:  # by a rule of the webhook, which therefore answers
-            return [Finding(State.OK, "admission", f"the webhook answers: {error.message}")]
+            return [Finding(HopState.OK, "admission", f"the webhook answers: {error.message}")]
         if isinstance(error, Forbidden):
             raise
-        return [Finding(State.FAIL, "admission", f"a GPU pod is refused: {error.message}", logs, "docs/admission.md")]
+        return [Finding(HopState.FAIL, "admission", f"a GPU pod is refused: {error.message}", logs, "docs/admission.md")]
     # In a full cluster it may have become a pod without a GPU, which another scheduler places.
     if not any(key.startswith(PREFIXES) for key in made["metadata"].get("annotations", {})):
         text = "a GPU pod is created as it is: the API server does not ask the webhook"
-        return [Finding(State.FAIL, "admission", text, of.install, "docs/admission.md")]
-    return [Finding(State.OK, "admission", "the API server asks the webhook about GPU pods, and it answers")]
+        return [Finding(HopState.FAIL, "admission", text, of.install, "docs/admission.md")]
+    return [Finding(HopState.OK, "admission", "the API server asks the webhook about GPU pods, and it answers")]
 
 
 async def _scheduler(of: Installation) -> list[Finding]:
@@ -185,14 +185,14 @@ async def _scheduler(of: Installation) -> list[Finding]:
             return [found]
     text = f"no kube-scheduler with the profile {gpuclaim.SCHEDULER} has ever led: GPU pods wait"
     logs = f"kubectl --namespace {of.namespace} logs deployment/carrel-scheduler --all-containers"
-    return [Finding(State.FAIL, gpuclaim.SCHEDULER, text, logs, "docs/install.md")]
+    return [Finding(HopState.FAIL, gpuclaim.SCHEDULER, text, logs, "docs/install.md")]
 
 
 async def _controller(of: Installation) -> list[Finding]:
     found = await _leader(of, CONTROLLER_LEASE, of.namespace)
     logs = f"kubectl --namespace {of.namespace} logs deployment/carrel-controller"
     text = "no controller has ever led: nothing expires, and no GPU is freed"
-    return [found or Finding(State.FAIL, CONTROLLER_LEASE, text, logs, "docs/tiers.md")]
+    return [found or Finding(HopState.FAIL, CONTROLLER_LEASE, text, logs, "docs/tiers.md")]
 
 
 async def _leader(of: Installation, name: str, namespace: str) -> Finding | None:
@@ -204,35 +204,35 @@ async def _leader(of: Installation, name: str, namespace: str) -> Finding | None
     try:
         at = instant(renewed, f"Lease {namespace}/{name}", "spec.renewTime")
     except Malformed as malformed:
-        return Finding(State.FAIL, name, str(malformed), f"kubectl --namespace {namespace} delete lease {name}")
+        return Finding(HopState.FAIL, name, str(malformed), f"kubectl --namespace {namespace} delete lease {name}")
     if not holder or of.now - at > LEADER_SILENT:
         logs = f"kubectl --namespace {of.namespace} get pods"
-        return Finding(State.FAIL, name, f"nobody leads; last renewed at {seconds(at)}", logs, "docs/install.md")
-    return Finding(State.OK, name, f"{holder.partition('_')[0]} leads")
+        return Finding(HopState.FAIL, name, f"nobody leads; last renewed at {seconds(at)}", logs, "docs/install.md")
+    return Finding(HopState.OK, name, f"{holder.partition('_')[0]} leads")
 
 
 async def _agents(of: Installation) -> list[Finding]:
     reports = (await of.client.list(GPU_NODE_STATUSES, EVERYTHING)).items
     if not reports:
         logs = f"kubectl --namespace {of.namespace} logs daemonset/carrel-agent"
-        return [Finding(State.WARN, "agents", "no agent has reported: no GPU is known", logs, "docs/nodes.md")]
+        return [Finding(HopState.WARN, "agents", "no agent has reported: no GPU is known", logs, "docs/nodes.md")]
     found = []
     for report in reports:
         node = report.metadata.name
         try:
             beat = gpuclaim.heartbeat_of(report)
         except Malformed as malformed:
-            found.append(Finding(State.FAIL, f"node {node}", str(malformed), "", "docs/nodes.md"))
+            found.append(Finding(HopState.FAIL, f"node {node}", str(malformed), "", "docs/nodes.md"))
             continue
         if beat is not None and of.now - beat > STALE_AFTER:
             logs = f"kubectl --namespace {of.namespace} get pods --field-selector spec.nodeName={node}"
             text = f"its agent last reported at {seconds(beat)}: it gets no new GPU pods"
-            found.append(Finding(State.FAIL, f"node {node}", text, logs, "docs/nodes.md"))
+            found.append(Finding(HopState.FAIL, f"node {node}", text, logs, "docs/nodes.md"))
             continue
         unhealthy = [f"GPU {gpu.id}: {gpu.reason or gpu.health}" for gpu in report.status.devices if gpu.reason]
         text = f"{len(report.status.devices)} GPUs" + (f"; {'; '.join(unhealthy)}" if unhealthy else "")
         advice = f"kubectl get gpunodestatus {node} --output yaml" if unhealthy else ""
-        found.append(Finding(State.WARN if unhealthy else State.OK, f"node {node}", text, advice, "docs/nodes.md"))
+        found.append(Finding(HopState.WARN if unhealthy else HopState.OK, f"node {node}", text, advice, "docs/nodes.md"))
     return found
 
 
