@@ -181,7 +181,7 @@ def test_a_deleted_reservation_pod_is_created_again_with_the_same_gpu(coexist: C
     eventually(lambda: not coexist.reserved(), limit_s=180)
 
 
-@pytest.mark.parametrize("strategy", [nvidia_plugin.BY_INDEX, nvidia_plugin.BY_MOUNTS])
+@pytest.mark.parametrize("strategy", [nvidia_plugin.BY_INDEX, nvidia_plugin.BY_MOUNTS, nvidia_plugin.BY_CDI])
 def test_fractions_run_where_the_program_in_the_reservation_pod_cannot_see_its_gpu(
     coexist: CoexistNode, strategy: str
 ) -> None:

@@ -343,12 +343,15 @@ READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
 """As the first process of its container it does not hear SIGTERM, and so uses its whole grace."""
 
 
-def start_notebook(lab: Lab, ours: str) -> Json:
-    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time."""
+def start_notebook(lab: Lab, ours: str, told_before: str, grace_s: int) -> Json:
+    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time.
+
+    `told_before`: between the announcement that it loses its GPU and SIGTERM; `grace_s`: from then on.
+    """
     # The pods of the test before may still be ending: it must wait for its GPU.
-    notes = {"carrel.dev/revocation-grace": "20s", "carrel.dev/when-full": "wait"}
+    notes = {"carrel.dev/revocation-grace": told_before, "carrel.dev/when-full": "wait"}
     lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": notes}})
-    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=15)
+    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=grace_s)
     manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
     manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]
     lab.make(EVE, ours, manifest)
@@ -384,7 +387,7 @@ def take_its_gpu(lab: Lab, ours: str) -> None:
 
 def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        first = start_notebook(lab, ours)
+        first = start_notebook(lab, ours, told_before="20s", grace_s=1)
         take_its_gpu(lab, ours)
 
         eventually(lambda: "save your work now" in printed(lab, ours), LIMIT_S)
@@ -400,7 +403,7 @@ def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
 
 def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        start_notebook(lab, ours)
+        start_notebook(lab, ours, told_before="1s", grace_s=15)
         take_its_gpu(lab, ours)
         eventually(lambda: "deletionTimestamp" in lab.pod(ours, "notebook")["metadata"], LIMIT_S)
         path = f"/api/v1/namespaces/{ours}/pods/notebook"

@@ -23,8 +23,8 @@ and so does a second review of the changed pod. In order:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -166,7 +166,7 @@ class PodAdmission:
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
         if self._seal is not None:
             changed.seal(self._seal, self._now())
-        return replace(changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU]), owner=new.owner)
+        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
         return asked_gpus(pod, self._state.request_of_newcomer)
@@ -222,7 +222,7 @@ class PodAdmission:
         changed.warn(new.owner.warning)
         changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
+        return self._with_gpu(new, changed, told.value)._replace(owner=new.owner)
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
         changed.annotate(_whose(new.owner))
@@ -330,8 +330,7 @@ class PodAdmission:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NewPod:
+class _NewPod(NamedTuple):
     pod: Pod
     owner: PodOwner
     asked: AskedGpus

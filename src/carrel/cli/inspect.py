@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, print_data
+from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
 from carrel.process import cluster_access
@@ -56,7 +56,7 @@ def inspect(settings: InspectSettings) -> None:
     addresses = _addresses(carrel)
     booked = _booked_until(carrel)
     lines = details(nodes, addresses, booked) if settings.details else summary(nodes, addresses, settings.memory_unit)
-    typer.echo("\n".join(lines))
+    print_lines(*lines)
 
 
 def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "Unit") -> Iterable[str]:

@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 
 from carrel.dialects import registry
 from carrel.dialects.carrel import ASKED_FOR, BOOKED, GPU_MODEL, OPPORTUNISTIC, RUNS_WITHOUT_GPU, USER
@@ -77,4 +79,12 @@ def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str], tier: 
     words = (*registry.ALL.recorded, RUNS_WITHOUT_GPU, ASKED_FOR)
     if recorded := {word: annotations[word] for word in words if word in annotations}:
         said.append(json.dumps(recorded, sort_keys=True))
-    return hmac.digest(key, json.dumps(said).encode(), "sha256").hex()
+    made = _keyed(key).copy()
+    made.update(f"[{', '.join(map(encode_basestring_ascii, said))}]".encode())  # as json.dumps, in a third of the time
+    return made.hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _keyed(key: bytes) -> hmac.HMAC:
+    """To be copied: to begin anew with a key takes as long as all the rest."""
+    return hmac.new(key, digestmod="sha256")

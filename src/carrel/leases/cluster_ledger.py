@@ -21,7 +21,7 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
-from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, why_set_aside
+from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -95,6 +95,8 @@ class ClusterLedger:
         else:
             self._statuses[name] = new
         self._refresh(name)
+        if old and new and self.kubelet_chooses(name) and users_by_gpu(old) != users_by_gpu(new):
+            self.ledger.touch(name)  # which GPU is behind a slot
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:

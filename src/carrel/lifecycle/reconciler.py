@@ -58,10 +58,6 @@ class ClaimKey(NamedTuple):
     name: str
 
 
-def _named(claim: ClaimKey) -> str:
-    return f"{claim.namespace}/{claim.name}"
-
-
 class Reconciler:
     def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
         self._state = state
@@ -93,7 +89,7 @@ class Reconciler:
                 failed = self._state.isolation.on_failure
                 tasks.create_task(run_worker(self._leases_due, self._reconcile_lease, lambda _: failed("collection")))
                 tasks.create_task(
-                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), _named)
+                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), "/".join)
                 )
                 tasks.create_task(
                     run_worker(self._pods_due, self._reconcile_pod, lambda _: failed("event"), self._pod_named)

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 from contextlib import nullcontext
+from functools import partial
 
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.health import health_app
@@ -58,8 +59,8 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     gc.freeze()
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
-        ask, now = state.isolation.ask, state.options.now()
-        ask("housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None)
-        ask("housekeeping", "expired gangs", lambda _: scheduler.expire_gangs(), None)
-        ask("housekeeping", "sizes of gangs", lambda _: state.gang_sizes.refresh(), None)
+        attempt = state.isolation.attempt
+        attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
+        attempt("expired_gangs", scheduler.expire_gangs)
+        attempt("gang_sizes", state.gang_sizes.refresh)
         await asyncio.sleep(HOUSEKEEPING_S)
