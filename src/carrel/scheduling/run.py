@@ -3,12 +3,18 @@
 import asyncio
 import gc
 import logging
+from dataclasses import dataclass
 
+from carrel.command_errors import USAGE, command_failed
+from carrel.http.callers import CallerRules, known_callers_only
+from carrel.http.limits import ServerLimits
+from carrel.http.server import TlsContext
 from carrel.http.serving import Address, serving
+from carrel.http.tls_files import tls_of_folder
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
 from carrel.process import run_with_cluster
-from carrel.scheduling.app import extender_app
+from carrel.scheduling.app import ERROR_FIELD, extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.settings import ExtenderSettings
@@ -19,16 +25,37 @@ HOUSEKEEPING_S = 5.0
 """How often silent agents and expired gangs are looked for."""
 
 
+LIMITS = ServerLimits(connections=2048)
+"""A gang of a thousand pods holds as many connections: each bind waits for the others."""
+
+
 def run(settings: ExtenderSettings) -> None:
-    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, stop))
+    callers = settings.caller_rules("extender", settings.bind_address, has_tls=settings.tls_folder is not None)
+    try:
+        tls = tls_of_folder(settings.tls_folder, settings.client_ca) if settings.tls_folder else None
+    except OSError as error:
+        why = f"--tls-folder {settings.tls_folder}: {error}"
+        raise command_failed("No usable certificate", why, "carrel extender --help", USAGE) from None
+    served = _Served(settings, callers, tls)
+    run_with_cluster("extender", settings, lambda client, stop: _serve(client, served, stop))
 
 
-async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
+@dataclass(frozen=True, slots=True)
+class _Served:
+    settings: ExtenderSettings
+    callers: CallerRules
+    tls: TlsContext | None
+
+
+async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
+    settings = served.settings
     state = ClusterState(client, settings.options())
-    scheduler = scheduler_on(state, settings.scheduler_options())
-    handlers = handlers_on(state, scheduler)
+    options = settings.scheduler_options()
+    scheduler = scheduler_on(state, options)
+    handlers = handlers_on(state, scheduler, options)
     address = Address(settings.bind_address, settings.port)
-    async with serving(extender_app(handlers), address) as url:
+    app = known_callers_only(extender_app(handlers), served.callers, ERROR_FIELD)
+    async with serving(app, address, served.tls, limits=LIMITS) as url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
