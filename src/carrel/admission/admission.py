@@ -23,8 +23,8 @@ and so does a second review of the changed pod. In order:
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
+from carrel.dialects.options import CudaDevices
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -170,7 +171,7 @@ class PodAdmission:
         changed.warn(new.owner.warning)
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
         changed.seal()
-        return replace(changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU]), owner=new.owner)
+        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
         return asked_gpus(pod, self._state.request_of_newcomer)
@@ -224,8 +225,9 @@ class PodAdmission:
         else:
             changed.drop_our_priority()
         changed.warn(new.owner.warning)
+        changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
+        return self._with_gpu(new, changed, told.value)._replace(owner=new.owner)
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
         changed.annotate(_whose(new.owner))
@@ -286,7 +288,7 @@ class PodAdmission:
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: AskedGpus, changed: ChangedPod) -> None:
-        sight = visible_devices.sight_of(pod, asked.request.containers)
+        sight = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
         by_plugin = self._is_left_to_the_plugin(asked)
 
         def with_devices(container: Mapping[str, Any]) -> Json:
@@ -300,6 +302,10 @@ class PodAdmission:
 
         changed.change_containers(with_devices)
 
+    @property
+    def _cuda_devices(self) -> CudaDevices:
+        return self._state.options.dialect_options.cuda_devices
+
     def _is_left_to_the_plugin(self, asked: AskedGpus) -> bool:
         return self._options.coexist and asked.request.by_kubelet
 
@@ -309,13 +315,14 @@ class PodAdmission:
         asked = self._asked_gpus(pod)
         if not (isinstance(asked, AskedGpus) or self._options.hides_from_everybody) or not new.get("spec"):
             return UNTOUCHED
-        sight: dict[str, str] = {}
+        sight: dict[str, visible_devices.Sight] = {}
         if isinstance(asked, AskedGpus) and not self._is_left_to_the_plugin(asked):
-            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, asked.request.containers)}
+            by_container = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
+            sight = {"": visible_devices.sight(self._cuda_devices), **by_container}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
-            annotation = sight.get(container.get("targetContainerName") or "")
-            return visible_devices.shown(container, annotation) if annotation else visible_devices.hidden(container)
+            sees = sight.get(container.get("targetContainerName") or "")
+            return visible_devices.shown(container, sees) if sees else visible_devices.hidden(container)
 
         here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [
@@ -327,8 +334,7 @@ class PodAdmission:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NewPod:
+class _NewPod(NamedTuple):
     pod: Pod
     owner: PodOwner
     asked: AskedGpus

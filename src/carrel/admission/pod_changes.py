@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from carrel.admission.pod_owner import PodOwner
 from carrel.dialects import carrel, nvidia, visible_devices
@@ -21,8 +21,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 GROUPS = ("initContainers", "containers")
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionDecision:
+class AdmissionDecision(NamedTuple):
     """Yes, with the object as it should be; or no, with the reason."""
 
     outcome: str

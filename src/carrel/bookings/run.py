@@ -35,6 +35,7 @@ from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, run_until_signal, stop_if_unsupported
@@ -144,11 +145,14 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
     return ClusterView(
         ledger=carrel.ledger,
+        cards=lambda node: shown_cards(carrel.cluster_ledger, node),
+        card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
         pod=pods.by_uid,
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
         coverage=CoverageReader(carrel),
+        isolation=carrel.isolation,
     )
 
 
@@ -174,9 +178,10 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
-        carrel.cluster_ledger.mark_silent_agents(now)
+        ask = carrel.isolation.ask
+        ask("housekeeping", "silent agents", lambda _: carrel.cluster_ledger.mark_silent_agents(now), None)
         if cluster_view is not None:
-            cluster_view.count_usage(now)
+            ask("housekeeping", "usage", lambda _: cluster_view.count_usage(now), None)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -45,12 +45,12 @@ def explain(settings: ExplainSettings) -> None:
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
         nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not DataFormat.TABLE:
-        document = {"pod": full_name(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]}
+        document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}
         print_data(document, settings.output)
         return
     typer.echo(headline)
     for node, answer in nodes.items():
-        typer.echo(f"\n{node}: {_as_text(answer)}")
+        typer.echo(f"\n{node}: {as_text(answer)}")
         for line in answer.details if isinstance(answer, Refusal) else ():
             typer.echo(f"  {line}")
 
@@ -66,13 +66,16 @@ def placements(
         return {name: place(ledger, request, name, pod) for name in nodes}
 
 
-def _as_text(answer: "Placement | Refusal") -> str:
+def as_text(answer: "Placement | Refusal") -> str:
     if isinstance(answer, Refusal):
         return answer.reason
-    return f"fits, on GPU {', '.join(str(gpu.index) for gpu in answer.gpus)}"
+    numbers = [gpu.shown_index for gpu in answer.gpus]
+    if None in numbers:
+        return "fits; the kubelet chooses the GPU" if len(numbers) == 1 else "fits; the kubelet chooses the GPUs"
+    return f"fits, on GPU {', '.join(map(str, numbers))}"
 
 
-def _as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
+def as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
     if isinstance(answer, Refusal):
         return {"node": node, "fits": False, "why": answer.reason, "cards": list(answer.details)}
-    return {"node": node, "fits": True, "gpus": [gpu.index for gpu in answer.gpus]}
+    return {"node": node, "fits": True, "gpus": [gpu.shown_index for gpu in answer.gpus]}

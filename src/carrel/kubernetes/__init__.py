@@ -9,6 +9,6 @@ Reading order:
     client decoding warnings                     each verb as a call; JSON to objects; the server's warnings
     store reflector informers                    copies of objects, kept up to date by watches
     timing work_queue                           when to try again
-    leader_election                              at most one process leads
+    leader_election own_loop                     at most one process leads, also during a long decision
     event_recorder                               Events about pods
 """

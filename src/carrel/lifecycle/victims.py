@@ -13,8 +13,12 @@ With a random choice, chance takes the place of 2 and 4. No victim is superfluou
 pod would not fit. GPUs of pods that are ending anyway are counted as free before victims are chosen.
 
 The search visits the node with the lowest bound first, and stops when no other can be better. A bound is what the
-victims of a node cost at least, found without trying sets of them. All costs are whole numbers, so that no comparison
-depends on rounding.
+victims of a node cost at least, found without trying sets of them. Of pods that are alike, the one that loses least
+work goes first, and no other choice among them is tried. All costs are whole numbers, so that no comparison depends on
+rounding.
+
+The search ends after a number of steps, however many pods share a GPU. Then the best set found so far is taken: it
+will do, and nobody in it is superfluous, but another set might have cost less.
 """
 
 from collections import Counter
@@ -33,9 +37,11 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder, ShareState
 
-STEPS_PER_NODE, STEPS = 500, 2_000
-"""How many victims are tried on one node, and in all, before the best set found so far is taken. A search ends far
+STEPS_PER_NODE, STEPS = 4_000, 16_000
+"""How many pods are looked at on one node, and in all, before the best set found so far is taken. A search ends far
 earlier unless many pods of different sizes share one GPU."""
+MOST_TRIED = 200
+"""Of more pods than this on the chosen GPUs, no sets are tried: the cheapest are taken until there is room."""
 ONE_POD = lcm(*range(1, 17))
 """What one pod counts in a cost. It can be divided by the number of GPUs that the pod holds."""
 MICROSECOND = timedelta(microseconds=1)
@@ -78,13 +84,33 @@ def revoke(
         if isinstance(answer, Placement):
             return answer
     pods = {each.holder.uid: each for each in sorted(opportunistic, key=lambda each: each.holder.uid)}
-    search = _Search(ledger, booked, _Prices(ledger, booked.request, pods, rng))
-    search.run()
-    if search.best is None:
+    # First whether it is possible: what the victims cost is worked out over the whole cluster.
+    nodes = [node for node in booked.nodes if _could_do(ledger, booked, node, pods)]
+    best = _Search(ledger, booked, _Prices(ledger, booked.request, pods, rng)).run(nodes) if nodes else None
+    if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
-    best = search.pruned(search.best)
     return Revocation(best.node, best.gpus, tuple(pods[uid].holder for uid in sorted(best.victims)))
+
+
+def _could_do(ledger: Ledger, booked: WaitingPod, node: str, pods: Mapping[str, OpportunisticPod]) -> bool:
+    """Whether enough GPUs of the node have room when all opportunistic pods are gone, wherever their links are."""
+    request, there, keeper = booked.request, ledger.node(node), booked.keeper(ledger)
+    if there is None or there.unusable or not selected(there, request):
+        return False
+    missing = request.cards
+    for card in ledger.cards(node):
+        lack = request.amount.on(card.gpu.memory) - card.free
+        if lack > 0:
+            lack -= sum(
+                card.held(share)
+                for uid, share in card.shares.items()
+                if uid in pods or share.state is ShareState.RELEASING
+            )
+        missing -= lack <= 0 and suits(card, request, keeper)
+        if not missing:
+            return True
+    return False
 
 
 # --- what a set of victims costs -------------------------------------------------------------------------------------
@@ -216,32 +242,38 @@ class _Search:
         self._steps = 0  # left on this node
         self.best: _Found | None = None
 
-    def run(self) -> None:
+    def run(self, nodes: Iterable[str]) -> _Found | None:
+        """The best choice on one of the nodes."""
         request, steps = self._booked.request, STEPS
         bounds = []
-        for node in self._booked.nodes:
+        for node in nodes:
             found = [_lowest(pool, request.cards) for pool in self._pools(node)]
             if found:
                 bounds.append((min(found), node))
         for bound, node in sorted(bounds):
             if self._is_no_better(bound, node) or (self.best is not None and steps <= 0):
-                return
+                break
             self._steps = given = min(steps, STEPS_PER_NODE)
             for pool in self._pools(node):
                 self._choose_gpus(node, sorted(pool, key=lambda wanted: wanted.bound), (), NOTHING)
             steps -= given - self._steps
+        return self._pruned(self.best) if self.best is not None else None
 
-    def pruned(self, found: _Found) -> _Found:
+    def _pruned(self, found: _Found) -> _Found:
         """A search that was cut short may not have seen that other GPUs of the node need fewer victims."""
-        cards = self._booked.request.cards
+        cards, pools, gpus = self._booked.request.cards, self._pools(found.node), found.gpus
+        left = {wanted.gpu.uuid: _lack(wanted, found.victims) for pool in pools for wanted in pool}
+        needed = set(found.victims)
         for uid in sorted(found.victims):
-            others = found.victims - {uid}
-            for pool in self._pools(found.node):
-                enough = [wanted.gpu for wanted in pool if _lack(wanted, others) <= 0]
+            for pool in pools:
+                enough = [wanted.gpu for wanted in pool if left[wanted.gpu.uuid] + wanted.parts.get(uid, 0) <= 0]
                 if len(enough) >= cards:
                     gpus = tuple(sorted(enough, key=lambda gpu: gpu.index)[:cards])
-                    return self.pruned(_Found(self._prices.of(others)[0], found.node, gpus, others))
-        return found
+                    needed.remove(uid)
+                    for wanted in (wanted for each in pools for wanted in each):
+                        left[wanted.gpu.uuid] += wanted.parts.get(uid, 0)
+                    break
+        return _Found(self._prices.of(sorted(needed))[0], found.node, gpus, frozenset(needed))
 
     def _is_no_better(self, bound: Cost, node: str) -> bool:
         return self.best is not None and (bound, node) >= (self.best.cost, self.best.node)
@@ -292,8 +324,12 @@ class _Search:
         """Tries every choice of GPUs that can still be the best; `pool` has those with the lowest bound first."""
         missing = self._booked.request.cards - len(chosen)
         if not missing:
-            self._choose_victims(node, chosen, (), frozenset())
+            if sum(len(wanted.parts) for wanted in chosen) > MOST_TRIED:
+                self._choose_cheapest(node, chosen)
+            else:
+                self._choose_victims(node, chosen, (), frozenset())
             return
+        self._steps -= 1
         for first in range(len(pool) - missing + 1):
             if self._is_no_better(_sum(bound, _lowest(pool[first:], missing)), node) or self._has_no_steps():
                 return
@@ -310,18 +346,15 @@ class _Search:
         cost, taken = self._prices.of(gone)
         wanted = next((wanted for wanted in chosen if _lack(wanted, gone) > 0), None)
         if wanted is None:
-            victims = _without_superfluous(chosen, gone)
-            cost = self._prices.of(victims)[0]
-            if not self._is_no_better(cost, node):
-                gpus = sorted((wanted.gpu for wanted in chosen), key=lambda gpu: gpu.index)
-                self.best = _Found(cost, node, tuple(gpus), frozenset(victims))
+            self._found(node, chosen, gone)
             return
+        self._steps -= len(gone) + len(wanted.parts)
         prices = {
             uid: self._prices.of_one(uid, taken.get(self._prices.pods[uid].person, 0))
             for uid in wanted.parts
             if uid not in gone and uid not in spared
         }
-        left = sorted(prices, key=lambda uid: (prices[uid][:2], -wanted.parts[uid], prices[uid], uid))
+        left = _in_order(prices, wanted)
         while left:
             fewest = _fewest([wanted.parts[uid] for uid in left], _lack(wanted, gone))
             if fewest is None:
@@ -330,9 +363,44 @@ class _Search:
             if self._is_no_better(bound, node) or self._has_no_steps():
                 return
             self._steps -= 1
-            uid, *left = left
-            self._choose_victims(node, chosen, (*gone, uid), spared)
-            spared = spared | {uid}
+            self._choose_victims(node, chosen, (*gone, left[0]), spared)
+            # Who spares it spares those that are alike too: instead of one of these, it could be taken.
+            kind = self._kind(left[0], wanted)
+            alike = {left[0], *(uid for uid in left[1:] if kind is not None and self._kind(uid, wanted) == kind)}
+            left, spared = [uid for uid in left if uid not in alike], spared | alike
+
+    def _kind(self, uid: str, wanted: _Wanted) -> tuple[object, ...] | None:
+        """Pods of the same kind differ in the work that they lose only. None: it holds other GPUs too."""
+        if len(self._ledger.shares_of(uid)) > 1:
+            return None
+        pod = self._prices.pods[uid]
+        return (wanted.parts[uid], pod.person, pod.is_young)
+
+    def _choose_cheapest(self, node: str, chosen: Sequence[_Wanted]) -> None:
+        """One set, without trying others."""
+        gone: dict[str, None] = {}
+        for wanted in chosen:
+            self._steps -= len(wanted.parts)
+            taken = self._prices.of(gone)[1]
+            prices = {
+                uid: self._prices.of_one(uid, taken.get(self._prices.pods[uid].person, 0))
+                for uid in wanted.parts
+                if uid not in gone
+            }
+            lack = _lack(wanted, gone)
+            for uid in _in_order(prices, wanted) if lack > 0 else ():
+                gone[uid] = None
+                lack -= wanted.parts[uid]
+                if lack <= 0:
+                    break
+        self._found(node, chosen, tuple(gone))
+
+    def _found(self, node: str, chosen: Sequence[_Wanted], gone: Sequence[str]) -> None:
+        victims = _without_superfluous(chosen, gone)
+        cost = self._prices.of(victims)[0]
+        if not self._is_no_better(cost, node):
+            gpus = sorted((wanted.gpu for wanted in chosen), key=lambda gpu: gpu.index)
+            self.best = _Found(cost, node, tuple(gpus), frozenset(victims))
 
     def _has_no_steps(self) -> bool:
         return self._steps <= 0 and self.best is not None
@@ -365,10 +433,20 @@ def _lack(wanted: _Wanted, gone: Iterable[str]) -> int:
     return wanted.lack - sum(wanted.parts.get(uid, 0) for uid in gone)
 
 
+def _in_order(prices: Mapping[str, Cost], wanted: _Wanted) -> list[str]:
+    """In which order victims are tried."""
+    return sorted(prices, key=lambda uid: (prices[uid][:2], -wanted.parts[uid], prices[uid], uid))
+
+
 def _without_superfluous(chosen: Sequence[_Wanted], victims: Sequence[str]) -> Sequence[str]:
-    """Without those that are not needed because of others that were tried later."""
+    """Without those that are not needed because of others that were tried later. Who is needed stays so when others
+    are left out, so each is looked at once."""
+    left = {wanted.gpu.uuid: _lack(wanted, victims) for wanted in chosen}
+    needed = []
     for uid in victims:
-        others = [other for other in victims if other != uid]
-        if all(_lack(wanted, others) <= 0 for wanted in chosen):
-            return _without_superfluous(chosen, others)
-    return victims
+        if all(left[wanted.gpu.uuid] + wanted.parts.get(uid, 0) <= 0 for wanted in chosen):
+            for wanted in chosen:
+                left[wanted.gpu.uuid] += wanted.parts.get(uid, 0)
+        else:
+            needed.append(uid)
+    return needed

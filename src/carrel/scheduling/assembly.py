@@ -66,6 +66,8 @@ def handlers_on(
     state: ClusterState, scheduler: Scheduler, options: SchedulerOptions = DEFAULT_OPTIONS
 ) -> ExtenderHandlers:
     ledger = state.ledger
+    metrics = ExtenderMetrics(ledger, state.informers.silences)
+    state.isolation.on_failure = metrics.count_object_failure
     return ExtenderHandlers(
         ExtenderContext(
             scheduler=scheduler,
@@ -73,7 +75,7 @@ def handlers_on(
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
             check_bind=BindCheck(state.cluster, state.nodes.store.get, options.schedulers | ALL.scheduler_names),
             ledger=ledger,
-            metrics=ExtenderMetrics(ledger, state.informers.silences),
+            metrics=metrics,
             is_synced=lambda: state.informers.is_synced,
             unit=state.options.dialect_options.memory_unit,
             shown_cards=lambda node: shown_cards(state.cluster_ledger, node),

@@ -112,7 +112,7 @@ async def test_it_does_not_start_on_an_open_address_without_knowing_its_callers(
         pytest.param(["--path-secret", "short"], "--path-secret has 5 characters; at least 16 are needed", id="short"),
         pytest.param(["--path-secret", "a/secret?with=marks"], "letters, digits and . _ ~ - only", id="no path"),
         pytest.param(["--client-ca", "/etc/hostname"], "--client-ca needs a server certificate", id="no certificate"),
-        pytest.param(["--tls-folder", "/nowhere"], "No usable certificate", id="no such folder"),
+        pytest.param(["--tls-folder", "/nowhere"], "--tls-folder /nowhere", id="no such folder"),
     ],
 )
 async def test_settings_that_cannot_work_are_refused_with_the_reason(options: list[str], why: str) -> None:

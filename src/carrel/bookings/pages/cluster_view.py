@@ -1,6 +1,6 @@
 """What the pages see of the cluster: the ledger, the pods, their coverage, and the usage so far. It only reads."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -8,15 +8,22 @@ from carrel.bookings.pages.cluster_map import PodOnMap
 from carrel.bookings.pages.usage_counter import PodUser, UsageCounter, with_held
 from carrel.bookings.records import PersonUsage
 from carrel.dialects.tier import person_of
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import CoverageWords
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import Card, Ledger
+
+NOBODY = PodUser("", None)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     ledger: Ledger
+    cards: Callable[[str], Sequence[Card]]
+    """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
+    card: Callable[[str], Card | None]
+    """One of them, by its UUID."""
     pod: Callable[[str], Pod | None]
     """By UID."""
     pods: Callable[[], Iterable[Pod]]
@@ -25,14 +32,18 @@ class ClusterView:
     is_synced: Callable[[], bool]
     coverage: CoverageReader
     usage: UsageCounter = field(default_factory=UsageCounter)
+    isolation: Isolation = field(default_factory=Isolation)
+    """A pod that cannot be understood must not take the page away from everybody."""
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
-        self.usage.sample(self.ledger, self._user, now)
+        self.usage.sample((card for name in self.ledger.nodes for card in self.cards(name)), self._user, now)
 
     def _user(self, uid: str) -> PodUser:
         pod = self.pod(uid)
-        return PodUser(person_of(pod), self.coverage.tier(pod)) if pod else PodUser("", None)
+        if pod is None:
+            return NOBODY
+        return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), self.coverage.tier(pod)), NOBODY)
 
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
         return with_held(uses, self.usage.by_user_and_model(start, end))
@@ -41,8 +52,12 @@ class ClusterView:
         pod = self.pod(uid)
         if pod is None:
             return PodOnMap(None)
-        told = self.coverage.of(pod)
-        return PodOnMap(told.tier, person_of(pod), words.for_others(told))
+
+        def shown(pod: Pod) -> PodOnMap:
+            told = self.coverage.of(pod)
+            return PodOnMap(told.tier, person_of(pod), words.for_others(told))
+
+        return self.isolation.ask("map", pod, shown, PodOnMap(None, person_of(pod)))
 
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""
