@@ -191,7 +191,7 @@ class RecordingWebhook:
                 """What it was asked about is remembered."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        self._server.socket = served.context.wrap_socket(self._server.socket, server_side=True)
+        self._server.socket = served.context().wrap_socket(self._server.socket, server_side=True)
         bundle = base64.b64encode(authority.certificate).decode()
         self.client_config = {"url": f"https://127.0.0.1:{self._server.server_port}/mutate", "caBundle": bundle}
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

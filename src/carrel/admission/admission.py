@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus
-from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
+from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
@@ -114,7 +114,7 @@ class PodAdmission:
         if request.object is None or self._context.owners.is_carrel(request.user):
             return UNTOUCHED
         if request.operation == "CREATE" and not request.subresource:
-            return await self._created(request, pod, ChangedPod(request.object, request.namespace))
+            return await self._created(request, pod, self._changed(request))
         if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
             return self._add_debug_containers(request.object, request.old_object or {}, pod)
         return UNTOUCHED
@@ -149,13 +149,19 @@ class PodAdmission:
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed)
 
+    def _changed(self, request: AdmissionRequest) -> ChangedPod:
+        sealing = None
+        if self._seal is not None:
+            sealing = Sealing(self._seal, request.uid, self._now(), lambda seal: bool(self._state.sealed_with(seal)))
+        return ChangedPod(request.object or {}, request.namespace, sealing)
+
     def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
         """In a second review of a pod whose GPU was removed: what was written in the first one. Without a key nothing
         can be proved: who writes that their own pod runs without a GPU misleads only themselves."""
         mark, written = _mark_of(record) if record else {}, written_by_us(pod)
         sealed = {}
         if self._seal is not None and written:
-            if not ChangedPod(request.object or {}, request.namespace).is_sealed(self._seal, self._now()):
+            if not self._changed(request).is_sealed():
                 return mark
             sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]}
         return {**mark, **written, **_whose(owner), **sealed} if written else mark
@@ -164,8 +170,7 @@ class PodAdmission:
         """`notes` say why it runs without a GPU."""
         changed.warn(new.owner.warning)
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
+        changed.seal()
         return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
@@ -176,7 +181,7 @@ class PodAdmission:
         was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
         words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
         recorded = _recorded(pod)
-        if not recorded or self._seal is None or changed.is_sealed(self._seal, self._now()):
+        if not recorded or self._seal is None or changed.is_sealed():
             return None
         why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
         return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
@@ -232,8 +237,7 @@ class PodAdmission:
         if is_of_a_hub(new.pod):
             changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
+        changed.seal()
         return changed.answer(outcome)
 
     def _why_not_by_carrel(self, pod: Pod) -> Refusal | None:
