@@ -11,7 +11,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, names_in
+from carrel.admission.settings import PluginMode, WebhookSettings, names_in
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.serving import Address, serving
@@ -164,7 +164,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
             strict=settings.strict,
             when_full=settings.when_full,
             coexist=settings.mode is PluginMode.COEXIST,
-            hides_from_everybody=settings.hide_cards_from is HideFrom.ALL_PODS,
+            hide_from=settings.hide_cards_from,
             scheduler=settings.scheduler,
         ),
     )
