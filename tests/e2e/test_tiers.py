@@ -80,7 +80,7 @@ def now() -> datetime:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with sealed_with("a key"), a_booking_service() as service, carrel_node("tiers") as carrel:
+    with sealed_with("a key that nobody knows"), a_booking_service() as service, carrel_node("tiers") as carrel:
         for name in (ADA, CAROL):
             service.until[name] = (now() + timedelta(days=2)).isoformat()
         Webhook(carrel.api, "--api-url", service.url).install()

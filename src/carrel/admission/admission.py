@@ -9,9 +9,9 @@ and so does a second review of the changed pod. In order:
 
 1. Pods that Carrel's own accounts create are left alone. Keys that only they may write, and the scheduling gate that
    only they may give, are removed from other pods.
-2. A pod that asks for no GPU is told to see none, if NVIDIA's runtime may show it one, and is left alone otherwise. One whose request cannot be met, that names its node, or that wants a
-   scheduler that does not know Carrel, is refused with the reason. So is one that asks for MIG slices, unless an admin
-   has exempted its namespace.
+2. A pod that asks for no GPU is told to see none, if NVIDIA's runtime may show it one; else it is left alone. One whose
+   request cannot be met, that names its node, or that wants a scheduler that does not know Carrel, is refused with the
+   reason. So is one that asks for MIG slices, unless an admin has exempted its namespace.
 3. If a controller's pod lost its GPU, the controller's next pod runs without a GPU.
 4. Whose pod is it? Without a person it is opportunistic (or is refused, if the cluster is strict). In a namespace that
    an admin has exempted, pods have no tier and need no person.

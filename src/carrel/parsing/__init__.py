@@ -2,6 +2,7 @@
 
 malformed    the error: which object, which field, which value, and what would be right
 fields       JSON, field by field
+addresses    who is meant by an e-mail address or a user name
 time         instants in RFC 3339
 time_words   instants for people
 """

@@ -13,7 +13,7 @@ import pytest
 from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.protected_keys import Writer
+from carrel.dialects.key_writers import WRITERS, Writer, written_by
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.manifests import policies, rbac, webhooks
@@ -97,7 +97,7 @@ def test_every_key_of_carrel_says_who_writes_it() -> None:
     """A key that is added to the dialects and not to the table of writers could not be written in a real cluster."""
     folder = Path(protected_keys.__file__).parent
     found = {key for file in folder.rglob("*.py") for key in OUR_KEY.findall(file.read_text())}
-    known = {*protected_keys.WRITERS, *carrel.ASKED}
+    known = {*WRITERS, *carrel.ASKED}
 
     assert found - known == set()
     assert {*protected_keys.annotations(), *ALL.written_labels, f"{kai.GPU_GROUP}/*"} <= known
@@ -110,7 +110,7 @@ def test_the_policy_lets_each_account_write_its_own_keys() -> None:
     made = {each["metadata"]["name"] for each in rbac() if each["kind"] == "ServiceAccount"}
 
     assert {account: set(LITERAL.findall(keys)) for account, keys in parts} == {
-        writer.value: protected_keys.written_by(writer) for writer in Writer if writer is not Writer.RESERVATION
+        writer.value: written_by(writer) for writer in Writer if writer is not Writer.RESERVATION
     }
     assert {writer.value for writer in Writer} <= made
 
