@@ -127,9 +127,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(rul
             assert GPU_PODS in entries, json.dumps(pod)
         elif reviewed.patch:
             hidden += 1
-            assert entries == {VISIBLE_GPUS}, json.dumps(pod)
-        else:
-            assert not entries or GPU_PODS in entries or "none" in json.dumps(pod) or "void" in json.dumps(pod), pod
+            assert VISIBLE_GPUS in entries, json.dumps(pod)
         asked += bool(entries)
     assert GENERATED / 4 < concerned < asked < GENERATED and hidden > GENERATED / 50, "they are of every kind"
 

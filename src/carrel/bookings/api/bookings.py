@@ -24,7 +24,7 @@ from carrel.bookings.people import Person
 from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
 from carrel.bookings.service import CurrentService, ServiceContext
-from carrel.bookings.sign_in import CurrentPerson, CurrentReader
+from carrel.bookings.sign_in import CurrentPerson
 from carrel.leases.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import normal
@@ -108,7 +108,7 @@ async def create(
 
 
 @router.post("/preview", summary="What would happen; nothing is changed")
-async def preview(service: CurrentService, person: CurrentReader, asked: BookingIn) -> PreviewOut:
+async def preview(service: CurrentService, person: CurrentPerson, asked: BookingIn) -> PreviewOut:
     seen = await service.commands.preview(asked.request(), person)
     if isinstance(seen, BookingRefusal):
         raise problem_of(seen)
@@ -147,7 +147,7 @@ async def change(
 
 
 @router.post("/{id}/preview", summary="What a change would do; nothing is changed")
-async def preview_change(service: CurrentService, person: CurrentReader, id: str, changes: ChangesIn) -> PreviewOut:
+async def preview_change(service: CurrentService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
     seen = await service.commands.preview_change(_valid_id(id), changes.changes(), person)
     if isinstance(seen, BookingRefusal):
         raise problem_of(seen)
