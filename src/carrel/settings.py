@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.dialects.options import DialectOptions, Unit
+from carrel.dialects.options import CudaDevices, DialectOptions, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
@@ -112,6 +112,22 @@ class DialectSettings(MemoryUnitSettings):
 
     def dialect_options(self) -> DialectOptions:
         return DialectOptions(self.memory_unit, self.shared_claims_per_gpu, self.gang_settle)
+
+
+@dataclass(frozen=True)
+class CudaSettings:
+    """Must be the same for the webhook, the extender and the agents of a cluster."""
+
+    cuda_devices: Annotated[
+        CudaDevices,
+        typer.Option(
+            help="What CUDA_VISIBLE_DEVICES says: UUIDs of GPUs, or (index) their numbers on the node, for containers "
+            "that see all GPUs of the node.",
+            envvar="CARREL_CUDA_DEVICES",
+        ),
+    ] = CudaDevices.UUID
+    """UUIDs are right in every container. The GpuClaim scheduler writes indices, and some programs read nothing else;
+    where NVIDIA's runtime lets in only the pod's own GPUs, an index names another GPU or none."""
 
 
 @dataclass(frozen=True)

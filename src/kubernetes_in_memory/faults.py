@@ -26,8 +26,8 @@ class AnswerLost(ConnectionError):
     """The write took effect, and the client does not know it."""
 
 
-class Crashed(Exception):
-    """The process crashed here. Its earlier writes are stored; it sends no more calls."""
+class Crashed(BaseException):
+    """The process crashed here: nothing in it may handle that. Its earlier writes are stored; it sends no more calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class CarrelCluster:
         self._port = _free_port()
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
-        self._start_scheduler("gpu-scheduler", self._port)
+        self._start_scheduler("gpu-scheduler", f"http://127.0.0.1:{self._port}")
 
     def start_extender(self, name: str = "extender", port: int = 0, *options: str | Path) -> Process:
         port = port or self._port
@@ -69,11 +69,10 @@ class CarrelCluster:
         """A kube-scheduler with an extender of its own, beside the others."""
         port = _free_port()
         self.start_extender(f"extender-of-{name}", port)
-        self._start_scheduler(name, port)
+        self._start_scheduler(name, f"http://127.0.0.1:{port}")
 
-    def _start_scheduler(self, name: str, port: int) -> None:
-        config = scheduler_config(Extender(f"http://127.0.0.1:{port}", timeout_s=150))
-        self.api.start_scheduler(name, config["extenders"])
+    def _start_scheduler(self, name: str, extender: str) -> None:
+        self.api.start_scheduler(name, scheduler_config(Extender(extender, timeout_s=150))["extenders"])
 
     def start_controller(self, *options: str | Path) -> Process:
         command = [sys.executable, "-m", "carrel", "controller", "--port", "0", *options]

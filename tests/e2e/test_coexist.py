@@ -15,7 +15,6 @@ import pytest
 
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES
 from carrel.manifests import crds, rbac
-from testbed.carrel_image import NAME, carrel_image
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Process
@@ -23,6 +22,7 @@ from tests.e2e.carrel_cluster import OURS, CarrelCluster
 from tests.e2e.carrel_node import a_pod, reading_own_gpus
 from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
 from tests.kit import nvidia_plugin
+from tools.image.carrel_image import carrel_image
 
 RESERVATIONS = "kai-resource-reservation"
 HALF = {"gpu-fraction": "0.5"}
@@ -34,7 +34,8 @@ class CoexistNode(CarrelCluster):
 
     def __init__(self, node: Node, simulated: str) -> None:
         self.node = node
-        node.load(carrel_image())
+        self._image = carrel_image()
+        node.load(self._image)
         cards = node.api.run.data / "cards.yaml"
         cards.write_text(simulated)
         options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
@@ -47,7 +48,7 @@ class CoexistNode(CarrelCluster):
         super().__init__(node.api)
 
     def start_controller(self, *options: str | Path) -> Process:
-        return super().start_controller(*options, "--reservation-image", NAME)
+        return super().start_controller(*options, "--reservation-image", self._image.name)
 
     @contextmanager
     def plugin(self, unhealthy: Sequence[str] = (), strategy: str = nvidia_plugin.BY_UUID) -> Iterator[None]:

@@ -56,17 +56,19 @@ class NvidiaPlugin(calls.DevicePluginServicer):
         return wire.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(names)})
 
 
-async def serve(folder: Path, control: Path, cards: Sequence[str]) -> None:
+async def serve(folder: Path, socket: str, resource: str, plugin: calls.DevicePluginServicer) -> None:
+    """Registers the plugin with the kubelet, and answers until the process ends."""
     server = grpc.aio.server()
-    calls.add_DevicePluginServicer_to_server(NvidiaPlugin(cards, control), server)
-    (folder / SOCKET).unlink(missing_ok=True)
-    server.add_insecure_port(f"unix:{folder / SOCKET}")
+    calls.add_DevicePluginServicer_to_server(plugin, server)
+    (folder / socket).unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{folder / socket}")
     await server.start()
     async with grpc.aio.insecure_channel(f"unix:{folder / 'kubelet.sock'}") as channel:
-        request = wire.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name="nvidia.com/gpu")
+        request = wire.RegisterRequest(version="v1beta1", endpoint=socket, resource_name=resource)
         await calls.RegistrationStub(channel).Register(request, timeout=60)
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]))
+    nvidia = NvidiaPlugin(sys.argv[3:], Path(sys.argv[2]))
+    asyncio.run(serve(Path(sys.argv[1]), SOCKET, "nvidia.com/gpu", nvidia))

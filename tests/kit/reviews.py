@@ -22,6 +22,7 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver
 from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
@@ -98,6 +99,7 @@ class ReviewedCluster:
     username_prefix: str = ""
     hub_people: HubPeople = field(default_factory=HubPeople)
     opportunistic_gpus: int = 0
+    dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -112,7 +114,7 @@ class ReviewedCluster:
             LEASES: [lease for each in self.running for lease in each.leases()],
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
-        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy)
+        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options)
         state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
         await state.informers.read_once()
         return state

@@ -53,13 +53,11 @@ class TierController:
 
     async def round(self) -> None:
         """Everything once."""
-        expiry, hand_overs = self.parts.expiry, self.parts.hand_overs
+        hand_overs = self.parts.hand_overs
         await self.parts.correction.round()
-        for warning in expiry.warnings():
-            await expiry.warn(warning)
+        await self.parts.expiry.warn_all()
         await self.parts.notices.round()
-        for pod in expiry.expired():
-            await expiry.end(pod)
+        await self.parts.expiry.end_expired()
         await self.parts.revoker.revoke_for_next()
         await self.parts.cpu_after_wait.begin_due()
         for name in await hand_overs.record_names():

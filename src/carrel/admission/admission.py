@@ -40,7 +40,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import HideFrom
+from carrel.dialects.options import CudaDevices, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -220,6 +220,7 @@ class PodAdmission:
         else:
             changed.drop_our_priority()
         changed.warn(new.owner.warning)
+        changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
         return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
 
@@ -283,7 +284,7 @@ class PodAdmission:
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: AskedGpus, changed: ChangedPod) -> None:
-        sight = visible_devices.sight_of(pod, asked.request.containers)
+        sight = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
         by_plugin = self._is_left_to_the_plugin(asked)
 
         def with_devices(container: Mapping[str, Any]) -> Json:
@@ -296,6 +297,10 @@ class PodAdmission:
             return visible_devices.shown(container, sight[container["name"]], variables, dialect.variable_names)
 
         changed.change_containers(with_devices)
+
+    @property
+    def _cuda_devices(self) -> CudaDevices:
+        return self._state.options.dialect_options.cuda_devices
 
     def _is_left_to_the_plugin(self, asked: AskedGpus) -> bool:
         return self._options.coexist and asked.request.by_kubelet
@@ -314,13 +319,14 @@ class PodAdmission:
         asked, new, old = self._asked_gpus(pod), request.object or {}, request.old_object or {}
         if not (isinstance(asked, AskedGpus) or self._hides_gpus_from(request)) or not new.get("spec"):
             return UNTOUCHED
-        sight: dict[str, str] = {}
+        sight: dict[str, visible_devices.Sight] = {}
         if isinstance(asked, AskedGpus) and not self._is_left_to_the_plugin(asked):
-            sight = {"": carrel.DEVICES, **visible_devices.sight_of(pod, asked.request.containers)}
+            by_container = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
+            sight = {"": visible_devices.sight(self._cuda_devices), **by_container}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
-            annotation = sight.get(container.get("targetContainerName") or "")
-            return visible_devices.shown(container, annotation) if annotation else visible_devices.hidden(container)
+            sees = sight.get(container.get("targetContainerName") or "")
+            return visible_devices.shown(container, sees) if sees else visible_devices.hidden(container)
 
         here = {each["name"].text() for each in Field(old, "the old pod")["spec"]["ephemeralContainers"].items()}
         joined = [

@@ -1,6 +1,6 @@
 """The settings of the webhook."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,7 @@ import typer
 
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import HideFrom
-from carrel.settings import HubSettings, PodSettings
+from carrel.settings import CudaSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -25,7 +25,7 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, PodSettings):
+class WebhookSettings(HubSettings, CudaSettings, PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
@@ -111,7 +111,7 @@ class WebhookSettings(HubSettings, PodSettings):
 
         return ClusterOptions(
             self.carrel_namespace,
-            self.dialect_options(),
+            replace(self.dialect_options(), cuda_devices=self.cuda_devices),
             seal=self.seal(),
             tier_policy=self.tier_policy(),
             reads_makers=False,

@@ -78,6 +78,8 @@ class MeasuredApp:
 
 def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
     metrics.mirror = service.mirror
+    if service.cluster_view is not None:
+        service.cluster_view.isolation.on_failure = metrics.count_object_failure
 
     async def why_not_ready() -> str:
         if not service.context.inventory.is_known:

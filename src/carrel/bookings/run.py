@@ -149,6 +149,7 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
         coverage=CoverageReader(carrel),
+        isolation=carrel.isolation,
     )
 
 
@@ -174,9 +175,10 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
-        carrel.cluster_ledger.mark_silent_agents(now)
+        ask = carrel.isolation.ask
+        ask("housekeeping", "silent agents", lambda _: carrel.cluster_ledger.mark_silent_agents(now), None)
         if cluster_view is not None:
-            cluster_view.count_usage(now)
+            ask("housekeeping", "usage", lambda _: cluster_view.count_usage(now), None)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
-from carrel.dialects.interface import Dialect, PodBinding, Reading
+from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -151,11 +151,11 @@ def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: allocated(node, ids)}
 
 
-def told_indices(pod: Pod) -> tuple[int, ...]:
+def told_gpus(pod: Pod) -> ToldGpus:
     """The GPUs that the GpuClaim scheduler gave to the pod, in either of its forms."""
     text = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")[2]
     field = annotation_field(ALLOCATED)
-    return tuple(whole_number(part, subject(pod.metadata), field) for part in text.split(",")) if text else ()
+    return {whole_number(part, subject(pod.metadata), field): 0 for part in text.split(",")} if text else {}
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
     if device.id > _HIGHEST_INDEX:
         raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
     return Gpu(
-        uuid=device.uuid or f"{node}/{device.id}",
+        uuid=device.uuid or place_name(node, device.id),
         node=node,
         index=device.id,
         model=device.model or labels.get(nvidia.PRODUCT, ""),
@@ -359,7 +359,7 @@ DIALECT = Dialect(
     assumed=_assumed,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
-    told_indices=told_indices,
+    told_gpus=told_gpus,
     written_annotations=(ALLOCATED,),
     written_labels=(MANAGED_LABEL, POD_LABEL),
 )

@@ -41,7 +41,9 @@ _NOBODY: frozenset[Writer] = frozenset()
 WRITERS: Mapping[str, frozenset[Writer]] = {
     # what a pod was given
     carrel.DEVICES: _AT_BIND,
-    f"{carrel.PREFIXES[1]}*": _AT_BIND,
+    carrel.devices_key("*"): _AT_BIND,
+    carrel.INDICES: _AT_BIND,
+    carrel.indices_key("*"): _AT_BIND,
     carrel.SLOTS: _AT_BIND,
     carrel.CGPU_DISABLE: _AT_BIND,
     gpuclaim.ALLOCATED: _AT_BIND,

@@ -1,9 +1,10 @@
 """Which container of a pod sees which GPUs, by its environment.
 
-A container that uses a GPU gets both variables by the downward API, from the annotation that is written with the
-Binding (`bind_annotations`). The kubelet reads it when the container starts; a missing one means no GPU. Every other
-container of a GPU pod gets the value for no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom`
-beats the image. Whatever a user wrote in these variables is replaced.
+A container that uses a GPU gets both variables by the downward API, from annotations that are written with the
+Binding (`bind_annotations`): the same UUIDs in both, or for CUDA the indices on the node, by a setting. The kubelet
+reads them when the container starts; a missing one means no GPU. Every other container of a GPU pod gets the value for
+no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom` beats the image. Whatever a user wrote in
+these variables is replaced.
 
 The containers of a pod that asks for no GPU get it too, if NVIDIA's runtime may show them one. Namespaces of tools that
 must see GPUs without asking for one, such as NVIDIA's device plugin, are left out.
@@ -11,10 +12,12 @@ must see GPUs without asking for one, such as NVIDIA's device plugin, are left o
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from carrel.dialects import carrel, kai, kai_reservation, nvidia
 from carrel.dialects.interface import Json, variable_from
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import ContainerNeed, are_dealt_out
@@ -52,23 +55,45 @@ def is_for_tools(name: str, namespace: Namespace | None, carrel_namespace: str) 
     return name in (carrel_namespace, *TOOL_NAMESPACES) or labels.get(carrel.SEES_GPUS) == "true"
 
 
-def sight_of(pod: Pod, needs: Sequence[ContainerNeed]) -> dict[str, str]:
-    """Container → the annotation with its GPUs, for each container that uses a GPU: all, if none asks by itself."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The annotations that name the GPUs of a container."""
+
+    devices: str
+    """For NVIDIA's runtime."""
+    cuda: str
+    """For CUDA."""
+
+
+def sight(cuda_devices: CudaDevices, container: str = "") -> Sight:
+    """Of one container with GPUs of its own, or of all containers of a pod."""
+    devices = carrel.devices_key(container)
+    return Sight(devices, carrel.indices_key(container) if cuda_devices is CudaDevices.INDEX else devices)
+
+
+def sight_of(
+    pod: Pod, needs: Sequence[ContainerNeed], cuda_devices: CudaDevices = CudaDevices.UUID
+) -> dict[str, Sight]:
+    """For each container that uses a GPU: all, if none asks by itself."""
     names = [need.container for need in needs]
     if are_dealt_out(needs):
-        return {name: carrel.devices_key(name) for name in names}
+        return {name: sight(cuda_devices, name) for name in names}
     everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
-    return dict.fromkeys(names or everyone, carrel.DEVICES)
+    return dict.fromkeys(names or everyone, sight(cuda_devices))
 
 
 def shown(
-    container: Mapping[str, Any], annotation: str, further: Sequence[Json] = (), replaced: Sequence[str] = ()
+    container: Mapping[str, Any], sees: Sight, further: Sequence[Json] = (), replaced: Sequence[str] = ()
 ) -> Json:
-    """The container, which sees the GPUs that this annotation will name.
+    """The container, which sees the GPUs that these annotations will name.
 
     `further` are the variables of its dialect; `replaced` are the names of which a user's own value does not count.
     """
-    return _with(container, [*(variable_from(name, annotation) for name in VARIABLES), *further], replaced)
+    ours = (
+        variable_from(nvidia.VISIBLE_DEVICES, sees.devices),
+        variable_from(nvidia.CUDA_VISIBLE_DEVICES, sees.cuda),
+    )
+    return _with(container, [*ours, *further], replaced)
 
 
 def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:

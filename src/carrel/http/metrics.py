@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -12,6 +12,15 @@ class ComponentMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._object_failures = Counter(
+            "carrel_object_failures",
+            "Steps that failed for one object, which the log names. They are tried again; other objects are served.",
+            ["step"],
+            registry=self.registry,
+        )
+
+    def count_object_failure(self, step: str) -> None:
+        self._object_failures.labels(step).inc()
 
     def read_on_scrape(self, read: Callable[[], Iterable[Metric]]) -> None:
         """Adds metrics that are computed whenever Prometheus asks."""

@@ -59,9 +59,18 @@ def _read_leniently(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: 
     try:
         return msgspec.convert(_without_nulls(document), resource.object_type)
     except msgspec.ValidationError:
-        metadata = msgspec.convert(_without_nulls(document.get("metadata", {})), Metadata)
+        metadata = _metadata(_without_nulls(document.get("metadata", {})))
         log.warning("object_unreadable kind=%s %s/%s: %s", resource.kind, metadata.namespace, metadata.name, mismatch)
         return resource.object_type(metadata=metadata)
+
+
+def _metadata(document: dict[str, Any]) -> Metadata:
+    """If it does not fit either, only what the object is known by."""
+    try:
+        return msgspec.convert(document, Metadata)
+    except msgspec.ValidationError:
+        words = {key: document.get(key, "") for key in ("name", "namespace", "uid", "resourceVersion")}
+        return msgspec.convert({key: str(word) for key, word in words.items()}, Metadata)
 
 
 def _without_nulls(document: Any) -> Any:

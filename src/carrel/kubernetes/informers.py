@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
@@ -16,11 +17,16 @@ V = TypeVar("V", bound=Object)
 
 class Informers:
     def __init__(
-        self, cluster: Cluster, watch_timing: WatchTiming = DEFAULT_WATCH_TIMING, timing: Timing = REAL_TIME
+        self,
+        cluster: Cluster,
+        watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
+        timing: Timing = REAL_TIME,
+        isolation: Isolation | None = None,
     ) -> None:
         self._cluster = cluster
         self._watch_timing = watch_timing
         self._timing = timing
+        self._isolation = isolation or Isolation(timing.now)
         self._reflectors: list[Reflector[Any]] = []
 
     def watch(
@@ -35,11 +41,12 @@ class Informers:
         reflector = Reflector(
             self._cluster,
             resource,
-            Store(indexes),
+            Store(indexes, self._isolation),
             selection,
             optional=optional,
             watch_timing=self._watch_timing,
             timing=self._timing,
+            isolation=self._isolation,
         )
         self._reflectors.append(reflector)
         return reflector

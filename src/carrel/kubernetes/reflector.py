@@ -10,7 +10,8 @@ Promises
   the stream), streams that send nothing any more. From time to time everything is listed again, in case the server
   never sent an event.
 
-A handler that raises ends `run`: a ledger that missed a change must not be used any more.
+A handler that raises about one object is logged and counted, and everything else goes on (`isolation`). So a handler
+that keeps a record sets aside by itself what it could not read; it cannot count on being called again.
 
 A kind of another product may be missing, or we may have no right to read it (`optional`): then it counts as synced
 without objects, and is tried again from time to time.
@@ -34,6 +35,7 @@ from carrel.kubernetes.cluster import (
     Selection,
     WatchEvent,
 )
+from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 from carrel.kubernetes.store import Key, Store, key_of
@@ -79,8 +81,10 @@ class Reflector(Generic[V]):
         optional: bool = False,
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
         timing: Timing = REAL_TIME,
+        isolation: Isolation | None = None,
     ) -> None:
         self._cluster = cluster
+        self._isolation = isolation or Isolation(timing.now)
         self._optional = optional
         self.resource = resource
         self._selection = selection
@@ -100,7 +104,7 @@ class Reflector(Generic[V]):
     def on_change(self, handler: Handler[V]) -> None:
         """The handler is also called for what the store has already, as additions."""
         for item in self.store:
-            handler(None, item)
+            self._tell(handler, None, item)
         self._handlers.append(handler)
 
     def on_synced(self, handler: Callable[[], None]) -> None:
@@ -279,7 +283,13 @@ class Reflector(Generic[V]):
 
     def _notify(self, old: V | None, new: V | None) -> None:
         for handler in self._handlers:
+            self._tell(handler, old, new)
+
+    def _tell(self, handler: Handler[V], old: V | None, new: V | None) -> None:
+        try:
             handler(old, new)
+        except Exception as error:
+            self._isolation.failed("watch", f"{self.resource.kind} {title(new or old)}", error)
 
 
 def _number(version: str) -> int:

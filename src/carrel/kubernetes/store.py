@@ -7,6 +7,7 @@ depends on what it returns, never on the size of the store.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Object
 
 V = TypeVar("V", bound=Object)
@@ -26,10 +27,13 @@ IndexFunction = Callable[[V], Iterable[str]]
 
 
 class Store(Generic[V]):
-    def __init__(self, indexes: Mapping[str, IndexFunction[V]] | None = None) -> None:
+    def __init__(
+        self, indexes: Mapping[str, IndexFunction[V]] | None = None, isolation: Isolation | None = None
+    ) -> None:
         self._items: dict[Key, V] = {}
         self._by_uid: dict[str, V] = {}
         self._functions = dict(indexes or {})
+        self._isolation = isolation or Isolation()
         self._indexes: dict[str, dict[str, dict[Key, V]]] = {name: {} for name in self._functions}
 
     def __len__(self) -> int:
@@ -61,7 +65,7 @@ class Store(Generic[V]):
         self._items[key] = item
         self._by_uid[item.metadata.uid] = item
         for name, function in self._functions.items():
-            for word in function(item):
+            for word in self._words(function, item):
                 self._indexes[name].setdefault(word, {})[key] = item
         return old
 
@@ -75,9 +79,13 @@ class Store(Generic[V]):
         self._by_uid.pop(old.metadata.uid, None)
         for name, function in self._functions.items():
             index = self._indexes[name]
-            for word in function(old):
+            for word in self._words(function, old):
                 found = index.get(word)
                 if found is not None:
                     found.pop(key, None)
                     if not found:
                         del index[word]
+
+    def _words(self, function: IndexFunction[V], item: V) -> Iterable[str]:
+        """None, if they cannot be read from the object: then it is found by its name and its uid only."""
+        return self._isolation.ask("index", item, lambda it: tuple(function(it)), ())

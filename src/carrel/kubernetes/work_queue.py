@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 from carrel.kubernetes.cluster import ClusterError
+from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 
 K = TypeVar("K", bound=Hashable)
@@ -120,16 +121,25 @@ class WorkQueue(Generic[K]):
                 return
 
 
-async def run_worker(queue: WorkQueue[K], process: Callable[[K], Awaitable[None]]) -> None:
-    """One worker, until the queue is closed. If `process` raises, that is logged and the key is tried again later."""
+async def run_worker(
+    queue: WorkQueue[K],
+    process: Callable[[K], Awaitable[None]],
+    failed: Callable[[K], None] = lambda key: None,
+    name: Callable[[K], str] = str,
+) -> None:
+    """One worker, until the queue is closed. If `process` raises, that is logged and the key is tried again later.
+
+    `failed` counts it; `name` is what the log calls the key's object.
+    """
     while (key := await queue.wait_next()) is not None:
         try:
             await process(key)
         except Exception as error:
+            failed(key)
             delay = queue.retry(key)
             # An answer of the API server needs no stack trace; a mistake in our code does.
-            is_ours = not isinstance(error, ClusterError)
-            log.warning("work_failed key=%s again_in_s=%.1f: %s", key, delay, error, exc_info=is_ours)
+            is_ours = not isinstance(error, ClusterError | LeadershipLost)
+            log.warning("work_failed key=%s again_in_s=%.1f: %s", name(key), delay, error, exc_info=is_ours)
         else:
             queue.forget(key)
         finally:

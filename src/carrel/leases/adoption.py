@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from carrel.kubernetes.isolation import Isolation
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.unrecorded_pods import UnrecordedPod
@@ -23,6 +24,7 @@ class Outcome(Enum):
     UNKNOWN = "counted, not recorded: nobody says which GPU it has"
     NOT_BY_KUBELET = "counted, not recorded: it has not asked the kubelet for its GPU"
     NO_SLOT = "counted, not recorded: all GPUs of the node are on Leases"
+    FAILED = "not recorded: it failed, and the log says why; try again"
     CHANGED = "not recorded: the Lease of its GPU has changed; try again"
 
 
@@ -39,30 +41,35 @@ class AdoptedPod:
 
 
 class Adoption:
-    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter) -> None:
+    def __init__(
+        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, isolation: Isolation | None = None
+    ) -> None:
         self._cluster_ledger = cluster_ledger
         self._lease_writer = lease_writer
+        self._isolation = isolation or Isolation()
 
     def unrecorded(self) -> Sequence[tuple[str, UnrecordedPod]]:
         """Node and pod, by their names."""
-        found = [(node, pod) for node in self._cluster_ledger.ledger.nodes for pod in self._on(node)]
-        return sorted(found, key=lambda each: (each[0], each[1].holder.full_name))
-
-    def _on(self, node: str) -> Sequence[UnrecordedPod]:
-        return self._cluster_ledger.unrecorded(node)
+        nodes = self._cluster_ledger.ledger.nodes
+        found = self._isolation.found("adoption", nodes, lambda node: (node, self._cluster_ledger.unrecorded(node)))
+        pods = [(node, pod) for node, listed in found for pod in listed]
+        return sorted(pods, key=lambda each: (each[0], each[1].holder.full_name))
 
     def plan(self) -> list[AdoptedPod]:
         """What `record` would do."""
         return [_adopted(node, pod, self._why_not(node, pod) or Outcome.TO_RECORD) for node, pod in self.unrecorded()]
 
     async def record(self, uids: Iterable[str] | None = None) -> list[AdoptedPod]:
-        """Records all of them, or those with these uids. Raises `ClusterError`."""
+        """Records all of them, or those with these uids."""
         wanted = None if uids is None else frozenset(uids)
-        return [
-            _adopted(node, pod, await self._record(node, pod))
-            for node, pod in self.unrecorded()
-            if wanted is None or pod.holder.uid in wanted
-        ]
+        due = [(node, pod) for node, pod in self.unrecorded() if wanted is None or pod.holder.uid in wanted]
+        done = await self._isolation.each("adoption", due, self._adopt, lambda each: each[1].holder.full_name)
+        treated = {each.holder.uid for each in done}
+        failed = [_adopted(node, pod, Outcome.FAILED) for node, pod in due if pod.holder.uid not in treated]
+        return [*done, *failed]
+
+    async def _adopt(self, due: tuple[str, UnrecordedPod]) -> AdoptedPod:
+        return _adopted(*due, await self._record(*due))
 
     async def _record(self, node: str, pod: UnrecordedPod) -> Outcome:
         why_not = self._why_not(node, pod)

@@ -17,6 +17,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
@@ -31,6 +32,7 @@ from carrel.parsing.time import seconds
 
 PodByUid = Callable[[str], Pod | None]
 
+NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
 STALE_AFTER = timedelta(seconds=120)
 """How old an agent's last report may be: it reports every 30 s, so three in a row were lost."""
 
@@ -53,12 +55,17 @@ class _Promise:
 
 class ClusterLedger:
     def __init__(
-        self, pod_by_uid: PodByUid, memory_unit: Unit = Unit.MIB, request_of: RequestOf = lambda pod: None
+        self,
+        pod_by_uid: PodByUid,
+        memory_unit: Unit = Unit.MIB,
+        request_of: RequestOf = lambda pod: None,
+        isolation: Isolation | None = None,
     ) -> None:
         """`request_of`: what a pod asks for that is bound without a Lease."""
         self.ledger = Ledger()
         self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
+        self._isolation = isolation or Isolation()
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -112,6 +119,15 @@ class ClusterLedger:
                 self._refresh(name)
 
     def _refresh(self, name: str) -> None:
+        """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
+        if not self._isolation.ask("node", name, self._is_refreshed, False):
+            self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
+
+    def _is_refreshed(self, name: str) -> bool:
+        self._read_node(name)
+        return True
+
+    def _read_node(self, name: str) -> None:
         status = self._statuses.get(name)
         if status is None:
             self._reported.pop(name, None)

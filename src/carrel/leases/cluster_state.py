@@ -22,12 +22,15 @@ from carrel.dialects.seal import Seal
 from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.isolation import RETRY, Isolation
 from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
+from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
+from carrel.kubernetes.timing import Backoff
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.covered_pods import CoverageContext, CoveredPods
-from carrel.leases.eligible_nodes import EligibleNodes
+from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
@@ -63,6 +66,8 @@ class ClusterOptions:
     now: Callable[[], datetime] = utc_now
     clock: Callable[[], float] = time.monotonic
     watch_timing: WatchTiming = DEFAULT_WATCH_TIMING
+    retry: Backoff = RETRY
+    """How long an object for which a step failed waits for the next try."""
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
@@ -79,7 +84,8 @@ class ClusterState:
     def __init__(self, cluster: Cluster, options: ClusterOptions = DEFAULT_CLUSTER_OPTIONS) -> None:
         self.cluster = cluster
         self.options = options
-        self.informers = Informers(cluster, options.watch_timing)
+        self.isolation = Isolation(options.clock, options.retry)
+        self.informers = Informers(cluster, options.watch_timing, isolation=self.isolation)
         self.pods: Reflector[Pod] = self.informers.watch(
             PODS,
             indexes={
@@ -96,7 +102,7 @@ class ClusterState:
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
         self.cluster_ledger = ClusterLedger(
-            self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer
+            self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer, self.isolation
         )
         self.ledger = self.cluster_ledger.ledger
         counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
@@ -166,8 +172,15 @@ class ClusterState:
 
     def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
         """Of a pod that is about to be created: nothing can be recorded on it yet. `spoken` are its dialects, if they
-        are known. Raises `Malformed`."""
-        return request_of(pod, self._claim_named, self._gang_of, self.options.dialect_options, spoken)
+        are known. Raises `Malformed`, and nothing else: one pod that makes us stumble must not stop a question about
+        others."""
+        try:
+            return request_of(pod, self._claim_named, self._gang_of, self.options.dialect_options, spoken)
+        except Malformed:
+            raise
+        except Exception as error:
+            self.isolation.failed("request", subject(pod.metadata), error)
+            return Refusal(f"what {subject(pod.metadata)} asks for cannot be understood; Carrel's log says why")
 
     def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; a request that cannot be read is refused."""
@@ -198,6 +211,7 @@ class ClusterState:
             settle_s=self.options.dialect_options.gang_settle_s,
             changed=self.covered_pods.on_requests,
             reads_makers=self.options.reads_makers,
+            isolation=self.isolation,
         )
 
     def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
@@ -295,7 +309,7 @@ class ClusterState:
             pods_of=self.pods_of,
             pod_by_uid=self.pods.store.by_uid,
             request_of=self._asked_request,
-            nodes_for=lambda pod: self.eligible_nodes.of(pod).nodes,
+            nodes_for=self.nodes_for,
             has_tier=self._has_tier,
             is_exempt=lambda namespace: _is_exempt(self.namespaces.store.get(namespace)),
             now=self.options.now,
@@ -320,12 +334,16 @@ class ClusterState:
 
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
-    def nodes_for(self, pod: Pod) -> Sequence[str]:
-        return self.eligible_nodes.of(pod).nodes
+    def nodes_for(self, pod: Pod) -> tuple[str, ...]:
+        return self._eligible(pod).nodes
+
+    def _eligible(self, pod: Pod) -> Eligibility:
+        """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""
+        return self.isolation.ask("eligible", pod, self.eligible_nodes.of, NOWHERE)
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs; None if it need not wait."""
-        eligible = self.eligible_nodes.of(pod)
+        eligible = self._eligible(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))
 

@@ -29,6 +29,9 @@ class Eligibility:
         return f"{len(taints)} {have} a taint that the pod does not tolerate: {', '.join(sorted(set(taints)))}"
 
 
+NOWHERE = Eligibility((), {})
+
+
 class EligibleNodes:
     def __init__(self, nodes: Callable[[], Iterable[NodeObject]]) -> None:
         self._nodes = nodes

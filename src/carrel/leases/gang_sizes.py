@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import holder_of, is_ending
@@ -50,6 +51,7 @@ class GangSizeContext:
     """Called when a gang has another size than before."""
     reads_makers: bool = True
     """False: for a component that places no pods. It is never told how many pods a maker makes."""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,16 @@ class GangSizes:
         now = self._context.clock()
         for full_name, (pod, name) in tuple(self._unplanned.items()):
             del self._unplanned[full_name]
-            gang = self(pod, name)
-            members = self._members_of(pod, name)
-            if members and (gang is None or not gang.unplanned):
-                self.wake([holder_of(each) for each in members if not each.spec.node_name])
+            self._context.isolation.ask("gang", pod, lambda pod, name=name: self._wake_if_known(pod, name), None)
         for maker, asked_at in tuple(self._asked_at.items()):
             if now - asked_at > FORGET_S:
                 del self._asked_at[maker]
                 self._found.pop(maker, None)
+
+    def _wake_if_known(self, pod: Pod, name: str) -> None:
+        gang, members = self(pod, name), self._members_of(pod, name)
+        if members and (gang is None or not gang.unplanned):
+            self.wake([holder_of(each) for each in members if not each.spec.node_name])
 
     async def wait_looked_up(self) -> None:
         """Until all makers that were asked about are read: for commands that read and end."""
@@ -194,6 +198,9 @@ class GangSizes:
         except ClusterError as error:
             log.info("gang_maker_not_read maker=%s: %s", maker, error)
             return  # asked again with a later question
+        except Exception as error:
+            self._context.isolation.failed("gang", str(maker), error)
+            return
         self._found[maker] = found
         if before is None or (before.pods, before.by) != (found.pods, found.by):
             self._answers.clear()

@@ -11,6 +11,11 @@ UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
 
 
+def place_name(node: str, index: int) -> str:
+    """What stands for a UUID where there is none: of a slot, and of a GPU whose node does not report it."""
+    return f"{node}/{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""
@@ -32,6 +37,11 @@ class Gpu:
     """Of a slot: the UUIDs of the GPUs that it may turn out to be. Empty: the GPU is the one that `uuid` names."""
     number: int | None = None
     """Of a slot: the index of its GPU, once that is known. People never see the number of a slot."""
+
+    @property
+    def has_uuid(self) -> bool:
+        """Whether its node reports its UUID; else its place stands for it."""
+        return self.uuid != place_name(self.node, self.index)
 
     @property
     def possible_uuids(self) -> frozenset[str]:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 
-from carrel.kubernetes.cluster import ClusterError
 from carrel.leases.adoption import Adoption, Outcome
 
 log = logging.getLogger(__name__)
@@ -22,11 +21,8 @@ class AdoptionLoop:
         while True:
             # A pod of which the watch has not shown the Lease yet is gone from here a moment later.
             now = frozenset(pod.holder.uid for _, pod in self._adoption.unrecorded())
-            try:
-                for each in await self._adoption.record(seen & now):
-                    if each.outcome is Outcome.RECORDED:
-                        log.info("pod_adopted pod=%s node=%s gpus=%s", each.holder, each.node, each.gpus)
-            except ClusterError as error:
-                log.warning("pods_not_adopted: %s", error)
+            for each in await self._adoption.record(seen & now):
+                if each.outcome is Outcome.RECORDED:
+                    log.info("pod_adopted pod=%s node=%s gpus=%s", each.holder, each.node, each.gpus)
             seen = now
             await asyncio.sleep(self._every_s)

@@ -82,11 +82,12 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         grace_of=lambda pod: grace.of(pod, state.namespaces.store.get(pod.metadata.namespace)),
         minimum_time=options.minimum_time,
         random_for=Random if options.random_victims else None,
+        isolation=state.isolation,
     )
     revoker = Revoker(state.cluster, state.cluster_ledger, state.lease_writer, hand_overs, context)
     correction = CoverageCorrection(state, options.at_end)
     enquiries = BookingEnquiries(state, elsewhere) if elsewhere is not None else None
-    notices = Notices(state.cluster, pods.snapshot, options.at_end)
+    notices = Notices(state.cluster, pods.snapshot, options.at_end, state.isolation)
     waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
     return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, enquiries)
@@ -103,7 +104,7 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end)
+    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
@@ -136,6 +137,7 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
         now=state.options.now,
         rng=Random(),  # noqa: S311 - not a secret
         answer_within_s=answer_within_s,
+        isolation=state.isolation,
     )
     return Terminator(expiry, hand_overs, context)
 
@@ -149,6 +151,7 @@ def collector_on(state: ClusterState) -> LeaseCollector:
         lambda booking: state.covered_pods.use_of(booking) is not None,
         state.options.now,
         state.options.clock,
+        state.isolation,
     )
     return LeaseCollector(state.cluster_ledger, state.lease_writer, context)
 

@@ -30,7 +30,7 @@ from carrel.dialects.booking_objects import (
     write_booking,
 )
 from carrel.dialects.tier import person_of
-from carrel.kubernetes.cluster import ClusterError
+from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.booking_writer import BookingWriter, Decision, Leave
 from carrel.leases.cluster_state import ClusterState
@@ -81,7 +81,9 @@ class BookingEnquiries:
         now, still_asked, due = self._carrel.options.clock(), set[_Question](), set[str]()
         for pod in self._carrel.pods.store.snapshot():
             question = _Question(person_of(pod), pod.metadata.namespace)
-            if not question.person or question in still_asked or not self._concerns_gpus(pod):
+            if not question.person or question in still_asked:
+                continue
+            if not self._carrel.isolation.ask("enquiry", pod, self._concerns_gpus, False):
                 continue
             still_asked.add(question)
             if now >= self._asked_at.get(question, float("-inf")) + EVERY_S:
@@ -107,9 +109,9 @@ class BookingEnquiries:
             except NoAnswer as silence:
                 self.failures += 1
                 log.warning("booking_enquiry_failed user=%s: %s", question.person, silence)
-            except Exception:
+            except Exception as error:
                 self.failures += 1
-                log.exception("booking_enquiry_failed user=%s", question.person)
+                self._carrel.isolation.failed("enquiry", question.person, error)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -142,14 +144,14 @@ class BookingEnquiries:
             return Leave.AS_IT_IS if answers is None or now >= ends - CLOCKS_DIFFER else None
 
         async with self._at_once:
+            # Without delays: each person is asked about once a minute.
             try:
                 await self._writer.write(name, decide)
-            except ClusterError as error:
+            except LeadershipLost:
+                raise
+            except Exception as error:
                 self.failures += 1
-                log.warning("booking_object_failed name=%s: %s", name, error)
-            except Exception:
-                self.failures += 1
-                log.exception("booking_object_failed name=%s", name)
+                self._carrel.isolation.failed("enquiry", name, error)
 
     def _over(self) -> list[str]:
         """The objects of bookings that ended long ago, also of people whom nobody asks about any more."""

@@ -9,22 +9,20 @@ placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs wh
 is deleted, even if its GPU has another index now: such a Lease would make the GPU unusable.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from carrel.dialects import carrel
 from carrel.dialects.carrel import LeaseRecord
-from carrel.kubernetes.cluster import Cluster, ClusterError, Json, NotFound
+from carrel.kubernetes.cluster import Cluster, Json, NotFound
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
-
-log = logging.getLogger(__name__)
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
@@ -64,6 +62,7 @@ class CollectionContext:
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Seconds; only differences mean something. The time of day may jump."""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class LeaseCollector:
@@ -78,14 +77,9 @@ class LeaseCollector:
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[FreedShare]:
-        """One round over all Leases. One that cannot be written now does not delay the others."""
-        freed: list[FreedShare] = []
-        for name in self.due():
-            try:
-                freed += await self.collect_lease(name)
-            except ClusterError as error:
-                log.warning("lease_not_collected lease=%s: %s", name, error)
-        return freed
+        """One round over all Leases."""
+        collected = await self._context.isolation.each("collection", self.due(), self.collect_lease)
+        return [share for freed in collected for share in freed]
 
     def due(self) -> Sequence[str]:
         """The names of the Leases that may have something to free, by the caches."""
@@ -95,11 +89,12 @@ class LeaseCollector:
             for (name, uid), seen in self._unbound.items()
             if name in leases and leases[name].record.names(uid)
         }
-        return [
-            name
-            for name, lease in leases.items()
-            if lease.record.is_empty or any(self._absent_holders(lease)) or self._is_kept_in_vain(lease.record)
-        ]
+        return self._context.isolation.found("collection", leases.values(), self._name_if_due, lambda lease: lease.name)
+
+    def _name_if_due(self, lease: KnownLease) -> str | None:
+        record = lease.record
+        is_due = record.is_empty or any(self._absent_holders(lease)) or self._is_kept_in_vain(record)
+        return lease.name if is_due else None
 
     async def collect_lease(self, name: str) -> Sequence[FreedShare]:
         """Removes from one Lease every pod that, as the API server says, cannot be using the GPU."""

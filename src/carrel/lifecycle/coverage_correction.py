@@ -13,7 +13,7 @@ booking has come to its regular end is left to `expiry`, which ends it.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,8 +21,9 @@ from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObj
 from carrel.dialects.carrel import BOOKING, TIER, WAITS_UNTIL
 from carrel.dialects.maia import TERMINATE_AT
 from carrel.dialects.tier import person_of, tier_of, write_tier
-from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, Invalid, Json, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, Invalid, Json, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
@@ -65,36 +66,33 @@ class CoverageCorrection:
         self._at_end = at_end
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
         self._reader = CoverageReader(state)
+        self._isolation = state.isolation
 
     async def round(self) -> tuple[int, int]:
-        """How many pods have got a booking's cover, and how many have lost it. One that fails does not stop others."""
-        await self._open_gates()
-        due = list(self.due())
+        """How many pods have got a booking's cover, and how many have lost it."""
+        gated = self._isolation.found("gate", self._state.pods.store, _if_gated)
+        await self._isolation.each("gate", gated, self._open_gate)
+        due = self.due()
         if any(each.takes_away for each in due):
-            due = list(self.due()) if await self._state.reread() else [each for each in due if not each.takes_away]
-        given = taken = 0
-        for correction in due:
-            try:
-                await self._correct(correction)
-            except ClusterError as error:
-                name = holder_of(correction.pod)
-                log.warning("coverage_not_corrected pod=%s: %s", name, error)
-                continue
-            given, taken = given + (not correction.takes_away), taken + correction.takes_away
-        await self._write_statuses()
-        return given, taken
+            due = self.due() if await self._state.reread() else [each for each in due if not each.takes_away]
+        corrected = await self._isolation.each("coverage", due, self._correct, lambda each: title(each.pod))
+        await self._isolation.each("booking_status", self._state.bookings.store, self._write_status)
+        taken = sum(each.takes_away for each in corrected)
+        return len(corrected) - taken, taken
 
     # --- pods and Leases ---------------------------------------------------------------------------------------------
 
-    def due(self) -> Iterable[Correction]:
-        for pod in self._state.pods.store:
-            if TIER not in pod.metadata.annotations or is_ending(pod) or tier_of(pod) is None:
-                continue
-            covered = self._state.covered(pod)
-            if covered is None and self._is_at_regular_end(pod):
-                continue
-            if _told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered):
-                yield Correction(pod, covered)
+    def due(self) -> list[Correction]:
+        return self._isolation.found("coverage", self._state.pods.store, self._correction_of)
+
+    def _correction_of(self, pod: Pod) -> Correction | None:
+        if TIER not in pod.metadata.annotations or is_ending(pod) or tier_of(pod) is None:
+            return None
+        covered = self._state.covered(pod)
+        if covered is None and self._is_at_regular_end(pod):
+            return None
+        is_wrong = _told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered)
+        return Correction(pod, covered) if is_wrong else None
 
     def _is_at_regular_end(self, pod: Pod) -> bool:
         """Whether `expiry` ends the pod. If its booking's object went too early for a regular end, it was cancelled
@@ -112,20 +110,18 @@ class CoverageCorrection:
         recorded = {share.coverage.booking if share.coverage else "" for share in shares}
         return bool(recorded - {wanted})
 
-    async def _correct(self, correction: Correction) -> None:
+    async def _correct(self, correction: Correction) -> Correction:
         pod, covered = correction.pod, correction.covered
         await self._record(pod, covered)
         told, wanted = _told(pod), write_tier(_until(covered))
         if told == wanted:
-            return
+            return correction
         metadata = pod.metadata
         as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-        try:
-            await self._write(pod, as_seen, wanted)
-        except (Conflict, NotFound):
-            return  # it has changed: the next round looks at it again
+        await self._write(pod, as_seen, wanted)
         log.info("tier_follows_booking pod=%s was=%s is=%s", holder_of(pod), told.get(TIER), wanted[TIER])
         await self._events.record(pod, self._note(pod, covered))
+        return correction
 
     async def _write(self, pod: Pod, as_seen: Json, notes: Mapping[str, str]) -> None:
         metadata = pod.metadata
@@ -155,16 +151,6 @@ class CoverageCorrection:
                 await self._state.lease_writer.record_coverage(lease, uid, wanted)
 
     # --- pods for a booking that starts later ------------------------------------------------------------------------
-
-    async def _open_gates(self) -> None:
-        for pod in self._state.pods.store:
-            if BOOKING in gates_of(pod) and not is_ending(pod):
-                try:
-                    await self._open_gate(pod)
-                except (Conflict, NotFound):
-                    pass  # it has changed: the next round looks at it again
-                except ClusterError as error:
-                    log.warning("gate_not_opened pod=%s: %s", holder_of(pod), error)
 
     async def _open_gate(self, pod: Pod) -> None:
         name = pod.metadata.annotations.get(BOOKING, "")
@@ -204,18 +190,12 @@ class CoverageCorrection:
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
-    async def _write_statuses(self) -> None:
-        for booking in self._state.bookings.store:
-            wanted, status = self._status_of(booking), booking.status
-            if wanted is None or wanted == {"used": status.used, "pods": list(status.pods)}:
-                continue
-            try:
-                name = booking.metadata.name
-                await self._cluster.patch(BOOKINGS, name, MergePatch({"status": wanted}), subresource="status")
-            except NotFound:
-                pass
-            except ClusterError as error:
-                log.warning("booking_status_not_written name=%s: %s", booking.metadata.name, error)
+    async def _write_status(self, booking: BookingObject) -> None:
+        wanted, status = self._status_of(booking), booking.status
+        if wanted is None or wanted == {"used": status.used, "pods": list(status.pods)}:
+            return
+        name = booking.metadata.name
+        await self._cluster.patch(BOOKINGS, name, MergePatch({"status": wanted}), subresource="status")
 
     def _status_of(self, booking: BookingObject) -> Json | None:
         """None: it does not run, and never did."""
@@ -225,6 +205,10 @@ class CoverageCorrection:
             return None
         pods = [holder_of(pod).full_name for pod in self._state.covered_pods.covered_by(name)]
         return write_status(len(use.gpus) if use else 0, pods)
+
+
+def _if_gated(pod: Pod) -> Pod | None:
+    return pod if BOOKING in gates_of(pod) and not is_ending(pod) else None
 
 
 def _told(pod: Pod) -> dict[str, str]:

@@ -14,7 +14,6 @@ Left alone: pods with a controller. Nobody gives up on them, and a Job counts a 
 """
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -26,7 +25,6 @@ from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.notice import wants_no_successor
 from carrel.dialects.tier import person_of
 from carrel.dialects.when_full import WhenFull, said_by, when_full
-from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.cluster_state import ClusterState
@@ -63,11 +61,14 @@ class WaitingGpuPod:
     """A Lease holds a GPU for it: it is being bound."""
     wants_no_successor: bool = False
     """So nothing would run in its place."""
+    is_known: bool = True
+    """False: what it asks for cannot be read, as that of a pod whose GpuClaim does not exist yet."""
 
 
 def why_it_waits(pod: WaitingGpuPod) -> str:
     """Why it goes on waiting, however long that takes; empty: it does not, it goes on without a GPU after a while."""
     reasons = {
+        "what it asks for is not known yet": not pod.is_known,
         "a full cluster means waiting for it": not pod.runs_on_cpu_when_full,
         "it is no opportunistic pod": not pod.is_opportunistic,
         "it is a member of a gang": pod.is_in_gang,
@@ -90,47 +91,42 @@ class CpuAfterWait:
         """uid → since when it waits and would go on without a GPU."""
 
     async def begin_due(self) -> list[str]:
-        """The names of the hand-overs that were begun. One pod that fails does not stop others.
-
-        Raises `ClusterError` if Leases and bookings cannot be read.
-        """
+        """The names of the hand-overs that were begun. Raises `ClusterError` if Leases and bookings cannot be read."""
         if not self._options.wait or not self._due() or not await self._state.reread():
             return []
-        begun = []
-        for pod in self._due():
-            try:
-                name = await self._hand_overs.begin(pod, HandOverOrder(Why.FULL, due=self._state.options.now()))
-            except ClusterError as error:
-                log.warning("hand_over_not_begun pod=%s: %s", holder_of(pod), error)
-                continue
-            if name:
-                log.info("waited_too_long pod=%s uid=%s", holder_of(pod), pod.metadata.uid)
-                self._since[pod.metadata.uid] = self._state.options.now()  # if it is called off, the time begins again
-                begun.append(name)
-        return begun
+        return [name for name in await self._state.isolation.each("wait", self._due(), self._begin) if name]
+
+    async def _begin(self, pod: Pod) -> str:
+        now = self._state.options.now()
+        name = await self._hand_overs.begin(pod, HandOverOrder(Why.FULL, due=now))
+        if name:
+            log.info("waited_too_long pod=%s uid=%s", holder_of(pod), pod.metadata.uid)
+            self._since[pod.metadata.uid] = now  # if it is called off, the time begins again
+        return name
 
     def _due(self) -> list[Pod]:
         """The pods that have waited long enough, and for which there is no room now; the oldest first."""
-        now, waiting = self._state.options.now(), {pod.metadata.uid: pod for pod in self._waiting_pods()}
+        now, pods = self._state.options.now(), filter(self._waits, self._state.pods.store)
+        waiting = {pod.metadata.uid: pod for pod in pods}
         self._since = {uid: since for uid, since in self._since.items() if uid in waiting}
-        due = []
-        for uid, pod in waiting.items():
-            if why_it_waits(self._seen(pod)):
-                self._since[uid] = now  # its time begins when nothing of this is true any more
-            elif now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait and self._has_no_room(pod):
-                due.append(pod)
+        due = self._state.isolation.found("wait", waiting.values(), lambda pod: self._if_due(pod, now))
         return sorted(due, key=lambda pod: (created_at(pod), pod.metadata.uid))
 
-    def _waiting_pods(self) -> Iterable[Pod]:
-        for pod in self._state.pods.store:
-            is_ours = pod.spec.scheduler_name in self._options.schedulers
-            if is_ours and not pod.spec.node_name and not is_ending(pod):
-                yield pod
+    def _waits(self, pod: Pod) -> bool:
+        is_ours = pod.spec.scheduler_name in self._options.schedulers
+        return is_ours and not pod.spec.node_name and not is_ending(pod)
+
+    def _if_due(self, pod: Pod, now: datetime) -> Pod | None:
+        uid = pod.metadata.uid
+        if why_it_waits(self._seen(pod)):
+            self._since[uid] = now  # its time begins when nothing of this is true any more
+            return None
+        has_waited = now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait
+        return pod if has_waited and self._has_no_room(pod) else None
 
     def _has_no_room(self, pod: Pod) -> bool:
         """While no agent has reported a GPU, nobody can say that all are taken."""
-        has_request = isinstance(self._state.requested_by(pod), PodRequest)
-        return has_request and bool(self._state.ledger.rooms) and self._state.why(pod) is not None
+        return bool(self._state.ledger.rooms) and self._state.why(pod) is not None
 
     def _seen(self, pod: Pod) -> WaitingGpuPod:
         state, namespace = self._state, pod.metadata.namespace
@@ -148,4 +144,5 @@ class CpuAfterWait:
             has_gates=bool(gates_of(pod)),
             has_controller=any(owner.controller for owner in pod.metadata.owner_references),
             has_promise=bool(state.ledger.shares_of(pod.metadata.uid)),
+            is_known=request is not None,
         )

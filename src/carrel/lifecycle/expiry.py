@@ -13,8 +13,9 @@ Kubernetes deletes an Event after an hour. A pod that is created late gets only 
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import sha256
 
 from carrel.dialects.carrel import WARNED
 from carrel.dialects.hand_over_record import Why
@@ -23,6 +24,7 @@ from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -35,6 +37,7 @@ from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
+LONGEST_MARK = 64
 ENDS = "BookingEnds"
 UNREADABLE = "TerminateAtUnreadable"
 
@@ -53,6 +56,7 @@ class ExpiryOptions:
     booked_from: Callable[[Pod], datetime | None] = lambda pod: None
     """The start of the booking that covers the pod; None: it is not known."""
     at_end: AtEnd = AtEnd.CPU
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,26 @@ class Expiry:
         self._reread = options.reread
         self._booked_from = options.booked_from
         self._at_end = options.at_end
+        self._isolation = options.isolation
+
+    async def end_expired(self) -> list[str]:
+        """Ends all pods whose time is over. The names of the hand-overs that were begun."""
+        return [name for name in await self._isolation.each("expiry", self.expired(), self.end) if name]
+
+    async def warn_all(self) -> list[Note]:
+        """Writes all warnings that are due. Which were written."""
+        return await self._isolation.each("warning", self.warnings(), self.warn, lambda warning: title(warning.pod))
 
     def expired(self) -> list[Pod]:
         """The pods whose time is over, the earliest end first."""
         now = self._now()
-        ends = [(end, pod) for pod in self._pods_with_end() if (end := end_of(pod)) is not None and end <= now]
-        ends = [(end, pod) for end, pod in ends if not self._stays(pod)]
-        return [pod for _, pod in sorted(ends, key=lambda each: (each[0], each[1].metadata.uid))]
+
+        def over(pod: Pod) -> tuple[datetime, str, Pod] | None:
+            end = end_of(pod) if _has_end(pod) else None
+            return (end, pod.metadata.uid, pod) if end is not None and end <= now and not self._stays(pod) else None
+
+        found = self._isolation.found("expiry", self._pods(), over)
+        return [pod for _, _, pod in sorted(found, key=lambda each: each[:2])]
 
     async def end(self, pod: Pod) -> str:
         """Ends an expired pod. The name of its hand-over; empty if there is none, or if a booking covers it now."""
@@ -103,27 +120,32 @@ class Expiry:
 
     def warnings(self) -> list[ExpiryWarning]:
         """The warnings that are due: for pods that end soon, and for pods whose end cannot be read: they never end."""
-        now, due = self._now(), []
-        for pod in self._pods_with_end():
-            try:
-                end = read_terminate_at(pod)
-            except Malformed as malformed:
-                text = pod.metadata.annotations[TERMINATE_AT]
-                due.append(ExpiryWarning(pod, _unreadable_note(malformed), f"unreadable {text}"))
-                continue
-            if isinstance(end, datetime) and not self._stays_at_end(pod):
-                start = self._booked_from(pod)
-                leads = lead_times(end - start) if start is not None else LEAD_TIMES
-                lead = next((name for name, time in leads.items() if now < end <= now + time), "")
-                if lead and not _was_warned(pod, end, lead):
-                    due.append(ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}"))
+        now = self._now()
+        due = self._isolation.found("warning", self._pods(), lambda pod: self._warning(pod, now))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
-    async def warn(self, warning: ExpiryWarning) -> None:
+    def _warning(self, pod: Pod, now: datetime) -> ExpiryWarning | None:
+        if not _has_end(pod):
+            return None
+        try:
+            end = read_terminate_at(pod)
+        except Malformed as malformed:
+            return ExpiryWarning(pod, _unreadable_note(malformed), _unreadable_mark(pod))
+        if not isinstance(end, datetime) or self._stays_at_end(pod):
+            return None
+        start = self._booked_from(pod)
+        leads = lead_times(end - start) if start is not None else LEAD_TIMES
+        lead = next((name for name, time in leads.items() if now < end <= now + time), "")
+        if not lead or _was_warned(pod, end, lead):
+            return None
+        return ExpiryWarning(pod, self._ends_note(end, lead), f"{seconds(end)} {lead}")
+
+    async def warn(self, warning: ExpiryWarning) -> Note:
         metadata = warning.pod.metadata
         await self._events.record(warning.pod, warning.note)
         remembered = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.remembered}}})
         await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
+        return warning.note
 
     def _stays(self, pod: Pod) -> bool:
         """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""
@@ -137,11 +159,10 @@ class Expiry:
         ends = f"the booking of this pod ends at {seconds(end)}, in less than {lead}"
         return Note(ENDS, f"{ends}; then {then}", WARNING)
 
-    def _pods_with_end(self) -> Iterable[Pod]:
-        """The GPU pods with `terminate-at`."""
-        for pod in self._pods():
-            if TERMINATE_AT in pod.metadata.annotations and not is_ending(pod) and _asks_for_gpus(pod):
-                yield pod
+
+def _has_end(pod: Pod) -> bool:
+    """Whether it is a GPU pod with `terminate-at`."""
+    return TERMINATE_AT in pod.metadata.annotations and not is_ending(pod) and _asks_for_gpus(pod)
 
 
 def lead_times(booked: timedelta) -> dict[str, timedelta]:
@@ -151,6 +172,12 @@ def lead_times(booked: timedelta) -> dict[str, timedelta]:
 
 def _unreadable_note(malformed: Malformed) -> Note:
     return Note(UNREADABLE, f"this pod does not end with its booking: {malformed}", WARNING)
+
+
+def _unreadable_mark(pod: Pod) -> str:
+    """By a hash: annotations have little room, and somebody may have filled them with this one."""
+    text = pod.metadata.annotations[TERMINATE_AT]
+    return f"unreadable {text if len(text) <= LONGEST_MARK else sha256(text.encode()).hexdigest()[:16]}"
 
 
 def end_of(pod: Pod) -> datetime | None:

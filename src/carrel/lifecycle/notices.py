@@ -4,54 +4,50 @@ It follows from what is written on the pod: that it is about to lose its GPU, th
 of its booking's end. So a notice goes by itself when a revocation is called off or a booking is extended.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 
 from carrel.dialects.carrel import HANDED_OVER, LEAVE_BY, NOTICE, TIER, WARNED
 from carrel.dialects.hand_over_record import notice_of, read_handed_over
 from carrel.dialects.maia import TERMINATE_AT
 from carrel.dialects.notice import ENDED, booking_notice, revocation_notice, what_follows
-from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, MergePatch
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import holder_of, is_ending
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.expiry import end_of
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
-log = logging.getLogger(__name__)
-
 CONCERNED = (TIER, HANDED_OVER, NOTICE)
 
 
 class Notices:
-    def __init__(self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], at_end: AtEnd) -> None:
+    def __init__(
+        self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], at_end: AtEnd, isolation: Isolation
+    ) -> None:
         self._cluster = cluster
         self._pods = pods
         self._at_end = at_end
+        self._isolation = isolation
 
     async def round(self) -> None:
-        """One pod that fails does not stop the others."""
-        for pod in list(self._due()):
-            metadata = pod.metadata
-            as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-            notes = {NOTICE: notice(pod, self._at_end) or None}
-            try:
-                patch = MergePatch({"metadata": {**as_seen, "annotations": notes}})
-                await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
-            except (NotFound, Conflict):
-                continue  # it has changed: the next round looks at it again
-            except ClusterError as error:
-                log.warning("notice_not_written pod=%s: %s", holder_of(pod), error)
+        due = self._isolation.found("notice", self._pods(), self._if_due)
+        await self._isolation.each("notice", due, self._write)
 
-    def _due(self) -> Iterable[Pod]:
-        for pod in self._pods():
-            notes = pod.metadata.annotations
-            is_concerned = any(key in notes for key in CONCERNED) and not is_ending(pod)
-            if is_concerned and notes.get(NOTICE, "") != notice(pod, self._at_end):
-                yield pod
+    def _if_due(self, pod: Pod) -> Pod | None:
+        notes = pod.metadata.annotations
+        is_concerned = any(key in notes for key in CONCERNED) and not is_ending(pod)
+        return pod if is_concerned and notes.get(NOTICE, "") != notice(pod, self._at_end) else None
+
+    async def _write(self, pod: Pod) -> None:
+        metadata = pod.metadata
+        as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        notes = {NOTICE: notice(pod, self._at_end) or None}
+        patch = MergePatch({"metadata": {**as_seen, "annotations": notes}})
+        await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
 
 
 def notice(pod: Pod, at_end: AtEnd) -> str:

@@ -16,6 +16,7 @@ from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import Conflict
+from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
@@ -57,6 +58,10 @@ class ClaimKey(NamedTuple):
     name: str
 
 
+def _named(claim: ClaimKey) -> str:
+    return f"{claim.namespace}/{claim.name}"
+
+
 class Reconciler:
     def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
         self._state = state
@@ -85,9 +90,14 @@ class Reconciler:
             for pod in self._state.pods.store:
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(run_worker(self._leases_due, self._reconcile_lease))
-                tasks.create_task(run_worker(self._claims_due, self._reconcile_claim))
-                tasks.create_task(run_worker(self._pods_due, self._reconcile_pod))
+                failed = self._state.isolation.on_failure
+                tasks.create_task(run_worker(self._leases_due, self._reconcile_lease, lambda _: failed("collection")))
+                tasks.create_task(
+                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), _named)
+                )
+                tasks.create_task(
+                    run_worker(self._pods_due, self._reconcile_pod, lambda _: failed("event"), self._pod_named)
+                )
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
@@ -106,7 +116,7 @@ class Reconciler:
             for name in self._collector.due():
                 self._leases_due.add(name)
             for claim in self._state.claims.store:
-                self._on_claim(None, claim)
+                self._add_claim(claim)
             await asyncio.sleep(SWEEP_S)
 
     # --- changes -----------------------------------------------------------------------------------------------------
@@ -128,8 +138,16 @@ class Reconciler:
             self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _on_claim(self, old: GpuClaim | None, new: GpuClaim | None) -> None:
-        if new is not None:
-            self._claims_due.add_after(ClaimKey(new.metadata.namespace, new.metadata.name), SETTLE_S)
+        if new is None:
+            return
+        self._add_claim(new)
+        if old is None or old.spec != new.spec:
+            # Pods that wait for it, or for another one of its name: the scheduler does not watch claims.
+            for pod in filter(is_waiting, self._pods_of(new)):
+                self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
+
+    def _add_claim(self, claim: GpuClaim) -> None:
+        self._claims_due.add_after(ClaimKey(claim.metadata.namespace, claim.metadata.name), SETTLE_S)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         known = self._state.cluster_ledger.lease(new.metadata.name) if new else None
@@ -168,9 +186,15 @@ class Reconciler:
 
         Only the scheduler knows all reasons against a node, so every pod with room there is worth another try.
         """
-        waiting = [pod for pod in self._state.pods.store if is_waiting(pod) and self._is_gpu_pod_of_carrel(pod)]
+        ask = self._state.isolation.ask
+
+        def waits(pod: Pod) -> bool:
+            return is_waiting(pod) and self._is_gpu_pod_of_carrel(pod)
+
+        waiting = [pod for pod in self._state.pods.store if ask("wake", pod, waits, False)]
         waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        return [holder_of(pod) for pod in islice((pod for pod in waiting if self._fits(pod, nodes)), MOST_WOKEN)]
+        fitting = (pod for pod in waiting if ask("wake", pod, lambda pod: self._fits(pod, nodes), False))
+        return [holder_of(pod) for pod in islice(fitting, MOST_WOKEN)]
 
     def _fits(self, pod: Pod, nodes: set[str]) -> bool:
         """Without its gang: whether the rest of the gang fits too, the extender finds out."""
@@ -252,6 +276,9 @@ class Reconciler:
             self._metrics.events.labels(note.reason).inc()
 
     # --- the cache ---------------------------------------------------------------------------------------------------
+
+    def _pod_named(self, uid: str) -> str:
+        return title(self._state.pods.store.by_uid(uid) or uid)
 
     def _pods_of(self, claim: GpuClaim) -> list[Pod]:
         pods: Iterable[Pod] = self._state.pods.store.find(NAMESPACE_OF, claim.metadata.namespace)

@@ -16,14 +16,17 @@ free, or a booking that was cancelled.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import TypeVar
 
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -42,11 +45,15 @@ from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 KEPT = "GPUKept"
 UNSCHEDULABLE = "Unschedulable"
 """The reason that kube-scheduler writes on a pod that it could not place."""
+MOST_TRIES = 8
+"""Booked pods that are tried in one round, if those before them fail."""
 CONTESTED_WAIT = timedelta(seconds=10)
 """How long a booked pod that would fit by itself waits for a GPU that an earlier booked pod may take as well."""
 
@@ -81,6 +88,7 @@ class RevocationContext:
     """A pod that has run for less is a victim only if nothing else will do."""
     random_for: Callable[[str], Random] | None = None
     """Chooses victims at random instead of fairly, for the booked pod of that uid; always the same for one pod."""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class Revoker:
@@ -97,6 +105,7 @@ class Revoker:
         self._lease_writer = lease_writer
         self._hand_overs = hand_overs
         self._context = context
+        self._isolation = context.isolation
         self._events = EventRecorder(cluster, COMPONENT, context.now)
         self._contested_since: dict[
             str, datetime
@@ -105,26 +114,38 @@ class Revoker:
     async def revoke_for_next(self) -> list[str]:
         """Does the next step for the first booked pod that needs a revocation. The names of the hand-overs begun.
 
-        To be called again until nothing is due. Raises `ClusterError` if the API server refuses a call.
+        To be called again until nothing is due. If it fails for one booked pod, or if none of its victims can be told
+        to go now, the next one is served. Raises `ClusterError` if Leases and bookings cannot be read.
         """
         if self._first_step() is None or not await self._context.reread():
             return []
-        step = self._first_step()
-        if step is None or not await self._still_waits(step.booked) or not await self._keep_gpus(step):
-            return []
-        now, begun, told = self._context.now(), [], []
-        for victim in step.victims:
-            pod = self._context.pod_by_uid(victim.uid)
-            if pod is None:
-                continue
-            order = HandOverOrder(Why.REVOKED, now + self._context.grace_of(pod), step.booked.full_name)
-            if name := await self._hand_overs.begin(pod, order):
-                told.append(f"{victim.full_name} has to end by {in_utc(order.due)}")
-                log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
-                begun.append(name)
+        tried: set[str] = set()
+        while len(tried) < MOST_TRIES and (step := self._first_step(tried)) is not None:
+            tried.add(step.booked.uid)
+            done = await self._isolation.each("revocation", [step], self._do, lambda step: step.booked.full_name)
+            if done and (done[0] is None or done[0]):
+                return done[0] or []
+        return []
+
+    async def _do(self, step: RevocationStep) -> list[str] | None:
+        """The names of the hand-overs begun. None: something has changed, and the decision has to be made again."""
+        if not await self._still_waits(step.booked) or not await self._keep_gpus(step):
+            return None
+        victims = [pod for victim in step.victims if (pod := self._context.pod_by_uid(victim.uid)) is not None]
+        begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step.booked))
+        told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
         if told:
             await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
-        return begun
+        return [name for _, _, name in begun if name]
+
+    async def _begin(self, pod: Pod, booked: Holder) -> tuple[str, datetime, str]:
+        """Which pod has to end, when, and the name of its hand-over; empty if none was begun."""
+        victim = holder_of(pod)
+        order = HandOverOrder(Why.REVOKED, self._context.now() + self._context.grace_of(pod), booked.full_name)
+        name = await self._hand_overs.begin(pod, order)
+        if name:
+            log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, booked)
+        return victim.full_name, order.due, name
 
     async def _tell(self, booked: Holder, text: str) -> None:
         """An Event that cannot be written must not delay the revocation."""
@@ -151,12 +172,13 @@ class Revoker:
 
     # --- what is due -------------------------------------------------------------------------------------------------
 
-    def _first_step(self) -> RevocationStep | None:
+    def _first_step(self, tried: AbstractSet[str] = frozenset()) -> RevocationStep | None:
+        """Of the first booked pod that was not tried before in this round, and is not waiting for its next try."""
         ledger = self._cluster_ledger.ledger
         waiting = list(self._booked_and_waiting())
         if not waiting:
             return None
-        would_fit = {each.holder.uid for each in waiting if self._fits(each)}
+        would_fit = set(self._found(waiting, lambda each: each.holder.uid if self._fits(each) else None))
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
         opportunistic = list(self._opportunistic_pods(ledger))
         with ledger.what_if():
@@ -165,10 +187,15 @@ class Revoker:
                     if self._is_ending(victim) or self._is_opportunistic(victim):
                         ledger.release(victim.uid)
             for each in waiting:
-                step = self._step_for(each, ledger, opportunistic)
-                if step is not None and (each.holder.uid not in would_fit or self._has_waited_enough(each.holder.uid)):
-                    return step
+                uid = each.holder.uid
+                steps = self._found([each], lambda each: self._step_for(each, ledger, opportunistic))
+                is_next = uid not in tried and self._isolation.is_due("revocation", each.holder.full_name)
+                if steps and is_next and (uid not in would_fit or self._has_waited_enough(uid)):
+                    return steps[0]
         return None
+
+    def _found(self, waiting: Iterable[WaitingPod], look: Callable[[WaitingPod], T | None]) -> list[T]:
+        return self._isolation.found("revocation_choice", waiting, look, lambda each: each.holder.full_name)
 
     def _booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served."""
@@ -225,12 +252,16 @@ class Revoker:
 
     def _opportunistic_pods(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
         now = self._context.now()
-        for uid in ledger.holders():
-            pod = self._context.pod_by_uid(uid)
-            if pod is not None and self._context.may_lose_gpus(pod) and not is_ending(pod):
-                person = person_of(pod) or f"namespace:{pod.metadata.namespace}"
-                is_young = _age(pod, now) < self._context.minimum_time
-                yield OpportunisticPod(holder_of(pod), _work(pod, now), person, is_young)
+
+        def seen(pod: Pod) -> OpportunisticPod | None:
+            if not self._context.may_lose_gpus(pod) or is_ending(pod):
+                return None
+            person = person_of(pod) or f"namespace:{pod.metadata.namespace}"
+            is_young = _age(pod, now) < self._context.minimum_time
+            return OpportunisticPod(holder_of(pod), _work(pod, now), person, is_young)
+
+        pods = filter(None, map(self._context.pod_by_uid, ledger.holders()))
+        return self._isolation.found("revocation_choice", pods, seen)
 
     def _named_for(self, keeper: str) -> list[Holder]:
         records = [lease.record for lease in self._cluster_ledger.leases()]

@@ -59,6 +59,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     fence = WriteFence()
     state = ClusterState(client.fenced(fence.require), settings.options())
     metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use)
+    state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
@@ -66,7 +67,9 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
-    adoption = [AdoptionLoop(Adoption(state.cluster_ledger, state.lease_writer))] if settings.adopt else []
+    adoption = (
+        [AdoptionLoop(Adoption(state.cluster_ledger, state.lease_writer, state.isolation))] if settings.adopt else []
+    )
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -117,13 +120,16 @@ async def _lead(
                 async with asyncio.TaskGroup() as tasks:
                     for reconciler in reconcilers:
                         tasks.create_task(reconciler.run())
-        except LeadershipLost as lost:
-            log.warning("leadership_lost: %s", lost)
+        except* LeadershipLost as lost:
+            log.warning("leadership_lost: %s", lost.exceptions[0])
         finally:
             fence.leadership = None
 
 
 async def _mark_silent_agents(state: ClusterState) -> None:
     while True:
-        state.cluster_ledger.mark_silent_agents(state.options.now())
+        now = state.options.now()
+        state.isolation.ask(
+            "housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None
+        )
         await asyncio.sleep(SILENT_AGENTS_S)

@@ -50,9 +50,10 @@ class SlotReconciler:
         self._open_queues()
         try:
             async with asyncio.TaskGroup() as tasks:
+                failed = self._state.isolation.on_failure
                 for _ in range(WORKERS):
-                    tasks.create_task(run_worker(self._due, self._reconcile))
-                tasks.create_task(run_worker(self._pods_due, self._write_copies))
+                    tasks.create_task(run_worker(self._due, self._reconcile, lambda _: failed("reservation")))
+                tasks.create_task(run_worker(self._pods_due, self._write_copies, lambda _: failed("kai_metadata")))
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
@@ -71,7 +72,7 @@ class SlotReconciler:
             for name in self._reservations.due():
                 self._due.add(name)
             for pod in self._state.pods.store:
-                self._on_pod(None, pod)
+                self._state.isolation.ask("kai_metadata", pod, lambda pod: self._on_pod(None, pod), None)
             await asyncio.sleep(SWEEP_S)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:

@@ -7,12 +7,13 @@ a second call for the same pod changes nothing. As with MAIA, the caller is answ
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
 
 from carrel.dialects.hand_over_record import Why, record_name
 from carrel.dialects.maia import PodToEnd
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
@@ -39,6 +40,7 @@ class TerminatorContext:
     rng: Random
     answer_within_s: float
     """A caller waits that long at most for the leader."""
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class Terminator:
@@ -50,8 +52,12 @@ class Terminator:
     def terminable_pods(self) -> list[Pod]:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
-        low = [pod for pod in self._context.pods() if self._context.may_lose_gpus(pod) and not is_ending(pod)]
-        return [*expired.values(), *(pod for pod in low if self._context.has_gpus(pod))]
+        low = self._context.isolation.found("terminator", self._context.pods(), self._if_low)
+        return [*expired.values(), *low]
+
+    def _if_low(self, pod: Pod) -> Pod | None:
+        is_low = self._context.may_lose_gpus(pod) and not is_ending(pod)
+        return pod if is_low and self._context.has_gpus(pod) else None
 
     async def terminate_one(self) -> Pod | None:
         """Ends one of them that holds a GPU, chosen at random. None: there is none.
@@ -60,7 +66,8 @@ class Terminator:
         """
         begun = set(await self._hand_overs.record_names())
         candidates = [pod for pod in self.terminable_pods() if record_name(pod.metadata.uid) not in begun]
-        candidates = [pod for pod in candidates if self._context.has_gpus(pod)]
+        ask = self._context.isolation.ask
+        candidates = [pod for pod in candidates if ask("terminator", pod, self._context.has_gpus, False)]
         while candidates:
             pod = candidates.pop(self._context.rng.randrange(len(candidates)))
             if await self._end(pod):

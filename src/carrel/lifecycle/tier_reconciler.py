@@ -7,25 +7,22 @@ request to another replica is handled then.
 """
 
 import asyncio
-import logging
 import time
 
 from carrel.dialects.booking_objects import BookingObject
 from carrel.dialects.tier import person_of, tier_of
-from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import holder_of, is_waiting
+from carrel.leases.pod_progress import is_waiting
 from carrel.lifecycle.assembly import TierParts
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
-log = logging.getLogger(__name__)
-
 COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"
 WAITS = "waits"
+ROUNDS = (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, ENQUIRIES)
 RESYNC_S = 5.0
 """How often each key is processed if nothing changes."""
 SETTLE_S = 0.2
@@ -41,6 +38,7 @@ RETRY = Backoff(first_s=0.2, limit_s=10.0)
 class TierReconciler:
     def __init__(self, state: ClusterState, parts: TierParts, metrics: ControllerMetrics) -> None:
         self._metrics = metrics
+        self._isolation = state.isolation
         self._hand_overs = parts.hand_overs
         self._expiry = parts.expiry
         self._revoker = parts.revoker
@@ -63,7 +61,7 @@ class TierReconciler:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
-                    tasks.create_task(run_worker(self._due, self._reconcile))
+                    tasks.create_task(run_worker(self._due, self._reconcile, self._count_failure))
         finally:
             self._due.close()
 
@@ -111,6 +109,9 @@ class TierReconciler:
             return
         self._due.add_after(key, RESYNC_S)
 
+    def _count_failure(self, key: str) -> None:
+        self._isolation.on_failure(key if key in ROUNDS else "hand_over")
+
     async def _follow_bookings(self) -> None:
         start = time.monotonic()
         given, taken = await self._correction.round()
@@ -121,18 +122,9 @@ class TierReconciler:
             self._soon(REVOCATION)
 
     async def _expire(self) -> None:
-        """One pod that fails does not stop what is done for others."""
-        for pod in self._expiry.expired():
-            try:
-                self._add_hand_overs(await self._expiry.end(pod))
-            except ClusterError as error:
-                log.warning("pod_not_ended pod=%s: %s", holder_of(pod), error)
-        for warning in self._expiry.warnings():
-            try:
-                await self._expiry.warn(warning)
-                self._metrics.events.labels(warning.note.reason).inc()
-            except ClusterError as error:
-                log.warning("pod_not_warned pod=%s: %s", holder_of(warning.pod), error)
+        self._add_hand_overs(*await self._expiry.end_expired())
+        for note in await self._expiry.warn_all():
+            self._metrics.events.labels(note.reason).inc()
         await self._notices.round()
 
     async def _revoke(self) -> None:

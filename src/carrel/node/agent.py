@@ -17,6 +17,7 @@ from carrel.dialects.carrel import DEVICES
 from carrel.dialects.gpuclaim import Remarks
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
 from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
@@ -83,7 +84,8 @@ class Agent:
         self._excluded: dict[int, str] = {}
         self._troubles: dict[str, str] = {}
 
-        self.informers = Informers(cluster, watch_timing)
+        self._isolation = Isolation()
+        self.informers = Informers(cluster, watch_timing, isolation=self._isolation)
         self._pods = self.informers.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
         self._nodes = self.informers.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
         by_admin = Selection(
@@ -95,7 +97,7 @@ class Agent:
         self._nodes.on_change(self._on_node_change)
 
         lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace)
-        self._comparison = Comparison(cluster, lease_check, now)
+        self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
         self._offer = MemoryOffer(
             settings.memory_resource.mode, lambda: self._reporter.memory_resource(settings.node_name)
@@ -108,6 +110,8 @@ class Agent:
             clock=time.monotonic,
             pods=self._pods.store.snapshot,
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
+            cuda_devices=settings.cuda_devices,
+            isolation=self._isolation,
         )
         self._allocation = DeviceAllocation(allocation_context, self._due.set)
         self._offered: tuple[DeviceInventory, OfferMode | None] | None = None
@@ -116,6 +120,7 @@ class Agent:
         self.metrics = AgentMetrics(
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
+        self._isolation.on_failure = self.metrics.count_object_failure
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
         return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
@@ -143,7 +148,7 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_SYNC_S):
                     await self.informers.wait_synced()
-            await self.run_once()  # before the kubelet's first call
+            await self._round()  # before the kubelet's first call
             if not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
@@ -175,7 +180,14 @@ class Agent:
             except TimeoutError:
                 pass
             self._due.clear()
+            await self._round()
+
+    async def _round(self) -> None:
+        """A round that fails is tried again: the kubelet must be served meanwhile."""
+        try:
             await self.run_once()
+        except Exception as error:
+            self._isolation.failed("round", self._settings.node_name, error)
 
     # --- what --------------------------------------------------------------------------------------------------------
 
@@ -279,6 +291,9 @@ class Agent:
             self._note(what, "")
         except ClusterError as error:
             self._note(what, str(error))
+        except Exception as error:
+            self._isolation.failed(what, self._settings.node_name, error)
+            self._note(what, f"{type(error).__name__}: {error}")
 
     def _note(self, what: str, trouble: str) -> None:
         """Logged when it changes, not in every run."""

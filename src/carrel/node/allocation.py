@@ -11,11 +11,13 @@ the container still gets the GPU that it was promised; `node.comparison` checks 
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
-from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, MergePatch, NotFound, Selection
+from carrel.dialects.options import CudaDevices
+from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch, Selection
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
@@ -50,6 +52,8 @@ class AllocationContext:
     """Those of this node, from the cache."""
     labels: Callable[[], Mapping[str, str]]
     """Of the node."""
+    cuda_devices: CudaDevices = CudaDevices.UUID
+    isolation: Isolation = field(default_factory=Isolation)
 
 
 class DeviceAllocation:
@@ -175,22 +179,23 @@ class DeviceAllocation:
 
     def _told_by_peer(self, pod: Pod) -> str:
         try:
-            indices = gpushare.told_indices(pod)
+            told = gpushare.told_gpus(pod)
         except Malformed:
-            indices = ()
-        return f"GPU {indices[0]}" if indices else "a GPU"
+            told = {}
+        return f"GPU {', '.join(map(str, told))}" if told else "a GPU"
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 
     def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[WaitingContainer]:
-        found: list[WaitingContainer] = []
-        for pod in pods:
-            if pod.spec.node_name == self._context.node and pod.status.phase in ("", "Pending") and not is_ending(pod):
-                try:
-                    found += self._containers(resource, pod)
-                except Malformed:
-                    continue  # the extender did not write this, so no Lease gives it a GPU
-        return found
+        def containers(pod: Pod) -> list[WaitingContainer]:
+            is_here = pod.spec.node_name == self._context.node and not is_ending(pod)
+            try:
+                return list(self._containers(resource, pod)) if is_here and pod.status.phase in ("", "Pending") else []
+            except Malformed:
+                return []  # the extender did not write this, so no Lease gives it a GPU
+
+        listed = self._context.isolation.found("allocation", pods, containers)
+        return [container for each in listed for container in each]
 
     def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
         holder = holder_of(pod)
@@ -212,6 +217,9 @@ class DeviceAllocation:
     def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
         visible = ",".join(waiting.cards)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
+        if self._context.cuda_devices is CudaDevices.INDEX:
+            indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
+            environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[card] for card in waiting.cards)
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)
             if assumption is None:
@@ -224,22 +232,15 @@ class DeviceAllocation:
     # --- what is written on the pod ----------------------------------------------------------------------------------
 
     async def mark_assigned(self) -> None:
-        """Writes on each pod that it has its share, for gpushare's tools. A copy: what fails now is written later.
+        """Writes on each pod that it has its share, for gpushare's tools. A copy: what fails now is written later."""
+        ask = self._context.isolation.ask
+        due = [pod for pod in self._context.pods() if ask("assigned", pod, self._is_to_be_marked, False)]
+        await self._context.isolation.each("assigned", due, self._mark)
 
-        Raises `ClusterError` after it has tried all pods.
-        """
-        failure: ClusterError | None = None
-        for pod in filter(self._is_to_be_marked, self._context.pods()):
-            now_ns = int(self._context.now().timestamp() * 1_000_000_000)
-            patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
-            try:
-                await self._context.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
-            except (NotFound, Conflict):
-                continue  # it was deleted, or replaced by another of its name
-            except ClusterError as error:
-                failure = error
-        if failure is not None:
-            raise failure
+    async def _mark(self, pod: Pod) -> None:
+        now_ns = int(self._context.now().timestamp() * 1_000_000_000)
+        patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
+        await self._context.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
 
     def _is_to_be_marked(self, pod: Pod) -> bool:
         if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_ending(pod):

@@ -18,6 +18,7 @@ from carrel.dialects import carrel, gpushare, nvidia, registry
 from carrel.dialects.visible_devices import cards_seen
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
 from carrel.kubernetes.event_recorder import EventRecorder
+from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.events import WARNING, Note, event_name
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
@@ -130,8 +131,15 @@ class AllocationMode:
 
 
 class Comparison:
-    def __init__(self, cluster: Cluster, lease_check: LeaseCheck, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        lease_check: LeaseCheck,
+        now: Callable[[], datetime],
+        isolation: Isolation | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._isolation = isolation or Isolation()
         self._lease_check = lease_check
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._unsure = ""
@@ -189,28 +197,33 @@ class Comparison:
             return None  # it holds no memory; or its manifest could not be read, and the next run tries again
         # As it was at first and as it is now, so that changing an annotation hides nothing.
         changed = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
-        seen = {
-            card
-            for container in asking
-            for version in (manifest, changed)
-            for card in cards_seen(version, container, inventory.gpus)
-        }
+
+        def cards(_: Pod) -> set[str]:
+            versions = [(container, version) for container in asking for version in (manifest, changed)]
+            return {card for container, version in versions for card in cards_seen(version, container, inventory.gpus)}
+
+        # A manifest that cannot be understood sets nothing aside: its author could stop the whole node by it.
+        seen = self._isolation.ask("comparison", pod, cards, set[str]())
         promised = {card for card in sorted(seen) if await self._is_promised(pod, frozenset({card}), inventory)}
         return UnpromisedAccess(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
     async def write_events(self, mismatches: Iterable[Mismatch]) -> None:
-        """One on each pod. Raises `ClusterError`."""
-        for each in mismatches:
-            name = event_name(each.pod, each.note)
+        """One on each pod."""
+
+        async def write(mismatch: Mismatch) -> None:
+            name = event_name(mismatch.pod, mismatch.note)
             if name not in self._event_names:
-                await self._events.record(each.pod, each.note)
+                await self._events.record(mismatch.pod, mismatch.note)
                 self._event_names.add(name)
+
+        await self._isolation.each("mismatch", mismatches, write, lambda each: title(each.pod))
 
     async def _sees_named(self, pod: Pod, container: str) -> bool:
         manifest = await self._manifest(pod)
         if manifest is None:
             return True  # not known; the next run asks again
-        return reads_own_gpus(manifest, container) and bool(_named(pod, container))
+        reads = self._isolation.ask("comparison", pod, lambda _: reads_own_gpus(manifest, container), False)
+        return reads and bool(_named(pod, container))
 
     async def _manifest(self, pod: Pod) -> Json | None:
         """The whole manifest: our own view of a pod has no environment. None if it could not be read."""

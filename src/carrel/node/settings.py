@@ -9,7 +9,7 @@ import typer
 
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
-from carrel.settings import MemoryUnitSettings, ServingSettings
+from carrel.settings import CudaSettings, MemoryUnitSettings, ServingSettings
 
 
 class AgentMode(Enum):
@@ -35,7 +35,7 @@ class OfferWholeGpus(Enum):
 
 
 @dataclass(frozen=True)
-class AgentSettings(MemoryUnitSettings, ServingSettings):
+class AgentSettings(CudaSettings, MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996

@@ -59,13 +59,15 @@ def _spreading(requested_by: RequestedBy) -> RequestedBy:
 
 def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
     ledger = state.ledger
+    metrics = ExtenderMetrics(ledger, state.informers.silences)
+    state.isolation.on_failure = metrics.count_object_failure
     return ExtenderHandlers(
         ExtenderContext(
             scheduler=scheduler,
             requested_by=state.requested_by,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
             ledger=ledger,
-            metrics=ExtenderMetrics(ledger, state.informers.silences),
+            metrics=metrics,
             is_synced=lambda: state.informers.is_synced,
             unit=state.options.dialect_options.memory_unit,
             shown_cards=lambda node: shown_cards(state.cluster_ledger, node),

@@ -3,10 +3,14 @@
 import asyncio
 import gc
 import logging
+from contextlib import nullcontext
 
+from carrel.command_errors import USAGE, command_failed
+from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
+from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
@@ -20,15 +24,23 @@ HOUSEKEEPING_S = 5.0
 
 
 def run(settings: ExtenderSettings) -> None:
-    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, stop))
+    try:
+        health = settings.health()
+    except Malformed as malformed:
+        raise command_failed("The settings cannot be used", str(malformed), "carrel extender --help", USAGE) from None
+    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, health, stop))
 
 
-async def _serve(client: Client, settings: ExtenderSettings, stop: asyncio.Event) -> None:
+async def _serve(client: Client, settings: ExtenderSettings, health: Address | None, stop: asyncio.Event) -> None:
     state = ClusterState(client, settings.options())
     scheduler = scheduler_on(state, settings.scheduler_options())
     handlers = handlers_on(state, scheduler)
     address = Address(settings.bind_address, settings.port)
-    async with serving(extender_app(handlers), address) as url:
+    for_probes = health_app(handlers.why_not_ready, handlers.metrics_text)
+    async with (
+        serving(extender_app(handlers), address) as url,
+        serving(for_probes, health) if health else nullcontext(),
+    ):
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
@@ -46,7 +58,8 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     gc.freeze()
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
-        state.cluster_ledger.mark_silent_agents(state.options.now())
-        scheduler.expire_gangs()
-        state.gang_sizes.refresh()
+        ask, now = state.isolation.ask, state.options.now()
+        ask("housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None)
+        ask("housekeeping", "expired gangs", lambda _: scheduler.expire_gangs(), None)
+        ask("housekeeping", "sizes of gangs", lambda _: state.gang_sizes.refresh(), None)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -1,16 +1,19 @@
 """The settings of the extender."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from carrel.settings import DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import CudaSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
+    from carrel.http.serving import Address
     from carrel.leases.cluster_state import ClusterOptions
     from carrel.scheduling.assembly import SchedulerOptions
+
+LAST_PORT = 65535
 
 
 class PlacementStyle(Enum):
@@ -19,7 +22,7 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSettings):
+class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -37,12 +40,33 @@ class ExtenderSettings(TierSettings, DialectSettings, SealSettings, ServingSetti
     ] = 120.0
     """So long the binds of the first members wait. kube-scheduler's time-out for the extender must be longer."""
 
+    health_address: Annotated[
+        str,
+        typer.Option(
+            help="Where probes and Prometheus find this process besides, such as 0.0.0.0:39995; empty: nowhere else.",
+            envvar="CARREL_HEALTH_ADDRESS",
+        ),
+    ] = ""
+    """Whoever reaches the extender may place pods, so beside kube-scheduler it listens on loopback. Probes come from
+    outside of the pod."""
+
+    def health(self) -> "Address | None":
+        """Raises `Malformed`."""
+        from carrel.http.serving import Address
+        from carrel.parsing.malformed import Malformed
+
+        if not self.health_address:
+            return None
+        host, _, port = self.health_address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > LAST_PORT:
+            raise Malformed("--health-address", "the address", self.health_address, "an address and a port")
+        return Address(host.strip("[]"), int(port))
+
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
 
-        return ClusterOptions(
-            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
-        )
+        dialects = replace(self.dialect_options(), cuda_devices=self.cuda_devices)
+        return ClusterOptions(self.carrel_namespace, dialects, seal=self.seal(), tier_policy=self.tier_policy())
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions

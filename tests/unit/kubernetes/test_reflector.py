@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Busy, Expired, Forbidden, ListPage, NotFound, Selection, Unavailable, WatchEvent
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.kubernetes.reflector import Reflector, WatchTiming
 from carrel.kubernetes.store import Store
@@ -228,17 +229,30 @@ class TestOlderStatesAreIgnored:
             assert seen.cluster.watched_from == ["10", "15"]
 
 
-async def test_a_handler_that_raises_ends_the_reflector() -> None:
+async def test_a_handler_that_raises_about_one_object_is_told_of_the_others_and_so_are_other_handlers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    isolation, failures = Isolation(), list[str]()
+    isolation.on_failure = failures.append
     reflector: Reflector[Any] = Reflector(
-        cast("Any", ScriptedCluster([page(10, pod("a", 1))])), PODS, Store(), timing=FakeTime().timing()
+        cast("Any", ScriptedCluster([page(10, pod("a", 1), pod("b", 2))])),
+        PODS,
+        Store(),
+        timing=FakeTime().timing(),
+        isolation=isolation,
     )
+    broken_saw, other_saw = list[str](), list[str]()
 
     def broken(old: Any, new: Any) -> None:
-        raise LookupError("the ledger does not know the node")
+        if new.metadata.name == "a":
+            raise LookupError("the ledger does not know the node")
+        broken_saw.append(new.metadata.name)
 
     reflector.on_change(broken)
-    with pytest.raises(LookupError):
-        await reflector.run()
+    reflector.on_change(lambda old, new: other_saw.append(new.metadata.name))
+    await reflector.read_once()
+    assert (broken_saw, other_saw, failures) == (["b"], ["a", "b"], ["watch"])
+    assert "Pod lab/a" in caplog.text
 
 
 @given(st.data())

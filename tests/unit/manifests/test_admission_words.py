@@ -26,7 +26,7 @@ PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 ASKING_ANNOTATIONS = set(ALL.by_annotation)
 CARREL = "system:serviceaccount:carrel:"
 TRUSTING = ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings")
-OUR_KEY = re.compile(r'"((?:devices\.)?carrel\.dev/[a-z-]+)"')
+OUR_KEY = re.compile(r'"((?:[a-z]+\.)?carrel\.dev/[a-z-]+)"')
 
 
 def webhook(name: str = "gpu-pods.carrel.dev") -> Json:

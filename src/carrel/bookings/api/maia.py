@@ -17,6 +17,7 @@ from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReaso
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.dialects import carrel, maia
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_user_name, normal
@@ -101,16 +102,17 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
     """One per pod that holds GPUs."""
     assert service.cluster_view is not None
     ledger, now = service.cluster_view.ledger, service.context.now()
-    for uid in ledger.holders():
-        shares, pod = ledger.shares_of(uid), service.cluster_view.pod(uid)
+
+    def tenancy(pod: Pod) -> maia.Tenancy | None:
+        shares = ledger.shares_of(pod.metadata.uid)
         card = ledger.card(min(shares)) if shares else None
-        if pod is None or card is None:
-            continue
+        if card is None:
+            return None
         try:
             until = maia.read_terminate_at(pod)
         except Malformed:
             until = None
-        yield maia.Tenancy(
+        return maia.Tenancy(
             user=pod.metadata.annotations.get(carrel.USER, ""),
             node=card.gpu.node,
             cluster="",
@@ -121,6 +123,9 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
             expiration=until,
             expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
         )
+
+    pods = filter(None, map(service.cluster_view.pod, ledger.holders()))
+    return service.cluster_view.isolation.found("tenancy", pods, tenancy)
 
 
 def _bearer(request: Request) -> str:

@@ -8,10 +8,13 @@ from carrel.bookings.pages.cluster_map import PodOnMap
 from carrel.bookings.pages.usage_counter import PodUser, UsageCounter, with_held
 from carrel.bookings.records import PersonUsage
 from carrel.dialects.tier import person_of
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import CoverageWords
 from carrel.ledger.ledger import Ledger
+
+NOBODY = PodUser("", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class ClusterView:
     is_synced: Callable[[], bool]
     coverage: CoverageReader
     usage: UsageCounter = field(default_factory=UsageCounter)
+    isolation: Isolation = field(default_factory=Isolation)
+    """A pod that cannot be understood must not take the page away from everybody."""
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
@@ -32,7 +37,9 @@ class ClusterView:
 
     def _user(self, uid: str) -> PodUser:
         pod = self.pod(uid)
-        return PodUser(person_of(pod), self.coverage.tier(pod)) if pod else PodUser("", None)
+        if pod is None:
+            return NOBODY
+        return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), self.coverage.tier(pod)), NOBODY)
 
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
         return with_held(uses, self.usage.by_user_and_model(start, end))
@@ -41,8 +48,12 @@ class ClusterView:
         pod = self.pod(uid)
         if pod is None:
             return PodOnMap(None)
-        told = self.coverage.of(pod)
-        return PodOnMap(told.tier, person_of(pod), words.for_others(told))
+
+        def shown(pod: Pod) -> PodOnMap:
+            told = self.coverage.of(pod)
+            return PodOnMap(told.tier, person_of(pod), words.for_others(told))
+
+        return self.isolation.ask("map", pod, shown, PodOnMap(None, person_of(pod)))
 
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""

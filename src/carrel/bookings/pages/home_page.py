@@ -160,7 +160,9 @@ class HomePage:
 
 
 def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> list[PodRow]:
-    return [_pod_row(cluster, pod, words) for pod in cluster.pods_of(email)] if cluster else []
+    if cluster is None:
+        return []
+    return cluster.isolation.found("page", cluster.pods_of(email), lambda pod: _pod_row(cluster, pod, words))
 
 
 def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:

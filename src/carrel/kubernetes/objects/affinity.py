@@ -3,10 +3,12 @@
 Only kube-scheduler knows about volumes, other pods, and free CPU and memory.
 """
 
+import re
 from collections.abc import Callable, Hashable, Mapping
 
 from carrel.kubernetes.objects.kinds import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
 
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 EXCLUDING_EFFECTS = ("NoSchedule", "NoExecute")
 """The third effect, PreferNoSchedule, excludes no pod."""
 
@@ -66,7 +68,9 @@ def _holds(requirement: NodeRequirement, words: Mapping[str, str]) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else None
+    """As Go reads it. API servers before 1.32 accepted any text as an operand of `Gt` and `Lt`."""
+    number = int(text) if text is not None and _WHOLE.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 def _compare(word: str | None, values: tuple[str, ...], is_right: Callable[[int, int], bool]) -> bool:
