@@ -105,9 +105,10 @@ class Caller:
             given["authorization"] = f"Bearer {self.token}"
         route, _, query = path.partition("?")
         messages: list[Any] = []
+        received = iter([{"type": "http.request", "body": sent, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": sent, "more_body": False}
+            return next(received, {"type": "http.disconnect"})
 
         async def send(message: Any) -> None:
             messages.append(message)

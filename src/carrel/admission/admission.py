@@ -9,9 +9,9 @@ and so does a second review of the changed pod. In order:
 
 1. Pods that Carrel's own accounts create are left alone. Keys that only they may write, and the scheduling gate that
    only they may give, are removed from other pods.
-2. A pod that asks for no GPU is left alone. One whose request cannot be met, that names its node, or that wants a
-   scheduler that does not know Carrel, is refused with the reason. So is one that asks for MIG slices, unless an admin
-   has exempted its namespace.
+2. A pod that asks for no GPU is told to see none, if NVIDIA's runtime may show it one; else it is left alone. One whose
+   request cannot be met, that names its node, or that wants a scheduler that does not know Carrel, is refused with the
+   reason. So is one that asks for MIG slices, unless an admin has exempted its namespace.
 3. If a controller's pod lost its GPU, the controller's next pod runs without a GPU.
 4. Whose pod is it? Without a person it is opportunistic (or is refused, if the cluster is strict). In a namespace that
    an admin has exempted, pods have no tier and need no person.
@@ -40,7 +40,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import CudaDevices
+from carrel.dialects.options import CudaDevices, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -72,8 +72,8 @@ class AdmissionOptions:
     """What an opportunistic pod does if no GPU is free, where its Namespace does not say."""
     coexist: bool = False
     """NVIDIA's device plugin hands out `nvidia.com/gpu`, and tells containers which GPU they have."""
-    hides_from_everybody: bool = False
-    """Also the containers of pods that ask for no GPU are told to see none."""
+    hide_from: HideFrom = HideFrom.NVIDIA_PODS
+    """Which pods that ask for no GPU are told to see none."""
     scheduler: str = SCHEDULER
 
 
@@ -116,7 +116,7 @@ class PodAdmission:
         if request.operation == "CREATE" and not request.subresource:
             return await self._created(request, pod, self._changed(request))
         if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
-            return self._add_debug_containers(request.object, request.old_object or {}, pod)
+            return self._add_debug_containers(request, pod)
         return UNTOUCHED
 
     async def _created(self, request: AdmissionRequest, pod: Pod, changed: ChangedPod) -> AdmissionDecision:
@@ -134,7 +134,7 @@ class PodAdmission:
                 changed.warn(f"the scheduling gate {carrel.BOOKING} was removed: only Carrel gives it to a pod")
         if asked is None:
             changed.drop_our_priority()
-            if self._options.hides_from_everybody:
+            if self._hides_gpus_from(request):
                 changed.change_containers(visible_devices.hidden)
             if carrel.BOOKING in pod.metadata.annotations:
                 changed.warn(f"{carrel.BOOKING} has no effect: this pod asks for no GPU")
@@ -309,11 +309,19 @@ class PodAdmission:
     def _is_left_to_the_plugin(self, asked: AskedGpus) -> bool:
         return self._options.coexist and asked.request.by_kubelet
 
-    def _add_debug_containers(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> AdmissionDecision:
+    def _hides_gpus_from(self, request: AdmissionRequest) -> bool:
+        """Whether the containers of a pod that asks for no GPU are told to see none."""
+        namespace, how = request.namespace, self._options.hide_from
+        known, ours = self._state.namespaces.store.get(namespace), self._state.options.namespace
+        if how is HideFrom.GPU_PODS or visible_devices.is_for_tools(namespace, known, ours):
+            return False
+        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus((request.object or {}).get("spec") or {})
+
+    def _add_debug_containers(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where
         NVIDIA's plugin hands them out, it sees none: Carrel does not know which container has which."""
-        asked = self._asked_gpus(pod)
-        if not (isinstance(asked, AskedGpus) or self._options.hides_from_everybody) or not new.get("spec"):
+        asked, new, old = self._asked_gpus(pod), request.object or {}, request.old_object or {}
+        if not (isinstance(asked, AskedGpus) or self._hides_gpus_from(request)) or not new.get("spec"):
             return UNTOUCHED
         sight: dict[str, visible_devices.Sight] = {}
         if isinstance(asked, AskedGpus) and not self._is_left_to_the_plugin(asked):

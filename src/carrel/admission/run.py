@@ -14,7 +14,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, names_in
+from carrel.admission.settings import PluginMode, WebhookSettings, names_in
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.callers import CallerRules, known_callers_only
@@ -187,7 +187,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
             strict=settings.strict,
             when_full=settings.when_full,
             coexist=settings.mode is PluginMode.COEXIST,
-            hides_from_everybody=settings.hide_cards_from is HideFrom.ALL_PODS,
+            hide_from=settings.hide_cards_from,
             scheduler=settings.scheduler,
         ),
     )
