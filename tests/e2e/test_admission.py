@@ -37,7 +37,7 @@ class AdmissionCluster:
 @pytest.fixture(scope="module")
 def admission() -> Iterator[AdmissionCluster]:
     with (
-        sealed_with("a key"),
+        sealed_with("a key that nobody knows"),
         a_booking_service() as service,
         carrel_cluster("admission", [a_node("n1", [49140])]) as cluster,
     ):
@@ -248,7 +248,7 @@ def test_a_killed_webhook_blocks_gpu_pods_and_no_other_pod(admission: AdmissionC
             assert made(admission.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
             for manifest in (pod("unseen", limits=GPU), pod("unseen", limits=GPU, schedulerName="gpu-scheduler")):
                 status, answer = admission.eve.call("POST", pods, manifest)
-                assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
+                assert status == 500 and 'failed calling webhook "gpu-pods.carrel.dev"' in answer["message"], answer
         finally:
             admission.webhook.start()
         made(admission.eve, ours, pod("seen", limits=GPU), "?dryRun=All")

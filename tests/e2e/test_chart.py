@@ -4,6 +4,8 @@ The tests follow each other: each finds what the one before it has left.
 """
 
 import json
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 
@@ -77,6 +79,18 @@ def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: Installed
     assert told(chart, "works") == lease["metadata"]["annotations"]["carrel.dev/gpu"]
     assert told(chart, "works") in {each["uuid"] for each in devices}
     assert [each["model"] for each in devices] == ["Tesla-V100"] * 2
+
+
+def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: InstalledChart) -> None:
+    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
+    assert "OK    admission" in said
+    command = [sys.executable, "-m", "carrel", "doctor", "--carrel-namespace", NAMESPACE, "--output", "json"]
+    outcome = subprocess.run(
+        [*command, "--kubeconfig", str(chart.api.kubeconfig)], capture_output=True, text=True, check=False
+    )
+    found = json.loads(outcome.stdout)
+    assert {each["state"] for each in found} == {"OK"}, outcome.stdout
+    assert {"admission", "gpu-scheduler", f"node {chart.node.name}"} <= {each["hop"] for each in found}
 
 
 def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -> None:

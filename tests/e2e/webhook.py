@@ -170,6 +170,8 @@ class RecordingWebhook:
 
     def __init__(self, change: Callable[[Json], list[Json]] = lambda pod: []) -> None:
         self.names: set[str] = set()
+        self.paths: dict[str, set[str]] = {}
+        """Pod → the paths at which it was asked."""
         now = datetime.now(UTC)
         valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
         authority = certificates.new_authority(valid)
@@ -183,6 +185,7 @@ class RecordingWebhook:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
                 witness.names.add(request["name"])
+                witness.paths.setdefault(request["name"], set()).add(self.path.partition("?")[0])
                 patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
                 response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
                 _say(self, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
@@ -191,7 +194,7 @@ class RecordingWebhook:
                 """What it was asked about is remembered."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        self._server.socket = served.context.wrap_socket(self._server.socket, server_side=True)
+        self._server.socket = served.context().wrap_socket(self._server.socket, server_side=True)
         bundle = base64.b64encode(authority.certificate).decode()
         self.client_config = {"url": f"https://127.0.0.1:{self._server.server_port}/mutate", "caBundle": bundle}
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -202,14 +205,17 @@ class RecordingWebhook:
 
 
 class UserClient:
-    """A person with every right, whom Carrel does not trust. Keeps one connection open."""
+    """A person with every right, whom Carrel does not trust; with a token, whose it is. Keeps one connection open."""
 
-    def __init__(self, api: ApiServer, name: str) -> None:
+    def __init__(self, api: ApiServer, name: str, token: str = "") -> None:
         # A certificate has no room for the names of some ServiceAccounts.
         self._headers = {"Impersonate-User": name, "Impersonate-Group": "system:masters"} if len(name) > 64 else {}
+        if token:
+            self._headers = {"Authorization": f"Bearer {token}"}
         pair = api.authority.client(ADMIN if self._headers else name, ["system:masters"])
         self._context = ssl.create_default_context(cafile=api.authority.certificate)
-        self._context.load_cert_chain(pair.certificate, pair.key)
+        if not token:
+            self._context.load_cert_chain(pair.certificate, pair.key)
         self._where = urlsplit(api.url)
         self._connection = self._connect()
 
@@ -240,8 +246,9 @@ class UserClient:
 @contextmanager
 def sealed_with(key: str) -> Iterator[None]:
     """All doors that are opened in the block have this key."""
+    before = os.environ["CARREL_SEAL_KEY"]
     os.environ["CARREL_SEAL_KEY"] = key
     try:
         yield
     finally:
-        del os.environ["CARREL_SEAL_KEY"]
+        os.environ["CARREL_SEAL_KEY"] = before
