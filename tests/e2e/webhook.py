@@ -29,6 +29,7 @@ from tests.e2e.pods import eventually
 Json = dict[str, Any]
 
 ADMIN = "admin"
+PATH_SECRET = "an-e2e-secret-0123456789"
 """Whom the processes of Carrel run as in these tests."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
@@ -122,6 +123,7 @@ class Webhook:
     def start(self) -> Process:
         command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
         command += ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        command += ["--path-secret", PATH_SECRET]
         process = self.api.start("webhook", [*command, "--leave-after", "0", *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
@@ -170,6 +172,8 @@ class RecordingWebhook:
 
     def __init__(self, change: Callable[[Json], list[Json]] = lambda pod: []) -> None:
         self.names: set[str] = set()
+        self.uids: set[str] = set()
+        """As the pods had them when they were reviewed."""
         now = datetime.now(UTC)
         valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
         authority = certificates.new_authority(valid)
@@ -183,6 +187,7 @@ class RecordingWebhook:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
                 witness.names.add(request["name"])
+                witness.uids.add(request["object"]["metadata"].get("uid", ""))
                 patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
                 response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
                 _say(self, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
