@@ -100,7 +100,7 @@ def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -
     chart.helm("upgrade", "carrel", CHART, "--reuse-values", "--set", "whenFull=wait,controller.replicas=1")
     assert chart.wait_ready()["controller"] == 1
     assert chart.get(SECRET)["data"] == before
-    assert sorted(before) == ["maia-token", "seal-key", "terminator-token"]
+    assert sorted(before) == ["maia-token", "path-secret", "seal-key", "terminator-token"]
     assert len(set(before.values())) == len(before)
     assert chart.get(HOOKS)["webhooks"][0]["clientConfig"]["caBundle"] == authority
     run(chart, pod("also", TELL, {"nvidia.com/gpu": "1"}))

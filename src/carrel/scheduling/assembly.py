@@ -25,8 +25,8 @@ class SchedulerOptions:
     spread: bool = False
     """Prefer the emptiest node and the emptiest GPU instead of those where the least is wasted."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
-    schedulers: frozenset[str] = frozenset({SCHEDULER})
-    """Whose pods are bound, besides those of the peers whose place Carrel takes."""
+    schedulers: frozenset[str] | None = frozenset({SCHEDULER})
+    """Whose pods are bound, besides those of the peers whose place Carrel takes; None: of all."""
 
 
 DEFAULT_OPTIONS = SchedulerOptions()
@@ -78,6 +78,7 @@ def _on_emptiest(request: Request) -> Request:
 def handlers_on(
     state: ClusterState, scheduler: Scheduler, options: SchedulerOptions = DEFAULT_OPTIONS
 ) -> ExtenderHandlers:
+    served = options.schedulers | ALL.scheduler_names if options.schedulers is not None else None
     ledger = state.ledger
     metrics = ExtenderMetrics(ledger, state.informers.silences)
     state.isolation.on_failure = metrics.count_object_failure
@@ -86,7 +87,7 @@ def handlers_on(
             scheduler=scheduler,
             requested_by=state.requested_by,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
-            check_bind=BindCheck(state.cluster, state.nodes.store.get, options.schedulers | ALL.scheduler_names),
+            check_bind=BindCheck(state.cluster, state.nodes.store.get, served),
             ledger=ledger,
             metrics=metrics,
             is_synced=lambda: state.informers.is_synced,
