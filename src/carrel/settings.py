@@ -121,7 +121,7 @@ class CudaSettings:
     cuda_devices: Annotated[
         CudaDevices,
         typer.Option(
-            help="What CUDA_VISIBLE_DEVICES says: UUIDs of GPUs, or (index) their numbers on the node, for containers "
+            help="What names a container's GPUs to CUDA: UUIDs, or (index) their numbers on the node, for containers "
             "that see all GPUs of the node.",
             envvar="CARREL_CUDA_DEVICES",
         ),
@@ -194,6 +194,18 @@ class ServingSettings(ClusterSettings):
     ] = FieldValidation.WARN
     """During an upgrade the custom resource definitions may be older than this process, which must still work. Tests
     are strict."""
+
+
+SHORTEST_SECRET = 16
+"""Characters. Whoever can call as often as they like finds a shorter one by trying."""
+
+
+def why_weak(option: str, secret: str) -> str:
+    """Empty if the secret is long enough. The secret itself is not said."""
+    if len(secret) >= SHORTEST_SECRET:
+        return ""
+    how = "openssl rand -hex 32"
+    return f"{option} has {len(secret)} characters; at least {SHORTEST_SECRET} are needed: {how} makes one"
 
 
 @dataclass(frozen=True)

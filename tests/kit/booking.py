@@ -27,7 +27,7 @@ from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
-from carrel.http.serving import AsgiApp
+from carrel.http.asgi import AsgiApp
 from carrel.ledger.gpus import MiB
 from tests.kit.gpus import A6000
 from tests.kit.lab import Clock

@@ -22,14 +22,14 @@ and so does a second review of the changed pod. In order:
    read in a file what its person should know.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus
-from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
+from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
@@ -85,8 +85,8 @@ class AdmissionContext:
     state: ClusterState
     booking_lookup: BookingLookup | None
     """Another booking service, asked about people of whom the cluster knows no booking. None: there is none."""
-    handed_over: Callable[[str], HandOver | None]
-    """The record of a pod that lost its GPU, by the uid of its controller."""
+    handed_over: Callable[[str], Iterable[HandOver]]
+    """The records of pods that lost their GPUs, by the uid of their controller."""
     has_priority_class: Callable[[str], bool]
     runtime_class: Callable[[], str] = lambda: ""
     """Of GPU pods that name none; empty: none."""
@@ -114,7 +114,7 @@ class PodAdmission:
         if request.object is None or self._context.owners.is_carrel(request.user):
             return UNTOUCHED
         if request.operation == "CREATE" and not request.subresource:
-            return await self._created(request, pod, ChangedPod(request.object, request.namespace))
+            return await self._created(request, pod, self._changed(request))
         if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
             return self._add_debug_containers(request, pod)
         return UNTOUCHED
@@ -124,8 +124,8 @@ class PodAdmission:
             return _refused(forged)
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
-        asked, record = self._asked_gpus(pod), self._record_for(changed)
-        owner = self._context.owners.owner_of(request, pod)
+        asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
+        record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
         changed.annotate(self._context.owners.said_by_spawner(request, pod))
         if changed.strip_gate():
@@ -149,13 +149,19 @@ class PodAdmission:
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed)
 
+    def _changed(self, request: AdmissionRequest) -> ChangedPod:
+        sealing = None
+        if self._seal is not None:
+            sealing = Sealing(self._seal, request.uid, self._now(), lambda seal: bool(self._state.sealed_with(seal)))
+        return ChangedPod(request.object or {}, request.namespace, sealing)
+
     def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
         """In a second review of a pod whose GPU was removed: what was written in the first one. Without a key nothing
         can be proved: who writes that their own pod runs without a GPU misleads only themselves."""
         mark, written = _mark_of(record) if record else {}, written_by_us(pod)
         sealed = {}
         if self._seal is not None and written:
-            if not ChangedPod(request.object or {}, request.namespace).is_sealed(self._seal, self._now()):
+            if not self._changed(request).is_sealed():
                 return mark
             sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]}
         return {**mark, **written, **_whose(owner), **sealed} if written else mark
@@ -164,9 +170,8 @@ class PodAdmission:
         """`notes` say why it runs without a GPU."""
         changed.warn(new.owner.warning)
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
-        return replace(changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU]), owner=new.owner)
+        changed.seal()
+        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
         return asked_gpus(pod, self._state.request_of_newcomer)
@@ -176,15 +181,17 @@ class PodAdmission:
         was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
         words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
         recorded = _recorded(pod)
-        if not recorded or self._seal is None or changed.is_sealed(self._seal, self._now()):
+        if not recorded or self._seal is None or changed.is_sealed():
             return None
         why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
         return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
 
-    def _record_for(self, changed: ChangedPod) -> HandOver | None:
-        """Of a pod of the same controller that lost its GPU. Only in its namespace: anybody may name a controller."""
-        found = filter(None, map(self._context.handed_over, changed.owners()))
-        return next((record for record in found if record.place[0] == changed.namespace), None)
+    def _record_for(self, changed: ChangedPod, owner: PodOwner) -> HandOver | None:
+        """Of a pod of the same controller that lost its GPU. Only in its namespace and of the same person: anybody may
+        name a controller, also somebody else's, whose next pod must not pay for it."""
+        found = (record for each in changed.owners() for record in self._context.handed_over(each))
+        is_its = (changed.namespace, owner.name)
+        return next((record for record in found if (record.place[0], record.user) == is_its), None)
 
     async def _admitted(self, new: "_NewPod", changed: ChangedPod) -> AdmissionDecision:
         is_exempt = self._state.covered_pods.is_exempt(new.pod)
@@ -222,7 +229,7 @@ class PodAdmission:
         changed.warn(new.owner.warning)
         changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return replace(self._with_gpu(new, changed, told.value), owner=new.owner)
+        return self._with_gpu(new, changed, told.value)._replace(owner=new.owner)
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
         changed.annotate(_whose(new.owner))
@@ -232,8 +239,7 @@ class PodAdmission:
         if is_of_a_hub(new.pod):
             changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
+        changed.seal()
         return changed.answer(outcome)
 
     def _why_not_by_carrel(self, pod: Pod) -> Refusal | None:
@@ -338,8 +344,7 @@ class PodAdmission:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _NewPod:
+class _NewPod(NamedTuple):
     pod: Pod
     owner: PodOwner
     asked: AskedGpus

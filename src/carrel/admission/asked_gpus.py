@@ -1,7 +1,8 @@
 """What a new pod asks for, as far as it is known: the GpuClaim that it names may be created after it."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
@@ -18,8 +19,7 @@ RequestOf = Callable[[Pod, tuple[Dialect, ...]], PodRequest | Refusal | None]
 """What a pod asks for in these dialects. Raises `Malformed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedGpus:
+class AskedGpus(NamedTuple):
     dialect: Dialect
     request: Request
     why_unknown: str = ""

@@ -13,6 +13,7 @@ or forged. An admin is told which option is missing.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.dialects.carrel import HUB_ADDRESS
@@ -33,8 +34,7 @@ CONTROLLER = "carrel-controller"
 """The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodOwner:
+class PodOwner(NamedTuple):
     name: str
     """Empty: nobody's."""
     unlisted_spawner: str = ""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.caller_settings import CallerSettings
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import HideFrom
 from carrel.settings import CudaSettings, HubSettings, PodSettings
@@ -25,7 +26,7 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, CudaSettings, PodSettings):
+class WebhookSettings(HubSettings, CallerSettings, CudaSettings, PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443

@@ -151,8 +151,11 @@ def _value(pod: Mapping[str, Any], variable: Mapping[str, Any]) -> str | None:
 def _with(container: Mapping[str, Any], variables: list[Json], replaced: Sequence[str] = ()) -> Json:
     # First, as other variables may refer to them.
     ours = {*VARIABLES, *replaced, *(each["name"] for each in variables)}
-    env = [*variables, *(each for each in container.get("env") or () if each.get("name") not in ours)]
-    if env == (container.get("env") or []):
-        return dict(container)
-    changed = {key: value for key, value in container.items() if key != "env"}
-    return {**changed, "env": env} if env else changed
+    written = container.get("env") or []
+    env = [*variables, *[each for each in written if each.get("name") not in ours]]
+    changed = dict(container)
+    if env:
+        changed["env"] = env
+    elif written:
+        del changed["env"]
+    return changed
