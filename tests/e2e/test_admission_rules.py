@@ -193,6 +193,12 @@ def test_a_pod_with_very_many_annotations_is_not_searched_but_asked_about(rules:
         assert status == 201, answer
 
 
+def test_a_pod_has_no_uid_when_it_is_reviewed(rules: RulesCluster) -> None:
+    """So the webhook's seal cannot be over it."""
+    assert rules.asked(unadmitted_pod("without-uid"), rules.eve)
+    assert rules.witness.uids == {""}
+
+
 def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
     assert rules.asked(unadmitted_pod("of-eve"), rules.eve)
     assert not rules.asked(unadmitted_pod("of-carrel"), rules.carrel)

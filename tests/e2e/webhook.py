@@ -29,6 +29,7 @@ from tests.e2e.pods import eventually
 Json = dict[str, Any]
 
 ADMIN = "admin"
+PATH_SECRET = "an-e2e-secret-0123456789"
 """Whom the processes of Carrel run as in these tests."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
@@ -122,6 +123,7 @@ class Webhook:
     def start(self) -> Process:
         command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
         command += ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        command += ["--path-secret", PATH_SECRET]
         process = self.api.start("webhook", [*command, "--leave-after", "0", *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
@@ -172,6 +174,8 @@ class RecordingWebhook:
         self.names: set[str] = set()
         self.paths: dict[str, set[str]] = {}
         """Pod → the paths at which it was asked."""
+        self.uids: set[str] = set()
+        """As the pods had them when they were reviewed."""
         now = datetime.now(UTC)
         valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
         authority = certificates.new_authority(valid)
@@ -186,6 +190,7 @@ class RecordingWebhook:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
                 witness.names.add(request["name"])
                 witness.paths.setdefault(request["name"], set()).add(self.path.partition("?")[0])
+                witness.uids.add(request["object"]["metadata"].get("uid", ""))
                 patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
                 response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
                 _say(self, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})

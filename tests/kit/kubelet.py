@@ -92,7 +92,7 @@ class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResources
         """Raises `grpc.aio.AioRpcError` if the plugin refuses."""
         async with self.plugin(resource) as plugin:
             request = devices.AllocateRequest(container_requests=[devices.ContainerAllocateRequest(devicesIDs=ids)])
-            answer = await plugin.Allocate(request, timeout=60)
+            answer: devices.AllocateResponse = await plugin.Allocate(request, timeout=60)
             return answer.container_responses[0]
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> dict[str, str]:

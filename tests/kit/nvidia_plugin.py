@@ -14,13 +14,13 @@ strategy, then the GPUs that it calls unhealthy.
 
 import asyncio
 import contextlib
-import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
+import yaml
 
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2_grpc as calls
@@ -119,7 +119,7 @@ def write_cdi_specification(cards: Sequence[str]) -> None:
     """Where the container runtime of this node looks."""
     folder = Path("/etc/cdi")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "nvidia-plugin-of-tests.json").write_text(json.dumps(cdi_specification(cards)))
+    (folder / "nvidia-plugin-of-tests.yaml").write_text(yaml.safe_dump(cdi_specification(cards)))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,19 @@
 """What people and peers' tools see where the kubelet chooses: the numbers and UUIDs of GPUs, never of slots."""
 
+import re
+from datetime import timedelta
+
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.cli.explain import as_data, as_text, placements
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
+from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.shown_cards import shown_card, shown_cards
+from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
+from carrel.lifecycle.reservation_pods import ReservationOptions
+from tests.kit.coexist import OLD_RESERVATIONS, create_reservation_namespace, reservation_pods
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node, memory, whole
@@ -150,3 +158,30 @@ async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
             "a GPU of n1",
             "a GPU of n1",
         ]
+
+
+async def test_under_kais_old_names_a_fraction_gets_its_gpu_and_the_reservation_ends_with_it() -> None:
+    async with a_coexist_node() as node_lab:
+        lab = node_lab.lab
+        await create_reservation_namespace(lab, OLD_RESERVATIONS)
+        options = ReservationOptions("kai", BEFORE_KAI_0_17)
+        node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
+        await node_lab.run_pod("a", annotations=HALF)
+
+        (pod,) = (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items
+        made = await lab.client.get(PODS, pod.metadata.name, OLD_RESERVATIONS)
+        assert re.fullmatch("runai-reservation-gpu-n1-[0-9a-f]{5}", pod.metadata.name)
+        assert made["metadata"]["labels"] == {
+            "app": "runai-reservation",
+            "app.runai.resource.reservation": "runai-reservation-gpu",
+            "runai-gpu-group": "gpu-n1-0",
+        }
+        assert made["spec"]["serviceAccountName"] == "runai-reservation"
+        assert made["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == await node_lab.gpu_of("a")
+        assert await reservation_pods(lab) == [], "none under the new names"
+
+        await node_lab.delete_pod("a")
+        lab.clock.now += timedelta(minutes=1)
+        await node_lab.reconcile()
+        assert (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items == []
+        assert await lab.held() == {}

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from carrel.admission.admission import AdmissionOptions
@@ -67,7 +67,7 @@ async def _serve(client: Client, start: _Start, stop: asyncio.Event) -> None:
         if settings.api_url:
             where = BookingAddress(settings.api_url, settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
-        state = ClusterState(client, settings.cluster_options())
+        state = ClusterState(client, replace(settings.cluster_options(), now=client.clock.now))
         webhook = AdmissionWebhook(state, service, start.options)
         certificates = (
             load_files(settings, served)

@@ -59,8 +59,8 @@ def run(settings: ControllerSettings) -> None:
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
-    state = ClusterState(client.fenced(fence.require), settings.options())
-    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use)
+    state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
+    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use, client.clock)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None

@@ -25,8 +25,8 @@ class BindCheck:
 
     cluster: Cluster
     node_named: Callable[[str], NodeObject | None]
-    schedulers: frozenset[str]
-    """Whose pods are bound; empty: of all."""
+    schedulers: frozenset[str] | None
+    """Whose pods are bound; None: of all."""
 
     async def __call__(self, pod: Pod, node: str) -> Refusal | None:
         """Why the pod may not be bound to the node."""
@@ -47,7 +47,7 @@ class BindCheck:
             return "is being deleted"
         if pod.spec.node_name not in ("", node):
             return f"is bound to {pod.spec.node_name} already"
-        if self.schedulers and pod.spec.scheduler_name not in self.schedulers:
+        if self.schedulers is not None and pod.spec.scheduler_name not in self.schedulers:
             name = pod.spec.scheduler_name
             return f"belongs to the scheduler {name!r}, and this extender binds pods of others only (--schedulers)"
         return ""

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from carrel.command_errors import USAGE, command_failed
@@ -55,7 +55,7 @@ class _Served:
 
 async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
     settings = served.settings
-    state = ClusterState(client, settings.options())
+    state = ClusterState(client, replace(settings.options(), now=client.clock.now))
     options = settings.scheduler_options()
     scheduler = scheduler_on(state, options)
     handlers = handlers_on(state, scheduler, options)

@@ -46,9 +46,8 @@ def test_hours_are_split_by_coverage_at_each_observation() -> None:
     usage_counter, ledger = UsageCounter(), half_held()
     tiers: list[Tier | None] = [Tier.OPPORTUNISTIC] * 21 + [Tier.BOOKED] * 20 + [None] * 10
     for minute, tier in enumerate(tiers):
-        usage_counter.sample(
-            all_cards(ledger), lambda uid, tier=tier: PodUser("ada@lab.example", tier), NOON + minute * MINUTE
-        )  # type: ignore[misc] # bound at once
+        user = PodUser("ada@lab.example", tier)
+        usage_counter.sample(all_cards(ledger), lambda uid, user=user: user, NOON + minute * MINUTE)  # type: ignore[misc] # bound at once
 
     held_hours = usage_counter.by_user(NOON)["ada@lab.example"]
     parts = (held_hours.covered, held_hours.opportunistic, held_hours.untiered)
