@@ -227,7 +227,7 @@ class SealSettings:
 
     def seal(self) -> "Seal | None":
         from carrel.dialects.seal import Seal
-        from carrel.secret_settings import NO_SEAL
+        from carrel.parsing.secret_settings import NO_SEAL
 
         given = "" if self.seal_key.strip() == NO_SEAL else self.seal_key
         keys = tuple(key.strip().encode() for key in given.split(",") if key.strip())

@@ -9,8 +9,8 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.settings import BookingSettings
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.lifecycle.settings import ControllerSettings
+from carrel.parsing.secret_settings import missing_seal_key, mistakes_in_secrets
 from carrel.scheduling.settings import ExtenderSettings
-from carrel.secret_settings import missing_seal_key, mistakes_in_secrets
 
 SECRET = "known to this test only"
 SECURE = SignInSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
