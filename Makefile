@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export KUBERNETES
 
-.PHONY: help demo test check fmt sweep bench e2e testbed reference walk lock stubs clean
+ARCH :=
+
+.PHONY: help demo test check fmt sweep bench e2e testbed image reference walk lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -36,15 +38,20 @@ e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 	@$(BIN)/python -m testbed up
 
-reference: $(READY)  ## Write docs/reference from the code
-	@$(BIN)/python -m tools.reference
+image: $(READY)  ## Write Carrel's container image to dist/, without a container engine; ARCH=arm64: for that architecture
+	@$(BIN)/python -m tools.image $(if $(ARCH),--architecture $(ARCH))
+
+reference: $(READY)  ## Write docs/reference from the code, and the table of the chart's values
+	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme
 
 walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
 	@$(BIN)/python -m tools.walk
 
-lock: $(READY)  ## Write requirements.lock from pyproject.toml
+lock: $(READY)  ## Write requirements.lock and that of the image from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv && $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-header --upgrade --group dev pyproject.toml --output-file requirements.lock
+	@$(BIN)/uv pip compile --quiet --python-version 3.11.2 --python-platform x86_64-manylinux_2_36 --generate-hashes \
+		--no-emit-index-url --no-header --constraint requirements.lock pyproject.toml --output-file tools/image/requirements.lock
 
 stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls from our .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \

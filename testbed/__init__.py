@@ -16,7 +16,6 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
     programs        the node's programs
     namespace       the Linux namespaces of the real node, which leave nothing behind
     images          container images written as files
-    carrel_image    one with Carrel in it
     node            one real node: containerd, kubelet, kube-proxy
     session         the test bed that `python -m testbed up` keeps running
 """

@@ -8,6 +8,7 @@ from testbed import build, clients, debian, namespace, programs, session
 from testbed.pin import pin
 from testbed.processes import Failed
 from testbed.tools import Missing, say
+from tools.image import root_folders
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,6 +58,7 @@ def prepare() -> None:
     build.prepare()
     programs.fetch()
     clients.kubectl()
+    root_folders.lower(debian.machine_architecture())
     say("everything is here")
 
 

@@ -2,6 +2,7 @@
 
 Nothing is installed: no service starts, no file of the machine changes, and no root is needed. apt runs with its own
 lists and its own single source, made from the mirror that the machine already uses. Signatures are checked as always.
+Nothing that is unpacked is run, so packages for another architecture than the machine's are no different.
 """
 
 import re
@@ -26,8 +27,8 @@ def lacking() -> list[str]:
     return missing
 
 
-def unpack(packages: Collection[str], root: Path) -> None:
-    """Puts these packages' files below `root`, as they would be below `/`."""
+def unpack(packages: Collection[str], root: Path, architecture: str = "") -> None:
+    """Puts these packages' files below `root`, as they would be below `/`. Without an architecture: the machine's."""
 
     def wanted() -> list[str]:
         return [package for package in packages if not (root / ".unpacked" / package).exists()]
@@ -36,31 +37,39 @@ def unpack(packages: Collection[str], root: Path) -> None:
         with locked("debian"):
             if still_wanted := wanted():
                 say(f"fetching Debian packages: {' '.join(still_wanted)}")
-                _unpack(still_wanted, root)
+                _unpack(still_wanted, root, architecture or machine_architecture())
 
 
-def _unpack(packages: Collection[str], root: Path) -> None:
+def machine_architecture() -> str:
+    """Debian's word for it, such as amd64."""
+    return subprocess.check_output(["dpkg", "--print-architecture"], text=True).strip()
+
+
+def _unpack(packages: Collection[str], root: Path, architecture: str) -> None:
     downloads = root / ".downloads"
     downloads.mkdir(parents=True, exist_ok=True)
     (root / ".unpacked").mkdir(exist_ok=True)
-    _apt("download", *packages, at=downloads)
+    _apt("download", *packages, at=downloads, architecture=architecture)
     for package in packages:
         archive = next(downloads.glob(f"{package}_*.deb"))
         subprocess.run(["dpkg-deb", "--extract", archive, root], check=True)
-        # Written last: a package whose unpacking was cut short is unpacked again.
-        (root / ".unpacked" / package).touch()
+        # Written last: a package whose unpacking was cut short is unpacked again. What it is, is kept for scanners.
+        fields = subprocess.check_output(["dpkg-deb", "--field", archive], text=True)
+        (root / ".unpacked" / package).write_text(fields)
         archive.unlink()
 
 
-def _apt(*command: str, at: Path) -> None:
+def _apt(*command: str, at: Path, architecture: str) -> None:
     if missing := lacking():
         raise Missing("Debian packages cannot be fetched; missing: " + "; ".join(missing))
-    state = cache() / "apt"
+    state = cache() / "apt" if architecture == machine_architecture() else cache() / f"apt-{architecture}"
     (state / "lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "archives/partial").mkdir(parents=True, exist_ok=True)
     (state / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {SUITE} main\n")
     apt = ["apt-get", "--quiet=2", "--option", "APT::Sandbox::User=root"]
     for option, value in {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
         "Dir::Etc::SourceList": state / "sources.list",
         "Dir::Etc::SourceParts": "-",
         "Dir::State::Lists": state / "lists",

@@ -8,11 +8,21 @@ import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 BUSYBOX = "testbed/busybox:1"
 """A shell and the usual small commands, `wget`, `nc` and `httpd` among them."""
 PAUSE = "testbed/pause:1"
 """Holds a pod's network while its containers start and end."""
+
+
+class Loadable(Protocol):
+    """An image that a node can load."""
+
+    @property
+    def name(self) -> str: ...
+
+    def write(self, file: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ def busybox_images(busybox: Path) -> list[Image]:
     links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
     layer = _layer({"bin/busybox": busybox.read_bytes()}, links)
     return [Image(BUSYBOX, layer, ["sh"]), Image(PAUSE, layer, ["sleep", "2147483647"])]
+
+
+def program_image(name: str, program: Path) -> Image:
+    """With one program that needs no library."""
+    place = f"usr/local/bin/{program.name}"
+    return Image(name, _layer({place: program.read_bytes()}, {}), [f"/{place}"])
 
 
 def _layer(programs: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:

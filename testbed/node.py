@@ -18,7 +18,7 @@ import yaml
 from testbed import programs
 from testbed.build import CNI_PLUGINS, built, component
 from testbed.control_plane import ApiServer, Shape, api_server
-from testbed.images import PAUSE, Image, busybox_images
+from testbed.images import PAUSE, Loadable, busybox_images
 from testbed.namespace import Namespace, namespace
 from testbed.processes import Failed, Process
 from testbed.runs import Run
@@ -49,7 +49,7 @@ class Node:
         # That it is Ready is what its predecessor said.
         self._kubelet.wait_until("serving", self._is_serving)
 
-    def load(self, image: Image) -> None:
+    def load(self, image: Loadable) -> None:
         """Then pods can use the image, with `imagePullPolicy: Never`."""
         file = self.api.run.data / "image.tar"
         image.write(file)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from carrel.dialects import gpushare, visible_devices
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
 from testbed.fixtures import shown_run
@@ -112,14 +113,15 @@ def reading_own_gpus(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
     asking = pod_from(manifest)
     manifest["spec"]["containers"] = [
-        visible_devices.shown(each, "carrel.dev/devices", gpushare.variables(asking, each))
+        visible_devices.shown(each, visible_devices.sight(CudaDevices.UUID), gpushare.variables(asking, each))
         for each in manifest["spec"]["containers"]
     ]
     return manifest
 
 
 @contextmanager
-def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
+def node_for_carrel(name: str) -> Iterator[Node]:
+    """All that Carrel needs of a cluster is there; Carrel is not."""
     with shown_run(name) as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
@@ -128,4 +130,10 @@ def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *optio
         rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         node.api.wait_for_namespace("default")
+        yield node
+
+
+@contextmanager
+def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
+    with node_for_carrel(name) as node:
         yield CarrelNode(node, cards, *options)

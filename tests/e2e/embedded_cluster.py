@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,22 +26,14 @@ from testbed.runs import Run
 from tests.e2e.carrel_cluster import OURS
 
 Json = dict[str, Any]
-SchedulerConfig = Callable[[str, str], Json]
-"""kube-scheduler's configuration, given the address of the extender and the path of the kubeconfig."""
 
 API, EXTENDER, SCHEDULER = range(3)
 """Which port of the slot belongs to whom."""
 
 
-def as_carrel_says(url: str, kubeconfig: str) -> Json:
-    """As `carrel scheduler-config` tells it."""
-    return scheduler_config(Extender(url, timeout_s=150), kubeconfig)
-
-
 class EmbeddedCluster:
-    def __init__(self, run: Run, nodes: Sequence[Node], until: ExitStack, configured: SchedulerConfig) -> None:
+    def __init__(self, run: Run, nodes: Sequence[Node], until: ExitStack) -> None:
         self._run = run
-        self._configured = configured
         self._until = until
         self.kubeconfig = run.data / "embedded.kubeconfig"
         self._start_api()
@@ -93,7 +85,9 @@ class EmbeddedCluster:
         """With its own Lease, which it holds on the embedded API."""
         url = f"http://127.0.0.1:{self._run.slot.ports[EXTENDER]}"
         configuration, labels = self._run.data / "scheduler.yaml", self._run.data / "labels.yaml"
-        configuration.write_text(yaml.safe_dump(self._configured(url, str(self.kubeconfig))))
+        # As `carrel scheduler-config` tells it.
+        config = scheduler_config(Extender(url, timeout_s=150), str(self.kubeconfig))
+        configuration.write_text(yaml.safe_dump(config))
         # Without this file, or with an empty one, kube-scheduler logs an error, whatever the server.
         labels.write_text("no_such_metric,label: value\n")
         return self._start(
@@ -115,6 +109,6 @@ def _carrel(name: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def embedded_cluster(nodes: Sequence[Node], configured: SchedulerConfig = as_carrel_says) -> Iterator[EmbeddedCluster]:
+def embedded_cluster(nodes: Sequence[Node]) -> Iterator[EmbeddedCluster]:
     with shown_run("embedded-api") as run, ExitStack() as until:
-        yield EmbeddedCluster(run, nodes, until, configured)
+        yield EmbeddedCluster(run, nodes, until)

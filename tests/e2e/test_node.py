@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from testbed.carrel_image import NAME, carrel_image
 from testbed.node import Node
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod, wait_for_phase
+from tools.image.carrel_image import carrel_image
 
 
 def test_a_pod_runs_in_a_real_container_and_its_logs_are_read(node: Node) -> None:
@@ -92,9 +92,10 @@ print(json.load(urllib.request.urlopen(request, context=trust))["status"]["userI
 
 def test_a_pod_reaches_the_api_server_by_its_service_account(node: Node) -> None:
     """With Carrel's own image: busybox's wget knows none of the ciphers that an API server of today offers."""
-    node.load(carrel_image())
+    image = carrel_image()
+    node.load(image)
     manifest = pod("asks")
-    manifest["spec"]["containers"][0] |= {"image": NAME, "command": ["python3", "-c", ASK_WHO_I_AM]}
+    manifest["spec"]["containers"][0] |= {"image": image.name, "command": ["python3", "-c", ASK_WHO_I_AM]}
     with namespace(node.api) as name:
         create(node.api, name, manifest)
         wait_for_phase(node.api, name, "asks", "Succeeded")

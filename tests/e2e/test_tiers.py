@@ -1,10 +1,18 @@
 """The manual of the GPU booking system, sentence by sentence, on a real API server and a real kubelet.
 
 People create pods; the webhook, the real kube-scheduler with the extender, the controller and the agent do the rest.
+Bookings are made in MAIA's JSON, and webhook and controller ask about them in it: Carrel's booking service answers, in
+the place of MAIA's dashboard.
 """
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,20 +20,39 @@ import pytest
 from carrel.kubernetes.objects.release import read_release
 from carrel.parsing.time import instant
 from testbed.processes import Failed
+from tests.e2e import maia
 from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
+from tests.e2e.maia import MaiaBookings, maia_bookings, post
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import ADMIN, BookingService, UserClient, Webhook, a_booking_service, sealed_with
+from tests.e2e.webhook import ADMIN, UserClient, Webhook, sealed_with
 
 CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
 ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
+TERMINATOR_TOKEN = "of-maias-webhook"
 LIMIT_S = 180
 """For broken components; a revocation takes seconds."""
 
 
 class Lab:
-    def __init__(self, carrel: CarrelNode, service: BookingService) -> None:
-        self.carrel, self.api, self.service = carrel, carrel.api, service
+    def __init__(self, carrel: CarrelNode, bookings: MaiaBookings) -> None:
+        self.carrel, self.api, self.bookings = carrel, carrel.api, bookings
+        self.restart_controller()
         self.people = {name: UserClient(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
+
+    def restart_controller(self, *options: str) -> None:
+        """With the rights of its ServiceAccount, and no more. One that starts asks about all people at once."""
+        self.carrel.controller.stop()
+        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
+        rights = self.api.kubeconfig_of(CONTROLLER, groups)
+        service = ("--api-url", self.bookings.address, "--api-token", maia.TOKEN)
+        terminator = ("--terminator-port", "0", "--terminator-token", TERMINATOR_TOKEN)
+        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator, *options)
+
+    def terminator(self) -> str:
+        """Its URL."""
+        begun = "terminator url="
+        log = self.carrel.controller.log
+        return eventually(lambda: log.read_text().rpartition(begun)[2] if begun in log.read_text() else "").split()[0]
 
     def create(self, who: str, ours: str, name: str) -> None:
         """A pod for one GPU, as a person writes it: with no word about tiers, schedulers or environment."""
@@ -66,6 +93,11 @@ class Lab:
         uid = pod["metadata"]["uid"]
         return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
 
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of an admin."""
+        whole = [sys.executable, "-m", "carrel", *arguments, "--kubeconfig", str(self.api.kubeconfig)]
+        return subprocess.run(whole, capture_output=True, text=True, check=False)
+
     def set_end(self, ours: str, name: str, end: datetime) -> None:
         """As a time in Tokyo: whoever reads only `Z` never ends the pod."""
         in_tokyo = (end + timedelta(hours=9)).replace(tzinfo=None).isoformat() + "+09:00"
@@ -79,17 +111,17 @@ def now() -> datetime:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with sealed_with("a key"), a_booking_service() as service, carrel_node("tiers") as carrel:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("bookings")
+    with (
+        sealed_with("a key that nobody knows"),
+        maia_bookings(folder, "Tesla-V100", gpus=2) as bookings,
+        carrel_node("tiers") as carrel,
+    ):
         for name in (ADA, CAROL):
-            service.until[name] = (now() + timedelta(days=2)).isoformat()
-        Webhook(carrel.api, "--api-url", service.url).install()
-        carrel.controller.stop()
-        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
-        # With the rights of its ServiceAccount, and no more.
-        rights = carrel.api.kubeconfig_of(CONTROLLER, groups)
-        carrel.controller = carrel.start_controller("--kubeconfig", rights, "--api-url", service.url)
-        yield Lab(carrel, service)
+            bookings.book(name)
+        Webhook(carrel.api, "--api-url", bookings.address, "--api-token", maia.TOKEN).install()
+        yield Lab(carrel, bookings)
 
 
 def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
@@ -136,10 +168,10 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         eventually(lambda: lab.pod(ours, "beyond")["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic")
 
         # If the current UTC time is past the terminate-at value, the Pod is deleted … and recreated without a GPU.
-        # MAIA is asked again within a minute: its booking was shortened.
-        end = now() + timedelta(seconds=75)
-        until = lab.service.until[CAROL]
-        lab.service.until[CAROL] = end.isoformat()
+        # Her booking was shortened. MAIA is asked again every minute, and at once by a controller that starts.
+        end = now() + timedelta(seconds=35)
+        lab.bookings.end_at(CAROL, end)
+        lab.restart_controller()
         after = lab.successor(ours, of=second)
         assert end <= instant(after["metadata"]["creationTimestamp"], "pod", "creationTimestamp"), "never early"
         assert lab.sees(ours, "booked-2") == ""
@@ -148,7 +180,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         # The GPU that is free now goes to whoever waits for one.
         eventually(lambda: lab.pod(ours, "beyond")["status"]["phase"] == "Running", LIMIT_S)
         assert lab.sees(ours, "beyond") == its_card
-        lab.service.until[CAROL] = until
+    lab.bookings.book(CAROL)
 
 
 def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_has_no_gpu(lab: Lab) -> None:
@@ -183,6 +215,38 @@ def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_h
         assert not replaced["spec"]["containers"][0]["resources"].get("limits")
         records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
         eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
+
+
+def test_maias_clients_end_pods_by_the_terminator(lab: Lab) -> None:
+    url = lab.terminator()
+    with namespace(lab.api) as ours:
+        low, _ = lab.run(EVE, ours, "low")
+        assert low["metadata"]["annotations"]["terminate-at"] == "1900-01-01T08:00:00Z"
+        lab.run(ADA, ours, "booked")
+        wanted = {"Pod_Name": "low", "Namespace": ours}
+        for token in ("", "wrong", TERMINATOR_TOKEN[:-1]):
+            for method, path in (
+                ("POST", "delete-expired-pod"),
+                ("POST", "random-delete"),
+                ("GET", "get-expired-pods"),
+            ):
+                status, answer = post(f"{url}/{path}", wanted if method == "POST" else None, token, method)
+                assert (status, answer["status"]) == (401, "error"), answer
+        assert "deletionTimestamp" not in lab.pod(ours, "low")["metadata"]
+
+        _, listed = post(f"{url}/get-expired-pods", token=TERMINATOR_TOKEN, method="GET")
+        assert "low" in listed["expired_pods"] and "booked" not in listed["expired_pods"]
+        status, answer = post(f"{url}/delete-expired-pod", {**wanted, "Pod_Name": "booked"}, TERMINATOR_TOKEN)
+        assert status == 404 and "may stay" in answer["message"], answer
+
+        ended = post(f"{url}/delete-expired-pod", wanted, TERMINATOR_TOKEN)
+        assert ended == (200, {"status": "success", "deleted_pod": "low"})
+        after = lab.successor(ours, of=low)
+        assert low["metadata"]["uid"] in after["metadata"]["annotations"]["carrel.dev/handed-over"]
+        assert lab.sees(ours, "low") == ""
+        nothing = (200, {"status": "no expired pods found"})
+        eventually(lambda: post(f"{url}/random-delete", token=TERMINATOR_TOKEN) == nothing)
+        assert "deletionTimestamp" not in lab.pod(ours, "booked")["metadata"]
 
 
 # --- what today's pods can say ---------------------------------------------------------------------------------------
@@ -228,28 +292,24 @@ def test_the_successor_keeps_the_resize_the_image_volume_and_the_pod_resources(l
     as_a_whole: Json = {"resources": whole_pod} if may_be_resized else {}
     manifest = a_pod("train", {WHOLE: "1", "cpu": "100m"}, volumes=[tools], **as_a_whole)
     manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "tools", "mountPath": "/tools"}]
-    until = lab.service.until[ADA]
     with namespace(lab.api) as ours:
         pods = f"/api/v1/namespaces/{ours}/pods"
         greedy = a_pod("greedy", resources={"limits": {WHOLE: "1"}})
-        status, answer = lab.people[ADA].call("POST", pods, greedy)
+        status, answer = lab.people[EVE].call("POST", pods, greedy)
         assert status == 422 and "spec.resources.limits" in answer["message"], "no GPU for a pod as a whole"
 
-        lab.make(ADA, ours, manifest)
+        lab.make(EVE, ours, manifest)
         placed = wait_for_phase(lab.api, ours, "train", "Running")
         resized: Json = {"metadata": {"annotations": {"carrel.dev/tier": "golden"}}, "spec": {}}
         for limits, expected in (({WHOLE: "2", "cpu": "100m"}, 422), ({WHOLE: "1", "cpu": "200m"}, 200)):
             main = {**placed["spec"]["containers"][0], "resources": {"limits": limits, "requests": limits}}
             resized["spec"]["containers"] = [main]
-            status, answer = lab.people[ADA].call("PATCH", f"{pods}/train/resize", resized)
+            status, answer = lab.people[EVE].call("PATCH", f"{pods}/train/resize", resized)
             assert status == expected, answer["message"]
-        assert lab.pod(ours, "train")["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
+        assert lab.pod(ours, "train")["metadata"]["annotations"]["carrel.dev/tier"] == "opportunistic"
 
-        lab.service.until[ADA] = (now() + timedelta(seconds=75)).isoformat()
-        try:
-            after = lab.successor(ours, of=placed)
-        finally:
-            lab.service.until[ADA] = until
+        take_its_gpu(lab, ours)
+        after = lab.successor(ours, of=placed)
         assert after["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "200m"}
         assert after["spec"].get("resources") == as_a_whole.get("resources")
         assert tools in after["spec"]["volumes"]
@@ -298,12 +358,15 @@ READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
 """As the first process of its container it does not hear SIGTERM, and so uses its whole grace."""
 
 
-def start_notebook(lab: Lab, ours: str) -> Json:
-    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time."""
+def start_notebook(lab: Lab, ours: str, told_before: str, grace_s: int) -> Json:
+    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time.
+
+    `told_before`: between the announcement that it loses its GPU and SIGTERM; `grace_s`: from then on.
+    """
     # The pods of the test before may still be ending: it must wait for its GPU.
-    notes = {"carrel.dev/revocation-grace": "20s", "carrel.dev/when-full": "wait"}
+    notes = {"carrel.dev/revocation-grace": told_before, "carrel.dev/when-full": "wait"}
     lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": notes}})
-    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=15)
+    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=grace_s)
     manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
     manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]
     lab.make(EVE, ours, manifest)
@@ -339,7 +402,7 @@ def take_its_gpu(lab: Lab, ours: str) -> None:
 
 def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        first = start_notebook(lab, ours)
+        first = start_notebook(lab, ours, told_before="20s", grace_s=1)
         take_its_gpu(lab, ours)
 
         eventually(lambda: "save your work now" in printed(lab, ours), LIMIT_S)
@@ -355,7 +418,7 @@ def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
 
 def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        start_notebook(lab, ours)
+        start_notebook(lab, ours, told_before="1s", grace_s=15)
         take_its_gpu(lab, ours)
         eventually(lambda: "deletionTimestamp" in lab.pod(ours, "notebook")["metadata"], LIMIT_S)
         path = f"/api/v1/namespaces/{ours}/pods/notebook"
@@ -366,3 +429,78 @@ def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: L
         eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
         assert "notebook" not in lab.carrel.pods(ours)
         eventually(lambda: owned_in(lab, ours, "services") == {}, LIMIT_S)
+
+
+A_YEAR_S = 365 * 24 * 3600
+IGNORES_SIGTERM = "trap '' TERM; while true; do sleep 1; done"
+
+
+def a_pod_that_does_not_end(name: str) -> Json:
+    manifest = a_pod(name, {WHOLE: "1"}, terminationGracePeriodSeconds=A_YEAR_S)
+    manifest["spec"]["containers"][0]["command"] = ["sh", "-c", IGNORES_SIGTERM]
+    return manifest
+
+
+def test_a_pod_with_a_years_grace_and_a_finalizer_gives_its_gpu_back(lab: Lab) -> None:
+    lab.restart_controller("--longest-grace", "5")
+    with namespace(lab.api) as ours:
+        manifest = a_pod_that_does_not_end("sleepy")
+        manifest["metadata"]["finalizers"] = ["lab.example/never"]
+        lab.make(EVE, ours, manifest)
+        sleepy = wait_for_phase(lab.api, ours, "sleepy", "Running")
+        uid, path = sleepy["metadata"]["uid"], f"/api/v1/namespaces/{ours}/pods/sleepy"
+        assert any(uid in shares for shares in lab.carrel.held().values())
+        try:
+            lab.api.call("DELETE", path)
+            eventually(lambda: not any(uid in shares for shares in lab.carrel.held().values()), LIMIT_S)
+
+            left = lab.pod(ours, "sleepy")
+            assert left["metadata"]["deletionGracePeriodSeconds"] <= 5, "it was deleted again"
+            assert left["metadata"]["finalizers"] == ["lab.example/never"], "the finalizer keeps the object, and no GPU"
+            assert "GPUPodEndsSlowly" in lab.events(ours, sleepy)
+        finally:
+            lab.api.call("PATCH", path, {"metadata": {"finalizers": None}})
+            lab.restart_controller()
+
+
+def test_a_pod_deleted_by_force_holds_its_gpu_until_its_node_or_an_admin_says_otherwise(lab: Lab) -> None:
+    carrel, node = lab.carrel, lab.carrel.node.name
+    reports = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
+    with namespace(lab.api) as ours:
+        lab.make(EVE, ours, a_pod_that_does_not_end("ghost"))
+        ghost = wait_for_phase(lab.api, ours, "ghost", "Running")
+        uid = ghost["metadata"]["uid"]
+        (gpu,) = [name for name, shares in carrel.held().items() if uid in shares]
+        lab.api.kubectl("--namespace", ours, "delete", "pod", "ghost", "--grace-period=0", "--force")
+        assert "ghost" not in carrel.pods(ours)
+
+        eventually(lambda: uid in carrel.status()["orphans"])
+        assert uid in carrel.held()[gpu], "its container still runs"
+        refused = lab.command("release", node, "--yes")
+        assert refused.returncode == 3, refused.stderr
+
+        # Two minutes of silence are not waited for.
+        carrel.kill_agent()
+        long_ago = (now() - timedelta(minutes=10)).isoformat().replace("+00:00", "Z")
+        lab.api.call("PATCH", f"{reports}/status", {"status": {"heartbeat": long_ago}})
+        index = gpu.rpartition("-")[2]
+        aside = f"GPU {index} is set aside: node {node} has not reported since {long_ago}"
+        assert f"{aside}; the pod {ours}/ghost may still run there" in lab.command("inspect", node, "-d").stdout
+
+        released = lab.command("release", f"{node}/{index}", "--yes")
+        assert released.returncode == 0, released.stderr
+        assert uid not in carrel.held().get(gpu, {})
+        told = lab.api.call("GET", "/api/v1/namespaces/default/events")["items"]
+        assert [each["message"] for each in told if each["reason"] == "GPUReleased"]
+
+        end_processes(uid)
+        carrel.agent = carrel.start_agent()
+        eventually(lambda: carrel.status()["orphans"] == [] and carrel.status()["heartbeat"] != long_ago)
+
+
+def end_processes(uid: str) -> None:
+    """Of a pod that the API server does not know any more, and that has a year left."""
+    for path in Path("/sys/fs/cgroup").glob(f"**/pod{uid}/**/cgroup.procs"):
+        with contextlib.suppress(OSError):
+            for number in path.read_text().split():
+                os.kill(int(number), signal.SIGKILL)

@@ -12,6 +12,8 @@ PROTECTED = {
     "carrel.dev/hub-address": "root@lab.example",
     "carrel.dev/waits-until": "2026-11-16T12:00:00Z",
     "devices.carrel.dev/main": "GPU-0",
+    "carrel.dev/indices": "0",
+    "indices.carrel.dev/main": "0",
     "terminate-at": "2099-01-01T00:00:00Z",
     "gpu.scheduling/allocated": "0",
     "ALIYUN_COM_GPU_MEM_IDX": "0",

@@ -10,6 +10,7 @@ from typing import Any
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
@@ -87,6 +88,7 @@ class Replica(ClusterState):
         timeouts: GangTimeouts,
         reserve_s: float,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
+        dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -95,6 +97,7 @@ class Replica(ClusterState):
             watch_timing=QUICK,
             reserve_s=reserve_s,
             tier_policy=tier_policy,
+            dialect_options=dialect_options,
             retry=AT_ONCE,
         )
         super().__init__(Client(self.transport), options)
@@ -137,9 +140,10 @@ class Lab:
         timeouts: GangTimeouts = NO_HURRY,
         reserve_s: float = LIMIT_S,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
+        dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy)
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()

@@ -22,6 +22,7 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver
 from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
@@ -89,6 +90,7 @@ class ReviewedCluster:
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
     namespace: Mapping[str, str] = field(default_factory=dict)
     """The annotations of namespace lab."""
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-gpu",)
     runtime_class: str = ""
@@ -97,9 +99,11 @@ class ReviewedCluster:
     username_prefix: str = ""
     hub_people: HubPeople = field(default_factory=HubPeople)
     opportunistic_gpus: int = 0
+    dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
 
     async def state(self) -> ClusterState:
-        lab = {"metadata": {"name": "lab", "annotations": dict(self.namespace)}}
+        metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
+        lab = {"metadata": metadata}
         objects: dict[Resource[Any], Sequence[Json]] = {
             NODES: [{"metadata": {"name": node.name}} for node in self.nodes],
             GPU_NODE_STATUSES: [node_status(node, {}, self.now()) for node in self.nodes],
@@ -110,7 +114,7 @@ class ReviewedCluster:
             LEASES: [lease for each in self.running for lease in each.leases()],
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
-        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy)
+        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options)
         state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
         await state.informers.read_once()
         return state
@@ -127,7 +131,7 @@ class ReviewedCluster:
             ),
             state=await self.state(),
             booking_lookup=self.booking_lookup,
-            handed_over=self.handed_over.get,
+            handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
             runtime_class=lambda: self.runtime_class,
         )

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carrel.admission import review
-from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai_reservation, maia
+from carrel.dialects import carrel, gpuclaim, gpushare, hami, jupyter, kai_reservation, maia
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import request_of
 from carrel.kubernetes.objects.kinds import Pod
@@ -58,6 +58,7 @@ ANNOTATIONS = st.sampled_from(
         "hub.jupyter.org/username",
         "run.ai/reserve_for_gpu_index",
         "scheduler.framework.gpushare.allocation",
+        "hami.io/vgpu-devices-allocated",
         "ALIYUN_COM_GPU_MEM_IDX",
         "ALIYUN_COM_GPU_MEM_DEV",
         "ALIYUN_COM_GPU_MEM_POD",
@@ -73,6 +74,9 @@ POD_READERS: list[Callable[[Pod], object]] = [
     lambda pod: kai_reservation.reserved_in(pod.metadata.annotations, "pod"),
     maia.read_terminate_at,
     carrel.read_devices,
+    gpushare.told_gpus,
+    gpuclaim.told_gpus,
+    hami.told_gpus,
 ]
 
 

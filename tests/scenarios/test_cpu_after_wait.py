@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.lifecycle.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
+from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import NOON, Lab, Replica, a_lab
@@ -102,6 +104,46 @@ async def test_a_pod_waits_on(pod: dict[str, Any], options: dict[str, Any]) -> N
         await settle(lab, controller_on(replica, **options))
 
         assert (await pods_of(lab))["notebook"].metadata.uid == before["metadata"]["uid"]
+
+
+async def test_a_pod_waits_for_its_claim_however_long_and_then_as_long_as_others_for_a_gpu() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await a_full_lab(lab, replica)
+        before = await lab.pod("notebook", annotations={**HUB, "gpu.scheduling/claim": "late"})
+        controller = controller_on(replica)
+        lab.clock.now += timedelta(minutes=30)
+        await settle(lab, controller)
+        why = replica.why(await replica.sees(before))
+        assert why is not None
+        assert why.reason == (
+            "pod lab/notebook names the GpuClaim 'late', which does not exist in namespace 'lab'; create it"
+        )
+
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "late"}}
+        await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
+        await eventually(lambda: replica.claims.store.get("late", "lab"))
+        lab.clock.now += timedelta(seconds=WAIT_S - 1)
+        await settle(lab, controller)
+        assert (await pods_of(lab))["notebook"].metadata.uid == before["metadata"]["uid"], "its time begins now"
+
+        lab.clock.now += timedelta(seconds=1)
+        await settle(lab, controller)
+        assert "carrel.dev/runs-without-gpu" in await lab.annotations("notebook")
+
+
+async def test_a_pod_gets_its_gpu_when_its_claim_comes_and_one_is_free() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await lab.pod("notebook", annotations={**HUB, "gpu.scheduling/claim": "late"})
+        controller = controller_on(replica)
+        lab.clock.now += timedelta(minutes=30)
+        await settle(lab, controller)
+        assert await lab.held() == {}
+
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "late"}}
+        await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
+        await eventually(lambda: replica.claims.store.get("late", "lab"))
+        await settle(lab, controller)
+        assert (await lab.annotations("notebook"))["gpu.scheduling/allocated"] == "n1:0"
 
 
 async def test_a_pod_of_a_controller_waits_on() -> None:

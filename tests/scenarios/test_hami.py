@@ -14,10 +14,10 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.placement import place
 from carrel.ledger.refusals import Refusal
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, last, reservation_pods
+from tests.kit.coexist_node import CoexistNode
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.reviews import ReviewedCluster, RunningPod
-from tests.scenarios.test_reservations import CoexistNode
 
 LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
 RECORD = '{"containers":{"main":{"nvidia.com/gpu":1,"nvidia.com/gpumem":3000}}}'

@@ -298,6 +298,28 @@ async def test_a_victim_gets_its_termination_grace_period_up_to_a_limit(asked: i
         assert (await lab.client.get(PODS, "train", "lab"))["metadata"]["deletionGracePeriodSeconds"] == given
 
 
+async def test_a_negative_grace_period_that_an_old_api_server_accepted_breaks_no_round() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
+        read = replica.cluster.get
+
+        async def with_negative_grace(*arguments: Any, **more: Any) -> Json:
+            found = await read(*arguments, **more)
+            if arguments[:2] == (PODS, "train") and found["metadata"]["uid"] == train["metadata"]["uid"]:
+                found["spec"]["terminationGracePeriodSeconds"] = -1
+            return found
+
+        replica.cluster.get = with_negative_grace  # type: ignore[method-assign] # the embedded API accepts none
+        controller = TierController(replica)
+        await settle(lab, controller)
+
+        successor = await lab.client.get(PODS, "train", "lab")
+        assert successor["metadata"]["uid"] != train["metadata"]["uid"]
+        assert successor["spec"]["terminationGracePeriodSeconds"] == 1
+        assert controller.results == [HandOverResult.HANDED_OVER]
+
+
 async def test_nobody_keeps_a_gpu_by_changing_the_pod_all_the_time() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")

@@ -100,6 +100,77 @@ async def test_annotations_are_believed_only_up_to_what_the_pod_asks_for(
             assert free(replica) == expected
 
 
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+HAMI = "hami.io/vgpu-devices-allocated"
+HAMI_LIMITS = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "limits", "expected"),
+    [
+        pytest.param(
+            {ALLOCATION: '{"0": {"0": 512, "2": 1024}, "1": {"2": 512}}', "ALIYUN_COM_GPU_MEM_IDX": "1"},
+            TWO_GIB,
+            [15764, 16276, 14740],
+            id="gpushare: memory of several GPUs, which wins over the index",
+        ),
+        pytest.param(
+            {ALLOCATION: '{"0": {"1": 1, "2": 1}}'},
+            TWO_GIB,
+            [16276, 15252, 15252],
+            id="gpushare: too little",
+        ),
+        pytest.param(
+            {ALLOCATION: '{"0": {"1": 1024, "2": 1024}}'},
+            {**TWO_GIB, "aliyun.com/gpu-count": "2"},
+            [16276, 0, 0],
+            id="gpushare: a number of GPUs, which Carrel would refuse",
+        ),
+        pytest.param({ALLOCATION: "{0: 1}"}, TWO_GIB, [14228] * 3, id="gpushare: no JSON"),
+        pytest.param({ALLOCATION: '{"0": {"first": 2048}}'}, TWO_GIB, [14228] * 3, id="gpushare: no index"),
+        pytest.param({ALLOCATION: '{"0": {"1": -2048}}'}, TWO_GIB, [14228] * 3, id="gpushare: less than nothing"),
+        pytest.param({ALLOCATION: '{"0": {"7": 2048}}'}, TWO_GIB, [14228] * 3, id="gpushare: no such GPU"),
+        pytest.param({ALLOCATION: "{}"}, TWO_GIB, [14228] * 3, id="gpushare: nothing"),
+        pytest.param(
+            {HAMI: "GPU-n1-0,NVIDIA,3000,30:GPU-n1-2,NVIDIA,3000,30:;"},
+            HAMI_LIMITS,
+            [13276, 16276, 13276],
+            id="HAMi: memory of two GPUs",
+        ),
+        pytest.param(
+            {HAMI: ";GPU-n1-1,NVIDIA,8138,0:;"},
+            {"nvidia.com/gpumem-percentage": "50"},
+            [16276, 8138, 16276],
+            id="HAMi: a part of a GPU",
+        ),
+        pytest.param(
+            {HAMI: "GPU-n1-1,NVIDIA,16276,100:;"}, WHOLE, [16276, 0, 16276], id="HAMi: a whole GPU, in NVIDIA's words"
+        ),
+        pytest.param({HAMI: "GPU-n1-1"}, HAMI_LIMITS, [13276] * 3, id="HAMi: not in its form"),
+        pytest.param({HAMI: "GPU-9,NVIDIA,6000,0:;"}, HAMI_LIMITS, [13276] * 3, id="HAMi: no such GPU"),
+    ],
+)
+async def test_gpus_that_another_scheduler_names_are_held_as_it_divided_them_and_else_all_of_them(
+    annotations: dict[str, str], limits: dict[str, str], expected: list[int]
+) -> None:
+    async with a_lab([a_node("n1", 3)]) as lab:
+        await placed(lab, "old", limits=limits, annotations=annotations)
+        async with lab.replica() as replica:
+            assert free(replica) == expected
+            replica.ledger.audit()
+
+
+async def test_a_number_of_gpus_that_nobody_names_closes_the_node_with_the_reason() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        await placed(lab, "old", limits={**TWO_GIB, "aliyun.com/gpu-count": "2"}, annotations={ALLOCATION: "?"})
+        async with lab.replica() as replica:
+            refusal = replica.why(await replica.sees(await lab.pod("new", limits=TWO_GIB)))
+            assert refusal is not None
+            assert "lab/old was placed there without Carrel and has 2 GPUs of n1; which, the agent has not" in str(
+                refusal
+            )
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_a_pod_that_has_finished_holds_nothing(phase: str) -> None:
     async with a_lab([a_node("n1")]) as lab:

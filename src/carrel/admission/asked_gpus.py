@@ -1,7 +1,8 @@
 """What a new pod asks for, as far as it is known: the GpuClaim that it names may be created after it."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
@@ -18,13 +19,16 @@ RequestOf = Callable[[Pod, tuple[Dialect, ...]], PodRequest | Refusal | None]
 """What a pod asks for in these dialects. Raises `Malformed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedGpus:
+class AskedGpus(NamedTuple):
     dialect: Dialect
     request: Request
-    is_known: bool = True
-    """False: the pod's GpuClaim does not exist yet, or cannot be read. Then its dialect says what is assumed."""
+    why_unknown: str = ""
+    """The pod's GpuClaim does not exist yet, or cannot be read. Then its dialect says what is assumed."""
     is_in_gang: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        return not self.why_unknown
 
 
 def asked_gpus(pod: Pod, request_of: RequestOf) -> AskedGpus | Refusal | None:
@@ -48,14 +52,16 @@ def _by_claim(pod: Pod, dialect: Dialect, request_of: RequestOf) -> AskedGpus | 
         return model
     try:
         found = request_of(pod, (dialect,))
-    except Malformed:
-        found = None  # the claim is at fault, and may be corrected before the pod is placed
-    if isinstance(found, Refusal) and found != missing_claim(pod, name):
-        return found
+    except Malformed as malformed:
+        found = Refusal(str(malformed))  # the claim is at fault, and may be corrected before the pod is placed
+    else:
+        if isinstance(found, Refusal) and found != missing_claim(pod, name):
+            return found
     if isinstance(found, PodRequest):
         return AskedGpus(dialect, found.request, is_in_gang=_is_in_gang(pod, found.request))
+    assert found is not None, "a pod that names a claim asks for GPUs"
     assumed = replace(dialect.assumed(pod, Reading()), model=model)
-    return AskedGpus(dialect, assumed, is_known=False, is_in_gang=_is_in_gang(pod, assumed))
+    return AskedGpus(dialect, assumed, why_unknown=found.reason, is_in_gang=_is_in_gang(pod, assumed))
 
 
 def _is_in_gang(pod: Pod, request: Request) -> bool:

@@ -7,8 +7,8 @@ and whenever its booking changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from carrel.admission.asked_gpus import AskedGpus, why_never_covered
 from carrel.bookings.client.interface import BookingLookup
@@ -21,8 +21,7 @@ from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedTier:
+class AssignedTier(NamedTuple):
     covered_until: datetime | None = None
     """None: no booking covers the pod."""
     beyond: str = ""

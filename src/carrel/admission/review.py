@@ -2,12 +2,13 @@
 
 The answer has the version of the request. The pod in the request often has no namespace and no name yet:
 `AdmissionRequest.namespace` is the true one.
+
+What is made for each review here and in its neighbours is a NamedTuple: a frozen dataclass takes several times as long.
 """
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,15 +19,13 @@ KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestUser:
+class RequestUser(NamedTuple):
     """Who sent the request, as the API server authenticated them: the only identity that cannot be forged."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRequest:
+class AdmissionRequest(NamedTuple):
     api_version: str
     uid: str
     kind: str

@@ -6,7 +6,6 @@ an `add` replaces what is there.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -84,7 +83,7 @@ def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
     except msgspec.ValidationError:
         try:
             tidy: dict[str, Any] = _without_nulls(document)
-            return replace(request, object=tidy), _view(tidy, request)
+            return request._replace(object=tidy), _view(tidy, request)
         except (msgspec.ValidationError, RecursionError) as error:
             expected, _, path = str(error).partition(" - at `$")
             raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None

@@ -36,6 +36,7 @@ from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, run_until_signal, stop_if_unsupported
@@ -145,6 +146,8 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
     return ClusterView(
         ledger=carrel.ledger,
+        cards=lambda node: shown_cards(carrel.cluster_ledger, node),
+        card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
         pod=pods.by_uid,
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),

@@ -6,12 +6,14 @@ from typing import Any
 from carrel.cli.adopt import AdoptSettings, adopt
 from carrel.cli.book import BookSettings, book
 from carrel.cli.cancel import CancelSettings, cancel
+from carrel.cli.doctor import DoctorSettings, doctor
 from carrel.cli.explain import ExplainSettings, explain
 from carrel.cli.extend import ExtendSettings, extend
 from carrel.cli.free import FreeSettings, free
 from carrel.cli.inspect import InspectSettings, inspect
 from carrel.cli.list_bookings import ListSettings, list_bookings
 from carrel.cli.login import LoginSettings, login
+from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
 from carrel.cli.usage import UsageSettings, usage
@@ -29,7 +31,9 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("why", WhySettings, why),
     ("explain", ExplainSettings, explain),
     ("inspect", InspectSettings, inspect),
+    ("doctor", DoctorSettings, doctor),
     ("adopt", AdoptSettings, adopt),
+    ("release", ReleaseSettings, release),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""

@@ -32,7 +32,10 @@
       carrel.dev/asked-for: {"gpus": 1, "model": "NVIDIA-A100"}
                                             and what it asked for, see `without_gpu`
       devices.carrel.dev/<container>: GPU-… the GPUs of one container, where containers differ
-      carrel.dev/slots: n1/0,n1/1           which slots, on a node where the kubelet chooses the GPUs
+      carrel.dev/indices: 0,1               by the setting --cuda-devices index: the same GPUs by their numbers on the
+      indices.carrel.dev/<container>: 0     node, for CUDA_VISIBLE_DEVICES
+      carrel.dev/slots: n1/0,n1/1           what its Leases are for, where they do not name a UUID: slots, on a node
+                                            where the kubelet chooses the GPUs; GPUs whose UUID nobody reports
     Carrel writes, on a reservation pod
       carrel.dev/lease: gpu-n1-0            the slot it is made for
     Carrel writes, on the Lease of a GPU (`gpu-<node>-<index>` in Carrel's own namespace)
@@ -85,8 +88,10 @@ EXEMPT = "carrel.dev/exempt"
 WHEN_FULL = "carrel.dev/when-full"
 REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
+SEES_GPUS = "carrel.dev/sees-gpus"
+"""What an admin may write on a Namespace as a label: the API server must be able to select it."""
 
-PREFIXES = ("carrel.dev/", "devices.carrel.dev/")
+PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
 TIER = "carrel.dev/tier"
 BOOKED = "booked"
 OPPORTUNISTIC = "opportunistic"
@@ -96,6 +101,7 @@ PRIORITY_CLASS = "carrel-gpu"
 PRIORITY_CLASSES = frozenset({PRIORITY_CLASS, "carrel-booked", "carrel-opportunistic"})
 """With those of earlier versions, which may still be in a cluster."""
 DEVICES = "carrel.dev/devices"
+INDICES = "carrel.dev/indices"
 SLOTS = "carrel.dev/slots"
 CGPU_DISABLE = "carrel.dev/cgpu-disable"
 WAITS_UNTIL = "carrel.dev/waits-until"
@@ -156,6 +162,15 @@ def devices_key(container: str = "") -> str:
 
 def write_devices(uuids: Sequence[str], container: str = "") -> dict[str, str]:
     return {devices_key(container): ",".join(uuids)}
+
+
+def indices_key(container: str = "") -> str:
+    """The annotation with the numbers of these GPUs on their node."""
+    return f"indices.carrel.dev/{container}" if container else INDICES
+
+
+def write_indices(indices: Sequence[int], container: str = "") -> dict[str, str]:
+    return {indices_key(container): ",".join(map(str, indices))}
 
 
 def read_devices(pod: Pod, container: str = "") -> tuple[str, ...]:

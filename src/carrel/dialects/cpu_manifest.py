@@ -22,6 +22,8 @@ OF_THE_NODE = frozenset({"topology.kubernetes.io/zone", "topology.kubernetes.io/
 """Labels of a pod that the API server copies from its node when it is bound."""
 
 RESET = ""
+_LEAST_GRACE_S = 1
+"""What Kubernetes makes of a negative grace period. Old API servers stored such pods; those of today refuse them."""
 _OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephemeralContainers")
 """Fields of the spec that the API server fills in itself, or does not take from whoever creates a pod."""
 
@@ -42,6 +44,8 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
     # NVIDIA's operator has several: nvidia, nvidia-cdi, nvidia-legacy. A node without GPUs has none of them.
     if spec.get("runtimeClassName", "").startswith(nvidia.RUNTIME_CLASS):
         del spec["runtimeClassName"]
+    if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
+        spec["terminationGracePeriodSeconds"] = _LEAST_GRACE_S
     spec = without_gpu_nodes(spec)
     for group in ("initContainers", "containers"):
         if group in spec:

@@ -13,7 +13,7 @@
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
-`node`: how it is offered) and `message`.
+`node`: how it is offered), `message` and `orphans` (pods that run although the cluster has them no more).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
-from carrel.dialects.interface import Dialect, PodBinding, Reading
+from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -48,6 +48,7 @@ NATIVE = "native"
 COEXIST = "coexist"
 
 MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
+ORPHANS = "orphans"
 """Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
@@ -151,11 +152,11 @@ def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: allocated(node, ids)}
 
 
-def told_indices(pod: Pod) -> tuple[int, ...]:
+def told_gpus(pod: Pod) -> ToldGpus:
     """The GPUs that the GpuClaim scheduler gave to the pod, in either of its forms."""
     text = pod.metadata.annotations.get(ALLOCATED, "").rpartition(":")[2]
     field = annotation_field(ALLOCATED)
-    return tuple(whole_number(part, subject(pod.metadata), field) for part in text.split(",")) if text else ()
+    return {whole_number(part, subject(pod.metadata), field): 0 for part in text.split(",")} if text else {}
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
@@ -213,6 +214,8 @@ class Remarks:
     memory_unit: str = ""
     memory_resource: str = ""
     message: str = ""
+    orphans: tuple[str, ...] | None = None
+    """None: not known."""
 
 
 NO_REMARKS = Remarks()
@@ -238,13 +241,14 @@ def node_status(
             "heartbeat": seconds(heartbeat),
             "mode": COEXIST if node.kubelet_chooses else NATIVE,
             **{key: word for key, word in said.items() if word},
+            **({ORPHANS: list(remarks.orphans)} if remarks.orphans is not None else {}),
         },
     }
 
 
 def report(status: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
-    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE)), **status}}
+    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE, ORPHANS)), **status}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +271,7 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
     if device.id > _HIGHEST_INDEX:
         raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
     return Gpu(
-        uuid=device.uuid or f"{node}/{device.id}",
+        uuid=device.uuid or place_name(node, device.id),
         node=node,
         index=device.id,
         model=device.model or labels.get(nvidia.PRODUCT, ""),
@@ -359,7 +363,7 @@ DIALECT = Dialect(
     assumed=_assumed,
     scheduler_names=(SCHEDULER,),
     bind_annotations=_bind_annotations,
-    told_indices=told_indices,
+    told_gpus=told_gpus,
     written_annotations=(ALLOCATED,),
     written_labels=(MANAGED_LABEL, POD_LABEL),
 )

@@ -11,7 +11,9 @@
                                  ALIYUN_COM_GPU_MEM_ASSIGNED      "false" when promised, "true" when handed over
                                  ALIYUN_COM_GPU_MEM_ASSUME_TIME   nanoseconds since 1970
     env of its containers        IDX, DEV and POD as above, and ALIYUN_COM_GPU_MEM_CONTAINER: units of the container
-    not written                  scheduler.framework.gpushare.allocation: for pods with several GPUs; protected
+    not written                  scheduler.framework.gpushare.allocation: {"0": {"1": 8, "2": 8}}: container → GPU →
+                                 units, of Alibaba's scheduler, for pods with several GPUs; protected; read of pods that
+                                 were there before Carrel
     ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
 
 Amounts are whole and signed: nothing here is ever subtracted from something smaller. The annotations are copies for the
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.dialects import carrel
-from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, variable_from
+from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, ToldGpus, variable_from
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
 from carrel.ledger.refusals import Refusal
@@ -43,6 +45,8 @@ POD_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ASSIGN_TIME = "ALIYUN_COM_GPU_MEM_ASSIGN_TIME"
+"""Known to the peers by name, written by none of them."""
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 GPU_ID = "ALIYUN_GPU_ID"
 WRITTEN = (
@@ -53,7 +57,7 @@ WRITTEN = (
     ASSIGNED,
     ASSUME_TIME,
     ALLOCATION,
-    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",  # known to the peers by name, written by none of them
+    ASSIGN_TIME,
 )
 """What only a scheduler writes on a pod."""
 
@@ -112,10 +116,18 @@ def read_assumption(pod: Pod) -> Assumption | None:
     )
 
 
-def told_indices(pod: Pod) -> tuple[int, ...]:
-    """The GPU that gpushare's own extender gave to the pod."""
-    text = pod.metadata.annotations.get(INDEX, "")
-    return (whole_number(text, subject(pod.metadata), annotation_field(INDEX)),) if text else ()
+def told_gpus(pod: Pod) -> ToldGpus:
+    """What gpushare's own extender, or Alibaba's scheduler for pods with several GPUs, gave to the pod."""
+    notes, where = pod.metadata.annotations, subject(pod.metadata)
+    if ALLOCATION in notes:
+        told: dict[int | str, int] = {}
+        for container in Field.parse(notes[ALLOCATION], where, annotation_field(ALLOCATION)).entries().values():
+            for key, units in container.entries().items():
+                index = _index(key, container)
+                told[index] = told.get(index, 0) + units.integer(at_least=1)
+        return told
+    text = notes.get(INDEX, "")
+    return {whole_number(text, where, annotation_field(INDEX)): 0} if text else {}
 
 
 def write_assumption(assumption: Assumption) -> dict[str, str]:
@@ -233,7 +245,7 @@ DIALECT = Dialect(
     request_of=request_of,
     resources=(GPU_MEM, GPU_COUNT),
     bind_annotations=bind_annotations,
-    told_indices=told_indices,
+    told_gpus=told_gpus,
     variables=variables,
     variable_names=(*TOLD, CONTAINER_UNITS),
     variable_sources=(carrel.CGPU_DISABLE,),

@@ -12,6 +12,8 @@
                          hami.io/gpu-scheduler-policy        binpack, spread or topology-aware: which GPUs of a node
                          hami.io/node-scheduler-policy       binpack or spread: which node
     written on the pod   carrel.dev/hami: {…}                what it asked for, by Carrel's webhook
+    read, of pods that   hami.io/vgpu-devices-allocated: GPU-…,NVIDIA,3000,30:;
+      HAMi placed        which GPUs they have, and MiB of each: `:` ends a GPU, `;` a container
     env of a container   CUDA_DEVICE_MEMORY_LIMIT, CUDA_DEVICE_SM_LIMIT: what HAMi-core reads, if the image has it
 
 A pod with `nvidia.com/gpu` and none of the other words asks for whole GPUs, in NVIDIA's dialect.
@@ -31,13 +33,13 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
-from carrel.dialects.interface import Dialect, Json, Reading
+from carrel.dialects.interface import Dialect, Json, Reading, ToldGpus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, most_at_once, resource_asked, subject
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuPolicy, GpuSelector, Memory, Portion, Request
-from carrel.parsing.fields import Field
+from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
 
 MEMORY = "nvidia.com/gpumem"
@@ -57,6 +59,7 @@ GPU_POLICY = "hami.io/gpu-scheduler-policy"
 ANNOTATIONS = (USE_MODEL, NOT_MODEL, USE_UUID, NOT_UUID, MODE, NUMA_BIND, NODE_POLICY, GPU_POLICY)
 
 RECORD = "carrel.dev/hami"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
 CORE_LIMIT = "CUDA_DEVICE_SM_LIMIT"
@@ -228,6 +231,19 @@ def _remark(requested: HamiRequest) -> str:
     return f"{' and '.join(map(str, cores))} % of the cores, which is not enforced" if cores else ""
 
 
+def told_gpus(pod: Pod) -> ToldGpus:
+    """What HAMi's own scheduler gave to the pod, also of whole GPUs, which are asked for in NVIDIA's words."""
+    text = pod.metadata.annotations.get(ALLOCATED, "")
+    told: dict[int | str, int] = {}
+    for device in (each for container in text.split(";") for each in container.split(":") if each.strip()):
+        uuid, *parts = (part.strip() for part in device.split(","))
+        if not uuid or len(parts) < 2:
+            expected = "GPU-…,NVIDIA,<MiB>,<percent>: of each GPU"
+            raise Malformed(subject(pod.metadata), annotation_field(ALLOCATED), text, expected)
+        told[uuid] = told.get(uuid, 0) + whole_number(parts[1], subject(pod.metadata), annotation_field(ALLOCATED))
+    return told
+
+
 # --- telling ---------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +267,7 @@ DIALECT = Dialect(
     scheduler_names=(SCHEDULER,),
     recorded=RECORD,
     record_of=record_of,
+    told_gpus=told_gpus,
     variables=variables,
     variable_names=(MEMORY_LIMIT, CORE_LIMIT),
 )

@@ -70,8 +70,12 @@ def one_whole_gpu(pod: Pod, reading: Reading) -> Request:
     return Request(1, WHOLE)
 
 
-def no_indices(pod: Pod) -> Sequence[int]:
-    return ()
+ToldGpus = Mapping[int | str, int]
+"""Index or UUID of a GPU → how much of it, in any unit; 0: that is not said."""
+
+
+def nothing_told(pod: Pod) -> ToldGpus:
+    return {}
 
 
 def no_variables(pod: Pod, container: Mapping[str, Any]) -> Sequence[Json]:
@@ -131,9 +135,9 @@ class Dialect:
     """So are variables, of whatever name, that read one of these annotations."""
 
     # --- what a peer has told the pod ---
-    told_indices: Callable[[Pod], Sequence[int]] = no_indices
-    """Which GPUs of its node the peer's own scheduler gave to the pod, by their indices; none: it does not say. For
-    pods that no Lease names. A user could have written it. Raises `Malformed`."""
+    told_gpus: Callable[[Pod], ToldGpus] = nothing_told
+    """Which GPUs of its node the peer's own scheduler gave to the pod; none: it does not say. For pods that no Lease
+    names, whatever dialect they speak. A user could have written it. Raises `Malformed`."""
 
     # --- which keys it protects ---
     written_annotations: tuple[str, ...] = ()

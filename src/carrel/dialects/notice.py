@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 VOLUME = "carrel-notice"
 DIRECTORY = "/etc/carrel"
+_INSIDE = f"{DIRECTORY}/"
 FILE = "notice"
 
 AGAIN_WITHOUT_GPU = "is created again without a GPU"
@@ -70,10 +71,10 @@ def with_notice_file(spec: Mapping[str, Any]) -> Json:
     ours: Json = {"name": VOLUME, "downwardAPI": {"items": [_item()]}}
     volumes = list(spec.get("volumes") or ())
     same = [each for each in volumes if each.get("name") == VOLUME]
-    if any(not _is_ours(each) for each in same):
+    if not all(map(_is_ours, same)):
         return dict(spec)
     containers = [_mounted(each) for each in spec.get("containers") or ()]
-    if not any(_mounts(each) for each in containers):
+    if not any(map(_mounts, containers)):
         return dict(spec)
     return {**spec, "volumes": volumes if same else [*volumes, ours], "containers": containers}
 
@@ -90,7 +91,8 @@ def _is_ours(volume: Mapping[str, Any]) -> bool:
 
 
 def _mounts(container: Mapping[str, Any]) -> bool:
-    return any(each.get("name") == VOLUME for each in container.get("volumeMounts") or ())
+    # The last one first: there is ours, if it was just added.
+    return any(each.get("name") == VOLUME for each in reversed(container.get("volumeMounts") or ()))
 
 
 def _mounted(container: Mapping[str, Any]) -> Json:
@@ -102,5 +104,5 @@ def _mounted(container: Mapping[str, Any]) -> Json:
 
 def _touches(path: str) -> bool:
     """Whether it is the directory, lies in it, or is around it."""
-    here, there = f"{path.rstrip('/')}/", f"{DIRECTORY}/"
-    return here.startswith(there) or there.startswith(here)
+    here = f"{path.rstrip('/')}/"
+    return here.startswith(_INSIDE) or _INSIDE.startswith(here)

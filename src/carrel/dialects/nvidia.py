@@ -12,6 +12,7 @@ env of a container                     CUDA_VISIBLE_DEVICES        what CUDA num
 from carrel.dialects.interface import Dialect, Reading
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import resource_asked, subject
+from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed, Request
 from carrel.parsing.malformed import Malformed
@@ -25,6 +26,8 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RUNTIME_CLASS = "nvidia"
 """What the GPU operator calls the RuntimeClass of its container runtime."""
+TOOL_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
+"""Where NVIDIA's own DaemonSets run by default: they ask for no GPU, and must see all of their node."""
 NO_DEVICE = "none"
 """No GPU, but the driver's libraries and tools."""
 NO_RUNTIME = "void"
@@ -34,6 +37,11 @@ NO_RUNTIME = "void"
 def is_uuid(text: str) -> bool:
     """Of a whole GPU: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
     return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")
+
+
+def visible_name(gpu: Gpu) -> str:
+    """By which NVIDIA's runtime knows a GPU: its UUID; where nobody has reported that, its index on the node."""
+    return gpu.uuid if gpu.has_uuid else str(gpu.index)
 
 
 def uuid_in(information: str, where: str) -> str:

@@ -37,6 +37,24 @@ class Unit(Enum):
         return memory // self.mib
 
 
+class HideFrom(Enum):
+    """Which containers are told to see no GPU, besides those of GPU pods that ask for none themselves."""
+
+    GPU_PODS = "gpu-pods"
+    """No others."""
+    NVIDIA_PODS = "nvidia-pods"
+    """Those of pods that ask for no GPU, and by their manifest may get NVIDIA's runtime to show them one."""
+    ALL_PODS = "all-pods"
+    """Those of every pod that asks for no GPU: where NVIDIA's runtime is the default one, an image alone may."""
+
+
+class CudaDevices(Enum):
+    """By which names `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
+
+    UUID = "uuid"
+    INDEX = "index"
+
+
 @dataclass(frozen=True, slots=True)
 class DialectOptions:
     """What the cluster's admin decides about the dialects."""
@@ -47,6 +65,9 @@ class DialectOptions:
     """How many shared GpuClaims that name no memory fit on one GPU."""
     gang_settle_s: float = 5.0
     """A gang whose size nothing says is as large as it is when no pod has come for so many seconds."""
+    cuda_devices: CudaDevices = CudaDevices.UUID
+    """UUIDs are right whatever a container sees. Indices of the node, as the GpuClaim scheduler writes them, are right
+    only in a container that sees all GPUs of its node: CUDA numbers those that it sees from 0."""
 
 
 DEFAULT_DIALECT_OPTIONS = DialectOptions()

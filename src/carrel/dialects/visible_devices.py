@@ -1,42 +1,99 @@
 """Which container of a pod sees which GPUs, by its environment.
 
-A container that uses a GPU gets both variables by the downward API, from the annotation that is written with the
-Binding (`bind_annotations`). The kubelet reads it when the container starts; a missing one means no GPU. Every other
-container of a GPU pod gets the value for no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom`
-beats the image. Whatever a user wrote in these variables is replaced.
+A container that uses a GPU gets both variables by the downward API, from annotations that are written with the
+Binding (`bind_annotations`): the same UUIDs in both, or for CUDA the indices on the node, by a setting. The kubelet
+reads them when the container starts; a missing one means no GPU. Every other container of a GPU pod gets the value for
+no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom` beats the image. Whatever a user wrote in
+these variables is replaced.
+
+The containers of a pod that asks for no GPU get it too, if NVIDIA's runtime may show them one. Namespaces of tools that
+must see GPUs without asking for one, such as NVIDIA's device plugin, are left out.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from carrel.dialects import carrel, nvidia
+from carrel.dialects import carrel, kai, kai_reservation, nvidia
 from carrel.dialects.interface import Json, variable_from
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.dialects.options import CudaDevices
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import ContainerNeed, are_dealt_out
 
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
+CONTAINER_GROUPS = ("containers", "initContainers", "ephemeralContainers")
+TOOL_NAMESPACES = (
+    "kube-system",
+    *nvidia.TOOL_NAMESPACES,
+    *(spelling.namespace for spelling in kai_reservation.SPELLINGS),
+)
+"""Besides Carrel's own: only admins create pods there. `manifests/webhooks.yaml` has the same names."""
 
 
-def sight_of(pod: Pod, needs: Sequence[ContainerNeed]) -> dict[str, str]:
-    """Container → the annotation with its GPUs, for each container that uses a GPU: all, if none asks by itself."""
+def may_see_gpus(spec: Mapping[str, Any]) -> bool:
+    """Whether NVIDIA's runtime may show a pod a GPU that it does not ask for, by its manifest: an image counts only
+    together with a RuntimeClass. `manifests/webhooks.yaml` asks about the same pods."""
+    return (
+        str(spec.get("runtimeClassName") or "").startswith(nvidia.RUNTIME_CLASS)
+        or spec.get("schedulerName") in kai.DIALECT.scheduler_names
+        or bool(spec.get("resourceClaims"))
+        or any(
+            container.get("envFrom")
+            or any(variable.get("name") == nvidia.VISIBLE_DEVICES for variable in container.get("env") or ())
+            for group in CONTAINER_GROUPS
+            for container in spec.get(group) or ()
+        )
+    )
+
+
+def is_for_tools(name: str, namespace: Namespace | None, carrel_namespace: str) -> bool:
+    """Whether the pods of a namespace see GPUs that they do not ask for."""
+    labels = namespace.metadata.labels if namespace is not None else {}
+    return name in (carrel_namespace, *TOOL_NAMESPACES) or labels.get(carrel.SEES_GPUS) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The annotations that name the GPUs of a container."""
+
+    devices: str
+    """For NVIDIA's runtime."""
+    cuda: str
+    """For CUDA."""
+
+
+def sight(cuda_devices: CudaDevices, container: str = "") -> Sight:
+    """Of one container with GPUs of its own, or of all containers of a pod."""
+    devices = carrel.devices_key(container)
+    return Sight(devices, carrel.indices_key(container) if cuda_devices is CudaDevices.INDEX else devices)
+
+
+def sight_of(
+    pod: Pod, needs: Sequence[ContainerNeed], cuda_devices: CudaDevices = CudaDevices.UUID
+) -> dict[str, Sight]:
+    """For each container that uses a GPU: all, if none asks by itself."""
     names = [need.container for need in needs]
     if are_dealt_out(needs):
-        return {name: carrel.devices_key(name) for name in names}
+        return {name: sight(cuda_devices, name) for name in names}
     everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
-    return dict.fromkeys(names or everyone, carrel.DEVICES)
+    return dict.fromkeys(names or everyone, sight(cuda_devices))
 
 
 def shown(
-    container: Mapping[str, Any], annotation: str, further: Sequence[Json] = (), replaced: Sequence[str] = ()
+    container: Mapping[str, Any], sees: Sight, further: Sequence[Json] = (), replaced: Sequence[str] = ()
 ) -> Json:
-    """The container, which sees the GPUs that this annotation will name.
+    """The container, which sees the GPUs that these annotations will name.
 
     `further` are the variables of its dialect; `replaced` are the names of which a user's own value does not count.
     """
-    return _with(container, [*(variable_from(name, annotation) for name in VARIABLES), *further], replaced)
+    ours = (
+        variable_from(nvidia.VISIBLE_DEVICES, sees.devices),
+        variable_from(nvidia.CUDA_VISIBLE_DEVICES, sees.cuda),
+    )
+    return _with(container, [*ours, *further], replaced)
 
 
 def hidden(container: Mapping[str, Any], word: str = nvidia.NO_RUNTIME) -> Json:
@@ -94,8 +151,11 @@ def _value(pod: Mapping[str, Any], variable: Mapping[str, Any]) -> str | None:
 def _with(container: Mapping[str, Any], variables: list[Json], replaced: Sequence[str] = ()) -> Json:
     # First, as other variables may refer to them.
     ours = {*VARIABLES, *replaced, *(each["name"] for each in variables)}
-    env = [*variables, *(each for each in container.get("env") or () if each.get("name") not in ours)]
-    if env == (container.get("env") or []):
-        return dict(container)
-    changed = {key: value for key, value in container.items() if key != "env"}
-    return {**changed, "env": env} if env else changed
+    written = container.get("env") or []
+    env = [*variables, *[each for each in written if each.get("name") not in ours]]
+    changed = dict(container)
+    if env:
+        changed["env"] = env
+    elif written:
+        del changed["env"]
+    return changed

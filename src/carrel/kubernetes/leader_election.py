@@ -10,6 +10,9 @@ How it stays safe
 - The fencing token grows with every change of leader (`leaseTransitions`). What a leader writes may carry it; a token
   that is smaller than one already seen is from a former leader.
 
+- With an event loop of its own, the Lease is renewed however long a decision of the process takes: otherwise one long
+  search would cost the leadership, and the next leader would begin the same search.
+
 `decide` is the whole state machine, and pure: from the observed state and the time it gives one step.
 """
 
@@ -24,6 +27,7 @@ from enum import Enum
 
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.own_loop import OwnLoop
 from carrel.kubernetes.timing import REAL_TIME, Timing
 
 log = logging.getLogger(__name__)
@@ -150,7 +154,11 @@ class Election:
         *,
         timing: Timing = REAL_TIME,
         wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        own_loop: OwnLoop | None = None,
     ) -> None:
+        """`own_loop`: where the Lease is read and written; then nothing else may use `cluster`. None: on the loop of
+        the caller."""
+        self._start = own_loop.start if own_loop is not None else asyncio.ensure_future
         self._cluster = cluster
         self._candidate = candidate
         self._timing = timing
@@ -166,20 +174,20 @@ class Election:
 
         When leadership is lost, the block is cancelled and raises `LeadershipLost`.
         """
-        leadership = await self._wait_elected()
+        leadership = await self._start(self._wait_elected())
         log.info("leadership_won lease=%s token=%s", self._candidate.lease, leadership.token)
         worker = asyncio.current_task()
         assert worker is not None, "leading() is used inside a task"
         cancels_before = worker.cancelling()
         is_lost = is_over = False
 
-        def stop_work(ended: asyncio.Task[None]) -> None:
+        def stop_work(ended: asyncio.Future[None]) -> None:
             nonlocal is_lost
             if not is_over and not is_lost:
                 is_lost = True
                 worker.cancel()
 
-        keepers = [asyncio.create_task(keep(leadership)) for keep in (self._renew, self._wait_expired)]
+        keepers = [self._start(self._renew(leadership)), asyncio.ensure_future(self._wait_expired(leadership))]
         for keeper in keepers:
             keeper.add_done_callback(stop_work)
         try:
@@ -195,7 +203,7 @@ class Election:
             for keeper in keepers:
                 keeper.cancel()
             await asyncio.gather(*keepers, return_exceptions=True)
-            await self._release()
+            await self._start(self._release())
 
     async def _wait_elected(self) -> Leadership:
         election_timing = self._candidate.election_timing

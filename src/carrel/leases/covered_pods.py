@@ -218,7 +218,7 @@ class CoveredPods:
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
         )
         uses = self._copied_uses(bookings)
-        if waiting := self._waiting_pods(people):
+        if not self._unbound_of.keys().isdisjoint(people) and (waiting := self._waiting_pods(people)):
             cover_waiting(self._room, uses, waiting, self._shared)
         return cover_waiting(self._room, uses, [newcomer], self._shared).get("")
 
@@ -336,6 +336,9 @@ class CoveredPods:
 
     def _together(self, person: str) -> tuple[set[str], set[str]]:
         """The bookings that run for the person, for those who share one of them, and so on; and all these people."""
+        theirs = self._running_of.get(person, set())
+        if all(len(self._running[booking].people) == 1 for booking in theirs):
+            return theirs, {person}  # mostly: a person's own bookings
         people, bookings, left = {person}, set[str](), [person]
         while left:
             for booking in self._running_of.get(left.pop(), set()) - bookings:

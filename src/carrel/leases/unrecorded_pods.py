@@ -5,18 +5,19 @@ Which GPUs such a pod has is told, the most reliable first, by
 
     the kubelet          its list of devices, as the agent reports it in the GpuNodeStatus
     Carrel               the copy that a bind wrote on the pod; its Lease was deleted by somebody
-    another scheduler    the annotation of its dialect, for example the index that gpushare's extender writes
+    another scheduler    its annotation: the index that gpushare's extender writes, the UUIDs that HAMi's writes
     nobody               then it may be any GPU of the node: a part of a GPU is held on each of them, and for a whole
                          GPU no new pod comes to the node until the agent has said which one it is
 
-A user could write annotations. So they say only *which* GPUs: *how many* and how much comes from the pod's own request,
-which the kubelet and the scheduler count too; and only pods that are bound and have not finished are looked at.
+A user could write annotations. So they say only *which* GPUs, and how memory is divided among them: *how much* comes
+from the pod's own request, which the kubelet and the scheduler count too; and only pods that are bound and have not
+finished are looked at. A pod whose request Carrel would refuse has the whole of each GPU that it was told.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from carrel.dialects import carrel, kai, nvidia
+from carrel.dialects import carrel, gpushare, kai, nvidia, registry
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import is_reservation
@@ -26,7 +27,7 @@ from carrel.kubernetes.objects.pods import resource_asked
 from carrel.leases.pod_progress import FINISHED, holder_of
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Amount
+from carrel.ledger.requests import WHOLE, Amount, Memory
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.slots import KubeletOffer
 from carrel.parsing import Malformed
@@ -48,13 +49,17 @@ class UnrecordedPod:
     """Which; empty: not known."""
     devices: int = 0
     """How many devices it asks the kubelet for, where the kubelet chooses the GPUs."""
+    memory: Mapping[str, MiB] = field(default_factory=dict)
+    """UUID → how much of that GPU, where it is not the same of each."""
 
     @property
     def is_known(self) -> bool:
         return bool(self.gpus)
 
     def memory_on(self, gpu: Gpu) -> MiB | None:
-        return None if self.amount == WHOLE else self.amount.on(gpu.memory)
+        if self.amount == WHOLE:
+            return None
+        return self.memory.get(gpu.uuid) or self.amount.on(gpu.memory)
 
     def shares(self, gpus: Iterable[Gpu]) -> list[Share]:
         return [Share(self.holder, gpu.uuid, self.memory_on(gpu), ShareState.ASSIGNED) for gpu in gpus]
@@ -97,23 +102,29 @@ def unrecorded_pods(
 
 def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestOf) -> UnrecordedPod | None:
     holder, by_kubelet = holder_of(pod), tuple(gpu for gpu in node.gpus if gpu.index in used)
-    devices, asked = 0, None
+    devices, counted, asked = 0, 0, None
     try:
-        devices = resource_asked(pod, nvidia.GPU).total
+        devices, counted = resource_asked(pod, nvidia.GPU).total, resource_asked(pod, gpushare.GPU_COUNT).total
         asked = None if is_reservation(pod) else request_of(pod)
     except Malformed:
         pass  # what could be read counts
     if not isinstance(asked, PodRequest):
         # What it asks for cannot be read, or is only for the kubelet: what the kubelet gave counts, and what it owes.
-        count = len(by_kubelet) or devices
-        return UnrecordedPod(holder, WHOLE, count, by_kubelet, devices) if count else None
+        has = by_kubelet or (() if is_reservation(pod) else tuple(_told_by_peers(node, pod)))
+        count = len(has) or devices or counted
+        return UnrecordedPod(holder, WHOLE, count, has, devices) if count else None
     request = asked.request
     if by_kubelet:
         return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices)
-    for told in (_told_by_carrel(node, pod), _told_by_peer(node, pod, asked)):
-        if len(told) == request.cards:
-            return UnrecordedPod(holder, request.amount, request.cards, told, devices)
-    return UnrecordedPod(holder, request.amount, request.cards, (), devices)
+    told = _told_by_carrel(node, pod)
+    if len(told) == request.cards:
+        return UnrecordedPod(holder, request.amount, request.cards, told, devices)
+    parts = _told_by_peers(node, pod)
+    if isinstance(request.amount, Memory) and parts and all(parts.values()):
+        memory = _divided(MiB(request.amount.mib * request.cards), parts)
+        return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, memory)
+    has = tuple(parts) if len(parts) == request.cards else ()
+    return UnrecordedPod(holder, request.amount, request.cards, has, devices)
 
 
 def _told_by_carrel(node: Node, pod: Pod) -> tuple[Gpu, ...]:
@@ -121,12 +132,24 @@ def _told_by_carrel(node: Node, pod: Pod) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in node.gpus if gpu.uuid in told)
 
 
-def _told_by_peer(node: Node, pod: Pod, asked: PodRequest) -> tuple[Gpu, ...]:
-    try:
-        indices = asked.dialect.told_indices(pod)
-    except Malformed:
-        return ()
-    return tuple(gpu for gpu in node.gpus if gpu.index in indices)
+def _told_by_peers(node: Node, pod: Pod) -> dict[Gpu, int]:
+    """Empty: no other scheduler says it, or what one says cannot be: it is not read, or the node has no such GPU."""
+    for dialect in registry.ALL.dialects:
+        try:
+            told = dialect.told_gpus(pod)
+        except Malformed:
+            continue
+        found = {gpu: told.get(gpu.index, told.get(gpu.uuid)) for gpu in node.gpus}
+        parts = {gpu: part for gpu, part in found.items() if part is not None}
+        if told and len(parts) == len(told):
+            return parts
+    return {}
+
+
+def _divided(memory: MiB, parts: Mapping[Gpu, int]) -> dict[str, MiB]:
+    """UUID → its part, rounded up, so that a division never lowers what is held."""
+    total = sum(parts.values())
+    return {gpu.uuid: MiB(-(-memory * part // total)) for gpu, part in parts.items()}
 
 
 def why_set_aside(pods: Iterable[UnrecordedPod], node: str) -> str:

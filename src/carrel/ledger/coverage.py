@@ -209,10 +209,10 @@ def _memory_in(ledger: Ledger) -> Callable[[str], int | None]:
 def _is_for(entitlement: Entitlement, pod: PersonsPod, uses: Uses) -> bool:
     """A pod that was made for one booking is not covered by another, as long as that one runs. Somebody else's booking
     cannot be meant."""
-    wanted = uses.get(pod.wanted_booking)
-    is_meant = wanted is not None and wanted.entitlement.is_for(pod.person, pod.namespace)
-    if is_meant and pod.wanted_booking != entitlement.booking:
-        return False
+    if pod.wanted_booking and pod.wanted_booking != entitlement.booking:
+        wanted = uses.get(pod.wanted_booking)
+        if wanted is not None and wanted.entitlement.is_for(pod.person, pod.namespace):
+            return False
     return entitlement.is_for(pod.person, pod.namespace)
 
 

@@ -11,6 +11,11 @@ UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
 
 
+def place_name(node: str, index: int) -> str:
+    """What stands for a UUID where there is none: of a slot, and of a GPU whose node does not report it."""
+    return f"{node}/{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""
@@ -34,13 +39,21 @@ class Gpu:
     """Of a slot: the index of its GPU, once that is known. People never see the number of a slot."""
 
     @property
+    def has_uuid(self) -> bool:
+        """Whether its node reports its UUID; else its place stands for it."""
+        return self.uuid != place_name(self.node, self.index)
+
+    @property
     def possible_uuids(self) -> frozenset[str]:
         return self.may_be or frozenset((self.uuid,))
 
+    @property
+    def shown_index(self) -> int | None:
+        """Its number for people; None of a slot whose GPU is not known yet."""
+        return self.number if self.may_be else self.index
+
     def __str__(self) -> str:
-        if self.may_be and self.number is None:
-            return f"a GPU of {self.node}"
-        return f"GPU {self.index if self.number is None else self.number} of {self.node}"
+        return f"a GPU of {self.node}" if self.shown_index is None else f"GPU {self.shown_index} of {self.node}"
 
 
 @dataclass(frozen=True, slots=True)

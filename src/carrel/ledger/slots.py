@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 
 
 class ReservationState(Enum):
@@ -97,7 +97,7 @@ WANTED = Reservation()
 
 def slot_id(node: str, index: int) -> str:
     """What stands in the ledger for the UUID of a GPU."""
-    return f"{node}/{index}"
+    return place_name(node, index)
 
 
 @dataclass(frozen=True, slots=True)

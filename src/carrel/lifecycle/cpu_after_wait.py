@@ -61,11 +61,14 @@ class WaitingGpuPod:
     """A Lease holds a GPU for it: it is being bound."""
     wants_no_successor: bool = False
     """So nothing would run in its place."""
+    is_known: bool = True
+    """False: what it asks for cannot be read, as that of a pod whose GpuClaim does not exist yet."""
 
 
 def why_it_waits(pod: WaitingGpuPod) -> str:
     """Why it goes on waiting, however long that takes; empty: it does not, it goes on without a GPU after a while."""
     reasons = {
+        "what it asks for is not known yet": not pod.is_known,
         "a full cluster means waiting for it": not pod.runs_on_cpu_when_full,
         "it is no opportunistic pod": not pod.is_opportunistic,
         "it is a member of a gang": pod.is_in_gang,
@@ -123,8 +126,7 @@ class CpuAfterWait:
 
     def _has_no_room(self, pod: Pod) -> bool:
         """While no agent has reported a GPU, nobody can say that all are taken."""
-        has_request = isinstance(self._state.requested_by(pod), PodRequest)
-        return has_request and bool(self._state.ledger.rooms) and self._state.why(pod) is not None
+        return bool(self._state.ledger.rooms) and self._state.why(pod) is not None
 
     def _seen(self, pod: Pod) -> WaitingGpuPod:
         state, namespace = self._state, pod.metadata.namespace
@@ -142,4 +144,5 @@ class CpuAfterWait:
             has_gates=bool(gates_of(pod)),
             has_controller=any(owner.controller for owner in pod.metadata.owner_references),
             has_promise=bool(state.ledger.shares_of(pod.metadata.uid)),
+            is_known=request is not None,
         )

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
-from carrel.dialects.gpuclaim_objects import GpuClaim
+from carrel.dialects.gpuclaim_objects import GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import Conflict
@@ -75,6 +75,7 @@ class Reconciler:
         state.pods.on_change(self._on_pod)
         state.claims.on_change(self._on_claim)
         state.leases.on_change(self._on_lease)
+        state.node_statuses.on_change(self._on_node_status)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -112,7 +113,7 @@ class Reconciler:
             for name in self._collector.due():
                 self._leases_due.add(name)
             for claim in self._state.claims.store:
-                self._on_claim(None, claim)
+                self._add_claim(claim)
             await asyncio.sleep(SWEEP_S)
 
     # --- changes -----------------------------------------------------------------------------------------------------
@@ -134,8 +135,16 @@ class Reconciler:
             self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _on_claim(self, old: GpuClaim | None, new: GpuClaim | None) -> None:
-        if new is not None:
-            self._claims_due.add_after(ClaimKey(new.metadata.namespace, new.metadata.name), SETTLE_S)
+        if new is None:
+            return
+        self._add_claim(new)
+        if old is None or old.spec != new.spec:
+            # Pods that wait for it, or for another one of its name: the scheduler does not watch claims.
+            for pod in filter(is_waiting, self._pods_of(new)):
+                self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
+
+    def _add_claim(self, claim: GpuClaim) -> None:
+        self._claims_due.add_after(ClaimKey(claim.metadata.namespace, claim.metadata.name), SETTLE_S)
 
     def _on_lease(self, old: Lease | None, new: Lease | None) -> None:
         known = self._state.cluster_ledger.lease(new.metadata.name) if new else None
@@ -146,6 +155,11 @@ class Reconciler:
             elif known is not None:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
+
+    def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
+        """It may confirm that the containers of a pod are gone."""
+        for name in self._collector.awaited_on(new.metadata.name) if new else ():
+            self._leases_due.add(name)
 
     def _add_pod(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)

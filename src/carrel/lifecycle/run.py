@@ -15,6 +15,7 @@ from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
+from carrel.kubernetes.own_loop import OwnLoop
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import RuntimeClassChoice
@@ -27,7 +28,7 @@ from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
 from carrel.lifecycle.tier_reconciler import TierReconciler
-from carrel.process import run_with_cluster
+from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,8 @@ def run(settings: ControllerSettings) -> None:
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
-    state = ClusterState(client.fenced(fence.require), settings.options())
-    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use)
+    state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
+    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use, client.clock)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
@@ -71,9 +72,10 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     adopting = [AdoptionLoop(adoption)] if settings.adopt else []
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
-    election = Election(client, Candidate(settings.carrel_namespace, LEASE, identity))
+    candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
     async with (
+        _election(settings, candidate) as election,
         serving(app, Address(settings.bind_address, settings.port)) as url,
         _serving_terminator(terminator_on(state, client), settings),
         aclosing(elsewhere) if elsewhere else nullcontext(),
@@ -89,6 +91,17 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
             for task in watching:
                 task.cancel()
     log.info("stopped")
+
+
+@asynccontextmanager
+async def _election(settings: ControllerSettings, candidate: Candidate) -> AsyncIterator[Election]:
+    """On a loop and with a connection of its own: the Lease is renewed also while victims are being chosen."""
+    with OwnLoop("election") as own_loop:
+        client = connect(settings, settings.field_validation)
+        try:
+            yield Election(client, candidate, own_loop=own_loop)
+        finally:
+            await own_loop.start(client.aclose())
 
 
 @asynccontextmanager

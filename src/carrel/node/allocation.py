@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch, Selection
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
@@ -51,6 +52,7 @@ class AllocationContext:
     """Those of this node, from the cache."""
     labels: Callable[[], Mapping[str, str]]
     """Of the node."""
+    cuda_devices: CudaDevices = CudaDevices.UUID
     isolation: Isolation = field(default_factory=Isolation)
 
 
@@ -177,10 +179,10 @@ class DeviceAllocation:
 
     def _told_by_peer(self, pod: Pod) -> str:
         try:
-            indices = gpushare.told_indices(pod)
+            told = gpushare.told_gpus(pod)
         except Malformed:
-            indices = ()
-        return f"GPU {indices[0]}" if indices else "a GPU"
+            told = {}
+        return f"GPU {', '.join(map(str, told))}" if told else "a GPU"
 
     # --- who waits ---------------------------------------------------------------------------------------------------
 
@@ -215,6 +217,9 @@ class DeviceAllocation:
     def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
         visible = ",".join(waiting.cards)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
+        if self._context.cuda_devices is CudaDevices.INDEX:
+            indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
+            environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[card] for card in waiting.cards)
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)
             if assumption is None:

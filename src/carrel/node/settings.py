@@ -9,7 +9,7 @@ import typer
 
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
-from carrel.settings import MemoryUnitSettings, ServingSettings
+from carrel.settings import CudaSettings, MemoryUnitSettings, ServingSettings
 
 
 class AgentMode(Enum):
@@ -35,7 +35,7 @@ class OfferWholeGpus(Enum):
 
 
 @dataclass(frozen=True)
-class AgentSettings(MemoryUnitSettings, ServingSettings):
+class AgentSettings(CudaSettings, MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996
@@ -87,3 +87,8 @@ class AgentSettings(MemoryUnitSettings, ServingSettings):
         Path, typer.Option(help="The kubelet's socket for pod resources.", envvar="CARREL_POD_RESOURCES")
     ] = Path(POD_RESOURCES_SOCKET)
     """Below the kubelet's --root-dir, which some distributions move."""
+    cgroups: Annotated[
+        Path, typer.Option(help="Where the host's control groups are mounted.", envvar="CARREL_CGROUPS")
+    ] = Path("/sys/fs/cgroup")
+    """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
+    host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""

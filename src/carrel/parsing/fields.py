@@ -53,7 +53,7 @@ class Field:
 
     def text_of(self, key: str) -> str:
         """The same as `self[key].text()`. Fast: a field is made only to say what is wrong."""
-        value = self.object().get(key)
+        value = self.value.get(key) if isinstance(self.value, dict) else None
         return value if isinstance(value, str) else self[key].text()
 
     def some_text(self) -> str:

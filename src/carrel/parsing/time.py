@@ -34,7 +34,7 @@ def instant(text: str, subject: str, field: str) -> datetime:
 
 def seconds(moment: datetime) -> str:
     """As `metav1.Time`: `2025-06-01T08:00:00Z`."""
-    return f"{_utc(moment).replace(microsecond=0, tzinfo=None).isoformat()}Z"
+    return f"{_utc(moment).isoformat(timespec='seconds').removesuffix('+00:00')}Z"
 
 
 def micro_seconds(moment: datetime) -> str:
@@ -45,4 +45,4 @@ def micro_seconds(moment: datetime) -> str:
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{moment} has no time zone")
-    return moment.astimezone(UTC)
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)

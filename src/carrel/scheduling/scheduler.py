@@ -248,9 +248,8 @@ class Scheduler:
         assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000
         labels = self._cluster_ledger.labels_of(placement.node)
         options = self._context.dialect_options
-        return slots | bind_annotations.annotations(
-            PodBinding(pod_request, real, holder, assumed_at_ns, options, labels)
-        )
+        binding = PodBinding(pod_request, real, holder, assumed_at_ns, options, labels)
+        return bind_annotations.annotations(binding) | slots
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `OutcomeUnknown` if it is not known whether it was written: it may even take effect later."""

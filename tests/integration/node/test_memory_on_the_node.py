@@ -7,6 +7,7 @@ import pytest
 
 from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.node.interfaces import AllocatedDevices
@@ -88,7 +89,7 @@ async def test_an_unhealthy_gpu_is_subtracted_but_not_what_pods_hold_of_it() -> 
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
                 told = gpushare.variables(pod(limits=[{MEM: "12207"}]), {**container, "name": "c0"})
-                admitted = visible_devices.shown(container, "carrel.dev/devices", told)
+                admitted = visible_devices.shown(container, visible_devices.sight(CudaDevices.UUID), told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the healthy GPU, 12207 held of the other

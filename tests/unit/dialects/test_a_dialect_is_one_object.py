@@ -8,7 +8,7 @@ import yaml
 
 from carrel.dialects import bind_annotations, cpu_manifest, protected_keys, registry, visible_devices
 from carrel.dialects.interface import Dialect, PodBinding, PodRequest, Reading
-from carrel.dialects.options import DialectOptions
+from carrel.dialects.options import CudaDevices, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.placement import Placement, place
@@ -70,7 +70,9 @@ def test_it_tells_the_pod_what_it_was_given() -> None:
 
 def test_its_containers_see_their_gpu() -> None:
     container = {"name": "c0"}
-    shown = visible_devices.shown(container, "carrel.dev/devices", EXAMPLE.variables(ASKING, container))
+    shown = visible_devices.shown(
+        container, visible_devices.sight(CudaDevices.UUID), EXAMPLE.variables(ASKING, container)
+    )
     assert [each["name"] for each in shown["env"]] == [
         "NVIDIA_VISIBLE_DEVICES",
         "CUDA_VISIBLE_DEVICES",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from carrel.kubernetes.leader_election import (
     decide,
 )
 from carrel.kubernetes.objects.resources import LEASES
+from carrel.kubernetes.own_loop import OwnLoop
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime
@@ -365,3 +367,23 @@ async def test_with_any_failures_there_are_never_two_leaders_and_finally_one(sto
         assert len({token.transitions for token in tokens}) == len(tokens), "every leadership has a token of its own"
     finally:
         await candidates.close()
+
+
+async def test_the_lease_is_renewed_while_the_process_thinks_about_something_else() -> None:
+    connection = Connection(EmbeddedApi())
+    candidate = Candidate("default", "carrel", "me", ElectionTiming(lease_s=600, renew_within_s=300, retry_s=0.001))
+    with OwnLoop("election") as own_loop:
+        async with Election(Client(connection), candidate, own_loop=own_loop).leading() as leadership:
+            before, safe_until = connection.writes, leadership.safe_until
+            wait_blocking(lambda: connection.writes > before + 3)
+
+            assert leadership.holds() and leadership.safe_until > safe_until
+    assert not leadership.holds()
+
+
+def wait_blocking(condition: Callable[[], bool]) -> None:
+    """Without giving the event loop a turn."""
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit, "nothing was renewed while the event loop was busy"
+        time.sleep(0.001)

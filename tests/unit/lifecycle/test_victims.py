@@ -15,6 +15,7 @@ from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
+from carrel.lifecycle import victims as module
 from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
 from tests.kit.gpus import A100, a_card, a_ledger, a_node, held, holder, memory, whole
 
@@ -247,3 +248,32 @@ def test_many_small_pods_on_one_gpu_do_not_make_the_search_long() -> None:
     assert isinstance(answer, Revocation)
     gone = sum(10 + int(victim.name[1:]) % 7 for victim in answer.victims)
     assert gone + ledger.cards("n1")[0].free >= 600
+
+
+def test_of_pods_that_are_alike_those_that_lose_least_work_go_and_no_other_choice_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """12 of 24 pods: there are 2,704,156 ways to choose them."""
+    monkeypatch.setattr(module, "STEPS_PER_NODE", 24 * 40)
+    ledger = busy(*(held(f"p{number:02}", "n1", 0, 40) for number in range(24)), cards=1)
+    pods = [a_pod(f"p{number:02}", f"person-{number % 2}", hours=24 - number) for number in range(24)]
+
+    assert victims(revoke(ledger, waiting(memory(500)), pods)) == [f"p{number}" for number in range(12, 24)]
+
+
+def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> None:
+    ledger = busy(
+        *(held(f"p{card}-{number}", "n1", card, 1) for card in range(2) for number in range(1000)), nodes=1, cards=2
+    )
+    pods = [a_pod(f"p{card}-{number}", f"person-{number % 5}") for card in range(2) for number in range(1000)]
+
+    assert len(victims(revoke(ledger, waiting(memory(900, cards=2)), pods))) == 1800
+
+
+def test_a_booked_pod_that_can_get_no_gpu_costs_no_look_at_the_rest_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(module, "_Prices")  # what victims cost is worked out over the whole cluster
+    ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
+
+    assert isinstance(revoke(ledger, waiting(whole(), "n1"), opportunists(low=1)), Refusal)

@@ -1,7 +1,7 @@
 """What several dialects read of a pod: its name in messages, and how much of an extended resource it requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from carrel.kubernetes.objects.kinds import Container, Metadata, Pod
 from carrel.kubernetes.objects.quantity import whole_quantity
@@ -10,16 +10,14 @@ SIDECAR = "Always"
 """The `restartPolicy` of an init container that runs on beside the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAsk:
+class ContainerAsk(NamedTuple):
     container: str
     amount: int
     init: bool
     """It ends before the containers start, and uses what they will get. A sidecar does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceAsk:
+class ResourceAsk(NamedTuple):
     """How much of an extended resource a pod needs at most at one time, and which container needs what."""
 
     total: int
@@ -55,6 +53,8 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
                 asks.append(ContainerAsk(each.name, amount, is_init))
     if not asks:
         return NOTHING_ASKED
+    if len(asks) == 1:
+        return ResourceAsk(asks[0].amount, tuple(asks))
     return ResourceAsk(most_at_once(pod, {ask.container: ask.amount for ask in asks}), tuple(asks))
 
 

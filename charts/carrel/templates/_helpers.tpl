@@ -1,0 +1,212 @@
+{{/* Names are fixed: the admission policies name Carrel's accounts, and a cluster has one Carrel. */}}
+
+{{- define "carrel.labels" -}}
+app.kubernetes.io/name: carrel
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "carrel.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* A file of src/carrel/manifests for this namespace: its documents with the chart's labels. Takes root, file and,
+     optionally, annotations. */}}
+{{- define "carrel.documents" -}}
+{{- $root := .root -}}
+{{- $namespace := $root.Release.Namespace -}}
+{{- $text := $root.Files.Get .file -}}
+{{- $text = $text | replace "system:serviceaccount:carrel:" (printf "system:serviceaccount:%s:" $namespace) -}}
+{{- $text = regexReplaceAll "namespace: carrel\\b" $text (printf "namespace: %s" $namespace) -}}
+{{- $text = regexReplaceAll "(?m)^(\\s+- )carrel$" $text (printf "${1}%s" $namespace) -}}
+{{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
+{{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
+{{- $annotations := .annotations | default dict -}}
+{{- range $part := regexSplit "(?m)^---$" $text -1 }}
+{{- $document := fromYaml $part }}
+{{- if and $document (not (and (eq $document.kind "Namespace") (not $root.Values.reservations.createNamespace))) }}
+{{- $metadata := merge (dict "labels" (include "carrel.labels" $root | fromYaml)) $document.metadata }}
+{{- if $annotations }}{{- $_ := set $metadata "annotations" $annotations }}{{- end }}
+{{- $_ := set $document "metadata" $metadata }}
+{{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.hideGpusFrom "all-pods") }}
+{{- range $webhook := $document.webhooks }}
+{{- $kept := list }}
+{{- range $webhook.matchConditions }}{{- if ne .name "may-see-gpus" }}{{- $kept = append $kept . }}{{- end }}{{- end }}
+{{- $_ := set $webhook "matchConditions" $kept }}
+{{- end }}
+{{- end }}
+---
+{{ toYaml $document }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Environment variables from a map, with the component's own `env` after them. Takes component, set, more and secrets
+     (variable → [Secret, key]). */}}
+{{- define "carrel.env" -}}
+{{- $set := .set -}}
+{{- $component := .component -}}
+{{- $secrets := .secrets | default dict -}}
+{{- range $name, $value := .more }}
+{{- if or (hasKey $set $name) (hasKey $secrets $name) (eq $name "CARREL_NAMESPACE") }}
+{{- fail (printf "\n\n%s.env has %s, which the chart sets itself; use the value for it (see charts/carrel/README.md)" $component $name) }}
+{{- end }}
+{{- end }}
+- name: CARREL_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- range $name, $value := merge (dict) $set .more }}
+{{- if ne (toString $value) "" }}
+- {name: {{ $name }}, value: {{ toString $value | quote }}}
+{{- end }}
+{{- end }}
+{{- range $name, $place := $secrets }}
+- name: {{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ first $place }}, key: {{ last $place }}}}
+{{- end }}
+{{- end }}
+
+{{/* The settings that several components must have alike. */}}
+{{- define "carrel.shared" -}}
+CARREL_MEMORY_UNIT: {{ .Values.memoryUnit | quote }}
+CARREL_SHARED_CLAIMS_PER_GPU: {{ .Values.sharedClaimsPerGpu | int | toString | quote }}
+CARREL_OPPORTUNISTIC_GPUS: {{ .Values.opportunisticGpus | int | toString | quote }}
+CARREL_REVOKE_OLDER_PODS: {{ .Values.revokeOlderPods | toString | quote }}
+CARREL_LOG_LEVEL: {{ .Values.logLevel | quote }}
+{{- end }}
+
+{{/* Of webhook and controller, which both decide about pods. */}}
+{{- define "carrel.about-pods" -}}
+{{ include "carrel.shared" . }}
+CARREL_WHEN_FULL: {{ .Values.whenFull | quote }}
+CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
+CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
+CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}
+{{- end }}
+
+{{/* Of webhook and booking service, which both know the hub's users. */}}
+{{- define "carrel.about-hub" -}}
+CARREL_SPAWNERS: {{ join "," .Values.spawners | quote }}
+CARREL_USERNAME_DOMAIN: {{ .Values.usernameDomain | quote }}
+{{- if .Values.hubUsers }}
+CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
+{{- end }}
+{{- end }}
+
+{{- define "carrel.secretName" -}}
+{{ .Values.secrets.existing | default "carrel-secrets" }}
+{{- end }}
+
+{{/* What all pods have. Takes root, component and of (its values). */}}
+{{- define "carrel.pod" -}}
+serviceAccountName: carrel-{{ .account | default .component }}
+enableServiceLinks: false  # a Service of the namespace must not become a setting
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {name: {{ . }}}
+  {{- end }}
+{{- end }}
+{{- with .of.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .of.tolerations }}
+tolerations: {{ toJson . }}
+{{- end }}
+{{- end }}
+
+{{/* Pod Security `restricted`. */}}
+{{- define "carrel.restrictedPod" -}}
+securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: {type: RuntimeDefault}}
+{{- end }}
+{{- define "carrel.restrictedContainer" -}}
+securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end }}
+
+{{- define "carrel.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector: {matchLabels: {app.kubernetes.io/name: carrel, app.kubernetes.io/component: {{ . }}}}
+{{- end }}
+
+{{/* Takes port (a name) and scheme. A component that is slow on a busy node is not ended for it. */}}
+{{- define "carrel.probes" -}}
+startupProbe: {httpGet: {path: /healthz, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }}}, periodSeconds: 2, timeoutSeconds: 5, failureThreshold: 90}
+readinessProbe: {httpGet: {path: /readyz, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }}}, periodSeconds: 5, timeoutSeconds: 5, failureThreshold: 3}
+livenessProbe: {httpGet: {path: /healthz, port: {{ .port }}, scheme: {{ .scheme | default "HTTP" }}}, periodSeconds: 15, timeoutSeconds: 10, failureThreshold: 6}
+{{- end }}
+
+{{/* With one replica a budget would only block the drain of its node. Takes root, component, replicas. */}}
+{{- define "carrel.budget" -}}
+{{- if gt (int .replicas) 1 }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: carrel-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "carrel.labels" .root | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector: {matchLabels: {app.kubernetes.io/name: carrel, app.kubernetes.io/component: {{ .component }}}}
+{{- end }}
+{{- end }}
+
+{{/* Who may reach the ports of a component: everybody; and nobody its other ports. Takes root, component, ports. */}}
+{{- define "carrel.networkPolicy" -}}
+{{- if .root.Values.networkPolicies.enabled }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: carrel-{{ .component }}
+  namespace: {{ .root.Release.Namespace }}
+  labels: {{- include "carrel.labels" .root | nindent 4 }}
+spec:
+  podSelector: {matchLabels: {app.kubernetes.io/name: carrel, app.kubernetes.io/component: {{ .component }}}}
+  policyTypes: [Ingress]
+  ingress:
+    - ports:
+        {{- range .ports }}
+        - {port: {{ . }}, protocol: TCP}
+        {{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "carrel.podLabels" -}}
+{{ include "carrel.labels" .root }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "carrel.bookingReplicas" -}}
+{{- if kindIs "invalid" .Values.booking.replicas }}{{ ternary 2 1 (ne .Values.booking.database.existingSecret "") }}{{ else }}{{ int .Values.booking.replicas }}{{ end }}
+{{- end }}
+
+{{/* The cluster's version as kube-scheduler's tag: v1.33.5 of v1.33.5-eks-3025e55, v1.33.5-gke.1080000, v1.33.5+k3s1. */}}
+{{- define "carrel.kubeSchedulerTag" -}}
+{{ .Values.scheduler.image.tag | default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+
+{{/* agent.simulate as the file that `carrel agent --simulate` reads. */}}
+{{- define "carrel.simulated" -}}
+{{- if kindIs "string" .Values.agent.simulate }}
+{{- $gpus := list }}
+{{- range splitList "+" .Values.agent.simulate }}
+{{- $count := regexReplaceAll "x.*" . "" }}
+{{- $rest := regexReplaceAll "^[0-9]+x" . "" }}
+{{- $gpus = append $gpus (dict "count" (int $count) "model" (regexReplaceAll ":.*" $rest "") "memoryMiB" (int (regexReplaceAll ".*:" $rest ""))) }}
+{{- end }}
+{{- toYaml (dict "gpus" $gpus) }}
+{{- else }}
+{{- toYaml (dict "gpus" .Values.agent.simulate) }}
+{{- end }}
+{{- end }}
+
+{{- define "carrel.agentRuntimeClass" -}}
+{{- $chosen := .Values.agent.runtimeClassName -}}
+{{- if and (eq $chosen "auto") (not .Values.agent.simulate) (lookup "node.k8s.io/v1" "RuntimeClass" "" "nvidia") -}}nvidia
+{{- else if not (has $chosen (list "auto" "none")) -}}{{ $chosen }}{{- end -}}
+{{- end }}

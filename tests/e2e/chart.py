@@ -1,0 +1,111 @@
+"""The chart, with the real helm: rendered, and installed on a real node."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from testbed.build import component, release
+from testbed.clients import helm as helm_program
+from testbed.control_plane import ApiServer
+from testbed.fixtures import shown_run
+from testbed.images import program_image
+from testbed.node import Node, cluster_with_node
+from testbed.processes import Failed
+from tests.e2e.pods import Json, eventually
+from tools.image.carrel_image import carrel_image
+
+CHART = Path(__file__).parents[2] / "charts/carrel"
+NAMESPACE = "gpus"
+"""Not `carrel`: the manifests name that, and the chart must put another in its place everywhere."""
+STARTING_S = 300
+"""A dozen processes start on a machine that may be busy."""
+
+
+def helm(*words: str | Path, api: ApiServer | None = None) -> str:
+    """What helm prints. Raises `Failed` with its error message."""
+    cluster = ["--kubeconfig", str(api.kubeconfig)] if api else []
+    command = [str(helm_program()), *map(str, words), *cluster]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"KUBECONFIG": ""})
+    if outcome.returncode != 0:
+        raise Failed(f"helm {' '.join(map(str, words))}: {outcome.stderr.strip()}")
+    return outcome.stdout
+
+
+def rendered(*options: str | Path, version: str = "v1.33.0", namespace: str = NAMESPACE) -> list[Json]:
+    """The objects of `helm template`."""
+    text = helm("template", "carrel", CHART, "--namespace", namespace, "--kube-version", version, *options)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def by_name(objects: Sequence[Json]) -> dict[tuple[str, str, str], Json]:
+    return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in objects}
+
+
+class InstalledChart:
+    def __init__(self, node: Node) -> None:
+        self.node, self.api = node, node.api
+        for image in (
+            carrel_image(),
+            program_image(f"registry.k8s.io/kube-scheduler:v{release()}", component("kube-scheduler")),
+        ):
+            node.load(image)
+        self._offer_volume()
+
+    def helm(self, *words: str | Path) -> str:
+        return helm(*words, "--namespace", NAMESPACE, api=self.api)
+
+    def _offer_volume(self) -> None:
+        """As a cluster without a provisioner has it. Its folder is open to the service, which is not root."""
+        folder = self.node.namespace.path("/var/bookings")
+        folder.mkdir()
+        folder.chmod(0o777)
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": "/var/bookings"},
+        }
+        self.api.call("POST", "/api/v1/persistentvolumes", {"metadata": {"name": "bookings"}, "spec": spec})
+
+    def wait_ready(self) -> dict[str, int]:
+        """Until all pods are, and none of an older revision is left: component → how many."""
+
+        def all_ready() -> dict[str, int]:
+            pods = self.pods()
+            found: dict[str, int] = {}
+            for pod in pods:
+                conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}
+                if conditions.get("Ready") != "True" or "deletionTimestamp" in pod["metadata"]:
+                    return {}
+                part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+                found[part] = found.get(part, 0) + 1
+            return found if self._rolled_out() else {}
+
+        return eventually(all_ready, STARTING_S)
+
+    def pods(self) -> list[Json]:
+        found: list[Json] = self.api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+        return found
+
+    def _rolled_out(self) -> bool:
+        deployments = self.api.call("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
+        return all(
+            each["status"].get("observedGeneration") == each["metadata"]["generation"]
+            and each["status"].get("updatedReplicas") == each["status"].get("readyReplicas") == each["spec"]["replicas"]
+            for each in deployments
+        )
+
+    def get(self, path: str) -> Any:
+        return self.api.call("GET", path)
+
+
+@contextmanager
+def chart_node() -> Iterator[InstalledChart]:
+    """A real node that has the images, and no Carrel yet."""
+    with shown_run("chart") as run, cluster_with_node(run) as node:
+        node.api.wait_for_namespace("default")
+        yield InstalledChart(node)
