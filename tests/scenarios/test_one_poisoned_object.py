@@ -252,8 +252,9 @@ class Cluster:
     async def check_pages(self) -> None:
         rows = pod_rows(self.view, "booker@lab.example", WORDS)
         assert "lab/urgent" in {row.name for row in rows}
-        for node in self.replica.ledger.nodes:
-            cluster_map.node_on_map(self.replica.ledger, node, lambda uid: self.view.pod_on_map(uid, WORDS))
+        for name in self.replica.ledger.nodes:
+            node, cards = self.replica.ledger.node(name), self.view.cards(name)
+            cluster_map.node_on_map(name, node, cards, lambda uid: self.view.pod_on_map(uid, WORDS))
         self.view.count_usage(self.lab.clock.now)
         inventory = cluster_inventory_of(self.replica)
         assert inventory.stock()[A6000].cards == 2
