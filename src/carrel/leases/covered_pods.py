@@ -402,13 +402,16 @@ class CoveredPods:
         in_order = [pod for pod in sorted(waiting, key=waiting_order) if pod.holder.uid in covered]
         self._waiting = {pod.holder.uid: covered[pod.holder.uid] for pod in in_order}
         before, self._asked = self._asked, {}
+        narrowed: dict[tuple[Request, str, frozenset[str], frozenset[str]], Request] = {}
         found = []
         for pod, by in zip(in_order, self._waiting.values(), strict=True):
             uid = pod.holder.uid
             known = before.get(uid)
             if known is None or known[0] is not pod or known[1] != by:
                 assert pod.request is not None, "a pod that waits has been read"
-                asked = by.narrowed(pod.request)
+                # One object for all that ask alike: it is made, and compared, once.
+                question = (pod.request, by.entitlement.model, by.only, by.not_on)
+                asked = narrowed.get(question) or narrowed.setdefault(question, by.narrowed(pod.request))
                 known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, by.entitlement.booking))
             self._asked[uid] = known
             found.append(known[2])
