@@ -23,7 +23,7 @@ from random import Random
 from typing import TypeVar
 
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.tier import person_of
+from carrel.dialects.tier import counts_as
 from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import Isolation
@@ -256,9 +256,8 @@ class Revoker:
         def seen(pod: Pod) -> OpportunisticPod | None:
             if not self._context.may_lose_gpus(pod) or is_ending(pod):
                 return None
-            person = person_of(pod) or f"namespace:{pod.metadata.namespace}"
             is_young = _age(pod, now) < self._context.minimum_time
-            return OpportunisticPod(holder_of(pod), _work(pod, now), person, is_young)
+            return OpportunisticPod(holder_of(pod), _work(pod, now), counts_as(pod), is_young)
 
         pods = filter(None, map(self._context.pod_by_uid, ledger.holders()))
         return self._isolation.found("revocation_choice", pods, seen)
