@@ -22,11 +22,12 @@ will do, and nobody in it is superfluous, but another set might have cost less.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import lcm
 from random import Random
+from typing import NamedTuple
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu
@@ -83,10 +84,12 @@ def revoke(
         answer = place(ledger, booked.request, node, keeper)
         if isinstance(answer, Placement):
             return answer
-    pods = {each.holder.uid: each for each in sorted(opportunistic, key=lambda each: each.holder.uid)}
+    pods = {each.holder.uid: each for each in opportunistic}
+    if rng is not None:
+        pods = dict(sorted(pods.items()))  # so that each gets the same random number, in whichever order they come
     # First whether it is possible: what the victims cost is worked out over the whole cluster.
-    nodes = [node for node in booked.nodes if _could_do(ledger, booked, node, pods)]
-    best = _Search(ledger, booked, _Prices(ledger, booked.request, pods, rng)).run(nodes) if nodes else None
+    is_possible = any(_could_do(ledger, booked, node, pods) for node in booked.nodes)
+    best = _Search(ledger, booked, _Prices(ledger, booked.request, pods, rng)).run() if is_possible else None
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
@@ -211,9 +214,8 @@ class _Prices:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A GPU that the booked pod might have."""
+class _Wanted(NamedTuple):
+    """A GPU that the booked pod might have. One is made for every GPU of the cluster."""
 
     gpu: Gpu
     lack: int
@@ -239,14 +241,14 @@ class _Search:
         self._booked = booked
         self._keeper = booked.keeper(ledger)
         self._prices = prices
+        self._needs: dict[int, int] = {}  # by the memory of a GPU
         self._steps = 0  # left on this node
         self.best: _Found | None = None
 
-    def run(self, nodes: Iterable[str]) -> _Found | None:
-        """The best choice on one of the nodes."""
+    def run(self) -> _Found | None:
         request, steps = self._booked.request, STEPS
         bounds = []
-        for node in nodes:
+        for node in self._booked.nodes:
             found = [_lowest(pool, request.cards) for pool in self._pools(node)]
             if found:
                 bounds.append((min(found), node))
@@ -295,8 +297,10 @@ class _Search:
 
     def _wanted(self, card: Card) -> _Wanted | None:
         """None: there would be no room even if all possible victims were gone."""
-        request = self._booked.request
-        lack = request.amount.on(card.gpu.memory) - card.free
+        request, memory = self._booked.request, card.gpu.memory
+        if memory not in self._needs:
+            self._needs[memory] = request.amount.on(memory)
+        lack = self._needs[memory] - card.free
         parts = {}
         for uid, share in card.shares.items():
             if share.state is ShareState.RELEASING:
@@ -308,9 +312,10 @@ class _Search:
         fewest = _fewest(parts.values(), lack)
         if fewest is None:
             return None
-        prices = [self._prices.alone[uid] for uid in parts]
-        if request.cards > 1:
-            prices = [self._price_per_gpu(uid) for uid in parts]
+        price = self._prices.alone.__getitem__ if request.cards == 1 else self._price_per_gpu
+        if len(parts) == 1:
+            return _Wanted(card.gpu, lack, parts, price(next(iter(parts))))
+        prices = [price(uid) for uid in parts]
         return _Wanted(card.gpu, lack, parts, _cheapest_sum(prices, fewest))
 
     def _price_per_gpu(self, uid: str) -> Cost:
@@ -420,8 +425,10 @@ def _cheapest_sum(costs: list[Cost], count: int) -> Cost:
     return total
 
 
-def _fewest(parts: Iterable[int], lack: int) -> int | None:
+def _fewest(parts: Collection[int], lack: int) -> int | None:
     """How many of the parts are needed at least; None if all are not enough."""
+    if len(parts) == 1:
+        return 1 if lack <= next(iter(parts)) else None
     for count, part in enumerate(sorted(parts, reverse=True), start=1):
         lack -= part
         if lack <= 0:
